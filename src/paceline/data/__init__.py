@@ -1,0 +1,1 @@
+"""Raw files → blocks on disk → batches in memory."""

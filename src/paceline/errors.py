@@ -1,0 +1,53 @@
+"""What can go wrong, in a form that a person can act on: one line that says it, one line that helps.
+
+Every error that paceline raises on purpose is a `PacelineError`. The command line prints it as
+
+    error: <what is wrong, with its value, and what was expected>
+    hint: <what to do>
+
+and leaves with the error's `exit_code`. Errors of libraries are translated where the library is called.
+"""
+
+from __future__ import annotations
+
+
+class PacelineError(Exception):
+    """Something paceline can explain. `hint` is what to do about it, or empty."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+
+class UsageError(PacelineError):
+    """What was asked is wrong: flags, configuration or input data. Nothing was started or left behind."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A setting, or a combination of settings, that cannot be run."""
+
+
+class DataError(UsageError):
+    """Input that cannot be read as what it was said to be: a file, a row, a block, a checkpoint."""
+
+
+class RunError(PacelineError):
+    """A run that began and failed."""
+
+
+class DivergedError(RunError):
+    """The training loss is no longer a number."""
+
+
+class InterruptedRunError(RunError):
+    """The user stopped the run; a checkpoint was saved."""
+
+    exit_code = 130

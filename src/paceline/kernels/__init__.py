@@ -1,0 +1,1 @@
+"""Compiled loops, arrays in and arrays out. Nothing here knows what a run, a model or a file is."""

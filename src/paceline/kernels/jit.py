@@ -1,0 +1,77 @@
+"""How are loops compiled, and where is the machine code kept?
+
+`compiled` is the one decorator of this room: no GIL, and the machine code cached on disk, so that only the first
+run on a machine compiles. Numba checks a cached loop against its own file alone, so an edit to a function that it
+calls from another file would go unseen; the cache folder is therefore named after the text of all files that hold
+compiled code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PACKAGE = Path(__file__).resolve().parent.parent
+ROOMS_WITH_COMPILED_CODE = ("kernels", "optimizers")
+
+
+def cache_folder() -> Path:
+    """Where machine code is kept: `$PACELINE_CACHE` or the user's cache folder, one subfolder a version of the text."""
+    digest = hashlib.sha256()
+    for room in ROOMS_WITH_COMPILED_CODE:
+        for path in sorted((PACKAGE / room).glob("*.py")):
+            digest.update(path.read_bytes())
+    home = os.environ.get("PACELINE_CACHE")
+    base = Path(home) if home else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline"
+    return base / f"kernels-{digest.hexdigest()[:16]}"
+
+
+if "NUMBA_CACHE_DIR" not in os.environ:
+    numba.config.CACHE_DIR = str(cache_folder())
+
+
+def compiled(function: F) -> F:
+    """Compile a loop over arrays: called without the GIL, sums may be reordered only where `reassociated` says so."""
+    result: F = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    return result
+
+
+def reassociated(function: F) -> F:
+    """Like `compiled`, with floating-point sums free to be reordered for vector units (the same on every call)."""
+    result: F = numba.njit(
+        nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp"}
+    )(function)
+    return result
+
+
+@intrinsic  # type: ignore[misc]
+def prefetch(_context: Any, array: Any, index: Any) -> Any:
+    """Ask the processor for the cache line of `array[index]` (its first axis) ahead of its use."""
+    signature = types.void(array, index)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        view = context.make_array(signature.args[0])(context, builder, args[0])
+        position = context.cast(builder, args[1], signature.args[1], types.intp)
+        for extent in range(1, signature.args[0].ndim):
+            position = builder.mul(position, builder.extract_value(view.shape, extent))
+        pointer = builder.gep(view.data, [position])
+        pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
+        i32 = ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [pointer.type], ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
+        )
+        for_writing, near_caches, data = i32(1), i32(3), i32(1)
+        builder.call(function, [pointer, for_writing, near_caches, data])
+        return context.get_dummy_value()
+
+    return signature, codegen
