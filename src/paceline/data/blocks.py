@@ -211,7 +211,9 @@ class DatasetWriter:
             self._folder.mkdir(parents=True)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def add(self, split: Split, batch: Batch) -> None:

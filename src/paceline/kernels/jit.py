@@ -56,16 +56,13 @@ def reassociated(function: F) -> F:
 
 @intrinsic  # type: ignore[misc]
 def prefetch(_context: Any, array: Any, index: Any) -> Any:
-    """Ask the processor for the cache line of `array[index]` (its first axis) ahead of its use."""
+    """Ask the processor for the cache line of `array[index]` ahead of its use, in order to write it."""
     signature = types.void(array, index)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         view = context.make_array(signature.args[0])(context, builder, args[0])
         position = context.cast(builder, args[1], signature.args[1], types.intp)
-        for extent in range(1, signature.args[0].ndim):
-            position = builder.mul(position, builder.extract_value(view.shape, extent))
-        pointer = builder.gep(view.data, [position])
-        pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
+        pointer = builder.bitcast(builder.gep(view.data, [position]), ir.IntType(8).as_pointer())
         i32 = ir.IntType(32)
         function = builder.module.declare_intrinsic(
             "llvm.prefetch", [pointer.type], ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])

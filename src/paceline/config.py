@@ -1,0 +1,206 @@
+"""What was asked for? Recipes, flags and `--set` become one `RunConfig`, checked before anything starts.
+
+Flags override the recipe, `--set` overrides both. Every rule about settings, alone or together, stands in this file;
+rules that need the data (`check_against_data`) are asked as soon as it is open.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+from paceline.errors import ConfigError
+
+MODELS = ("logistic",)
+OPTIMIZERS = ("sgd", "adagrad", "ftrl")
+ENGINES = ("local",)
+LARGEST_BATCH_NONZEROS = (1 << 24) - 2
+
+
+class OptimizerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How weights change. `decay_rows` and `decay_power` are sgd's: rate · (1 + rows / decay_rows) ^ −decay_power."""
+
+    name: str = "adagrad"
+    learning_rate: float = 0.05
+    l1: float = 0.0
+    l2: float = 0.0
+    decay_rows: int = 0
+    decay_power: float = 0.5
+    epsilon: float = 1e-6
+    beta: float = 1.0
+
+
+class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One training run, as `config.toml` of its folder keeps it. 0 means no limit for `steps` and `seconds`."""
+
+    data: str = ""
+    model: str = "logistic"
+    pace: str | int = "sync"
+    workers: int = 1
+    shards: int = 1
+    batch_size: int = 100
+    epochs: int = 1
+    steps: int = 0
+    seconds: float = 0.0
+    test_every: int = 0
+    checkpoint_every: float = 60.0
+    engine: str = "local"
+    seed: int = 0
+    run: str = ""
+    optimizer: OptimizerConfig = OptimizerConfig()
+
+
+# Flags that set a key of a section; all others set the top-level key of their name.
+SECTION_OF_FLAG = {
+    "optimizer": ("optimizer", "name"),
+    "learning_rate": ("optimizer", "learning_rate"),
+    "l1": ("optimizer", "l1"),
+    "l2": ("optimizer", "l2"),
+}
+
+
+def read_config(recipe: Path | None, flags: Mapping[str, Any], settings: Iterable[str] = ()) -> RunConfig:
+    """The checked configuration of a recipe file, flags (by keyword; absent ones left out) and `--set` settings.
+
+    >>> read_config(None, {"data": "clicks", "pace": "4", "optimizer": "sgd"}).optimizer.name
+    'sgd'
+    """
+    tree = _read_recipe(recipe) if recipe is not None else {}
+    for name, value in flags.items():
+        if name in SECTION_OF_FLAG:
+            section, key = SECTION_OF_FLAG[name]
+            tree.setdefault(section, {})[key] = value
+        else:
+            tree[name] = value
+    for setting in settings:
+        _apply_setting(tree, setting)
+    return check(_convert(tree))
+
+
+def to_toml(config: RunConfig) -> bytes:
+    """The configuration as `config.toml` holds it."""
+    return tomli_w.dumps(msgspec.to_builtins(config)).encode()
+
+
+def _read_recipe(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"recipe `{path}` cannot be read: {error.strerror}", "give the path of a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"recipe `{path}` is not TOML: {error}", "strings need quotes: pace = \"async\"") from None
+
+
+def _apply_setting(tree: dict[str, Any], setting: str) -> None:
+    name, equals, text = setting.partition("=")
+    path = name.strip().split(".")
+    if not equals or not all(path) or len(path) > 2:
+        raise ConfigError(f"`--set {setting}` is not section.key=value", "for example --set optimizer.beta=0.5")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    for section in path[:-1]:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"`--set {setting}`: `{section}` is no section", f"set {section} itself")
+    tree[path[-1]] = value
+
+
+def _convert(tree: dict[str, Any]) -> RunConfig:
+    _refuse_unknown(tree, RunConfig, "")
+    if not isinstance(tree.get("optimizer", {}), dict):
+        raise ConfigError(
+            f"`optimizer` is `{tree['optimizer']}`; it is a section of a recipe", '[optimizer]\\nname = "sgd"'
+        )
+    _refuse_unknown(tree.get("optimizer", {}), OptimizerConfig, "optimizer.")
+    pace = tree.get("pace")
+    if isinstance(pace, str) and pace.lstrip("+-").isdigit():
+        tree = {**tree, "pace": int(pace)}
+    try:
+        return msgspec.convert(tree, RunConfig)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at ")
+        name = where.strip("`$").lstrip(".")
+        raise ConfigError(f"`{name}`: {what[:1].lower()}{what[1:]}", "see `paceline train --help`") from None
+
+
+def _refuse_unknown(tree: Mapping[str, Any], kind: type[msgspec.Struct], prefix: str) -> None:
+    known = kind.__struct_fields__
+    for name in tree:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean `{prefix}{near[0]}`?" if near else f"known are {', '.join(known)}"
+            raise ConfigError(f"unknown setting `{prefix}{name}`", hint)
+
+
+def check(config: RunConfig) -> RunConfig:
+    """Raise the first thing that is wrong with a configuration, else return it."""
+    if not config.data:
+        raise ConfigError("no data to train on", "--data DIR, a folder made by `paceline prepare` or `generate`")
+    _check_choice("model", config.model, MODELS)
+    _check_choice("engine", config.engine, ENGINES)
+    _check_choice("optimizer", config.optimizer.name, OPTIMIZERS)
+    _check_pace(config)
+    for name in ("workers", "shards", "batch_size"):
+        _check(name, getattr(config, name), at_least=1)
+    for name in ("epochs", "steps", "seconds", "test_every", "checkpoint_every", "seed"):
+        _check(name, getattr(config, name), at_least=0)
+    if config.epochs == 0 and not (config.steps or config.seconds):
+        raise ConfigError("nothing ends this run: `epochs` is 0", "--epochs 1, --steps N or --seconds T")
+    if config.shards != 1:
+        raise ConfigError(
+            f"`shards` is {config.shards}; the engine `local` keeps the model in one", "leave --shards out"
+        )
+    _check_optimizer(config.optimizer)
+    return config
+
+
+def _check_pace(config: RunConfig) -> None:
+    pace = config.pace
+    if pace not in ("sync", "async") and not (isinstance(pace, int) and pace >= 1):
+        raise ConfigError(
+            f"`pace` is `{pace}`; it is `sync`, `async`, or how many clocks a worker may run ahead (1, 2, …)",
+            "`--pace sync` is how far nobody runs ahead" if pace == 0 else "`--pace async` never waits",
+        )
+
+
+def _check_optimizer(optimizer: OptimizerConfig) -> None:
+    for name in ("learning_rate", "l1", "l2", "decay_rows", "decay_power", "epsilon", "beta"):
+        _check(name, getattr(optimizer, name), at_least=0)
+    if optimizer.learning_rate == 0:
+        raise ConfigError("`learning_rate` is 0; nothing would be learned", "0.01 to 0.5 is usual")
+    if optimizer.decay_rows and optimizer.name != "sgd":
+        raise ConfigError(
+            f"`optimizer.decay_rows` is {optimizer.decay_rows}, but {optimizer.name} slows down by itself",
+            "leave it out, or --optimizer sgd",
+        )
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        near = difflib.get_close_matches(value, choices, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"--{name} {choices[0]}"
+        raise ConfigError(f"`{name}` is `{value}`; it is one of {', '.join(choices)}", hint)
+
+
+def _check(name: str, value: float, *, at_least: int) -> None:
+    if not math.isfinite(value) or value < at_least:
+        raise ConfigError(f"`{name}` is {value}; it is {at_least} or more", f"--{name.replace('_', '-')} {at_least or 1}")
+
+
+def check_against_data(config: RunConfig, num_rows: int, longest_row: int) -> None:
+    """Raise what only shows beside the data: `longest_row` is the most nonzeros of a row."""
+    rows = config.batch_size * (config.workers if config.pace == "sync" else 1)
+    if min(rows, num_rows) * (longest_row + 1) > LARGEST_BATCH_NONZEROS:
+        raise ConfigError(
+            f"a clock of {rows} rows may hold more than {LARGEST_BATCH_NONZEROS} keys",
+            f"--batch-size {max(1, config.batch_size * LARGEST_BATCH_NONZEROS // (rows * (longest_row + 1)))} or less",
+        )

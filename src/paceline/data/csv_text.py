@@ -1,0 +1,133 @@
+"""How is CSV read, so that a bad cell can be named?
+
+The first line names the columns; the separator is the one of `,` tab `;` and `|` that it has most of. Cells are read
+as text and turned into numbers here. A column is numeric if the first megabyte has a number in it and nothing but
+numbers and blanks. A cell may be quoted but must not hold a line break. The header is row 1.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+from numpy.typing import NDArray
+
+from paceline.data.columnar import Columnar, Columns, Kind, read_numbers, require_columns, require_label
+from paceline.data.parsed import BadRow, Parsed, shown
+from paceline.data.sources import Chunk, Source, cut_at_lines, first_lines
+from paceline.errors import DataError
+
+SEPARATORS = (",", "\t", ";", "|")
+
+Text = NDArray[np.uint8]
+
+
+class Header(NamedTuple):
+    """The first line of a file: the columns in their order, what stands between them, and its length."""
+
+    names: list[str]
+    separator: str
+    num_bytes: int
+
+
+class Lines(NamedTuple):
+    """Whole lines of a file, its header, and how many lines of the chunk came before them (the header, or none)."""
+
+    header: Header
+    text: Text
+    before: int
+
+
+class Csv(Columnar):
+    """CSV text with a header."""
+
+    def chunks(self, source: Source) -> Iterator[Chunk[Lines]]:
+        header: Header | None = None
+        for chunk in cut_at_lines(source):
+            text = chunk.content
+            if header is None:
+                header = read_header(text)
+                kinds = {name: self.columns.kinds.get(name, "text") for name in header.names}
+                require_label(header.names, self.columns.label, source)
+                kinds.pop(self.columns.label)
+                require_columns(self.columns, Columns(self.columns.label, kinds), source)
+                yield Chunk(source, Lines(header, text[header.num_bytes :], 1), 0, chunk.bytes_read)
+            else:
+                yield Chunk(source, Lines(header, text, 0), chunk.start, chunk.bytes_read)
+
+    def parse(self, chunk: Chunk[Lines], most_bad: int) -> Parsed:
+        header, text, before = chunk.content
+        table, numbers, bad = _read_cells(chunk.source, header, text)
+        parsed = self.rows(table, numbers + before, most_bad)
+        bad = [row._replace(row=row.row + before) for row in bad]
+        bad = sorted(parsed.bad + bad, key=lambda row: row.row)[:most_bad]
+        return parsed._replace(bad=bad, num_numbered=int((text == ord("\n")).sum()) + before)
+
+
+def read_header(text: Text) -> Header:
+    """The columns that the first line names."""
+    line = text.tobytes().partition(b"\n")[0] + b"\n"
+    shown_line = line.decode("utf-8-sig", errors="backslashreplace").rstrip("\r\n")
+    separator = max(SEPARATORS, key=shown_line.count)
+    names = next(csv.reader([shown_line], delimiter=separator), [])
+    return Header([name.strip() for name in names], separator, len(line))
+
+
+def _read_cells(source: Source, header: Header, text: Text) -> tuple[pa.RecordBatch, NDArray[np.int64], list[BadRow]]:
+    """The cells of lines as text columns, the number (from 1) of the line of each row, and the lines left out."""
+    wrong: list[Any] = []
+
+    def leave_out(row: Any) -> str:
+        wrong.append(row)
+        return "skip"
+
+    types = {name: pa.binary() for name in header.names}
+    if not len(text):
+        empty = pa.record_batch([pa.array([], pa.binary()) for _ in types], list(types))
+        return empty, np.zeros(0, np.int64), []
+    try:
+        # One block on one thread: only then are rows numbered, and this already is one thread of several.
+        table = pa.csv.read_csv(
+            pa.BufferReader(text),
+            pa.csv.ReadOptions(column_names=header.names, use_threads=False, block_size=len(text) + 1),
+            pa.csv.ParseOptions(delimiter=header.separator, ignore_empty_lines=False, invalid_row_handler=leave_out),
+            pa.csv.ConvertOptions(column_types=types, check_utf8=False),
+        )
+    except pa.ArrowInvalid as error:
+        raise DataError(f"`{source.name}` is no CSV: {error}", "check quotes and separators") from None
+    left_out = np.array([row.number for row in wrong], np.int64)
+    numbers = np.setdiff1d(np.arange(1, table.num_rows + len(wrong) + 1), left_out)
+    bad = [
+        BadRow(row.number, "all columns", f"{row.actual_columns} cells instead of {len(types)} in {shown(row.text.encode())}",
+               "every row has a cell for each column of the header; quote cells that hold the separator")
+        for row in wrong
+        if row.text.strip()
+    ]  # fmt: skip
+    return (
+        table.combine_chunks().to_batches()[0]
+        if table.num_rows
+        else pa.record_batch([pa.array([], pa.binary()) for _ in types], list(types)),
+        numbers,
+        bad,
+    )
+
+
+def columns_of_csv(source: Source, label: str) -> Columns:
+    """The columns of a file with a header: which are numeric and which text."""
+    text = first_lines(source)
+    header = read_header(text)
+    require_label(header.names, label, source)
+    table, _, _ = _read_cells(source, header, text[header.num_bytes :])
+    kinds: dict[str, Kind] = {}
+    for name in header.names:
+        if name != label:
+            cells = read_numbers(table.column(name))
+            numeric = cells.present.any() and all(
+                problem.endswith("no finite number") for problem in cells.problems.values()
+            )
+            kinds[name] = "number" if numeric else "text"
+    return Columns(label, kinds)

@@ -1,0 +1,100 @@
+"""What comes out of a chunk: rows, and what was wrong with those that are not there?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.batch import Batch
+from paceline.data.sources import Chunk, Source
+from paceline.kernels.text import Counts
+
+LONGEST_TEXT = 40
+
+
+class BadRow(NamedTuple):
+    """A row that does not parse: its number within the chunk (from 1), where in it, what, and what to do."""
+
+    row: int
+    column: str
+    problem: str
+    hint: str
+
+
+class Parsed(NamedTuple):
+    """The rows of a chunk, and how its rows are numbered: `num_numbered` of them, from 1.
+
+    `bad` are the rows left out, in order. `first_zero` and `first_minus` are the first rows with the labels 0 and -1,
+    or 0 where there is none.
+    """
+
+    batch: Batch
+    num_numbered: int
+    bad: list[BadRow]
+    first_zero: int
+    first_minus: int
+
+
+class Format(Protocol):
+    """How one input format is read. `chunks` runs in one thread, `parse` in several at once.
+
+    `features` is the number of keys, or None if only the rows can tell; `settings` are the choices that one needs to
+    prepare the same data again.
+    """
+
+    @property
+    def features(self) -> int | None: ...
+
+    @property
+    def settings(self) -> dict[str, Any]: ...
+
+    def chunks(self, source: Source) -> Iterator[Chunk[Any]]: ...
+
+    def parse(self, chunk: Chunk[Any], most_bad: int) -> Parsed:
+        """The rows of a chunk, those up to the `most_bad`-th bad row if there are as many."""
+
+
+class Room(NamedTuple):
+    """Empty arrays for the rows of a chunk. Pages that are not written to cost nothing."""
+
+    labels: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    keys: NDArray[Any]
+    values: NDArray[np.float32]
+    bad: NDArray[np.int64]
+
+    @staticmethod
+    def of(rows: int, nonzeros: int, key_dtype: type, most_bad: int) -> Room:
+        return Room(
+            np.empty(rows, np.uint8),
+            np.empty(rows + 1, np.int64),
+            np.empty(nonzeros, key_dtype),
+            np.empty(nonzeros, np.float32),
+            np.empty((max(1, min(most_bad, rows)), 4), np.int64),
+        )
+
+    def batch(self, counts: Counts) -> Batch:
+        """The rows that were written, keys distinct within each."""
+        rows, nonzeros = counts.rows, counts.nonzeros
+        return Batch(
+            self.labels[:rows], self.offsets[: rows + 1], self.keys[:nonzeros], self.values[:nonzeros]
+        ).distinct()
+
+
+def key_dtype(features: int | None) -> type:
+    """The integers that hold keys below `features`; 32 bits unless more are declared."""
+    return np.uint64 if features is not None and features > 1 << 32 else np.uint32
+
+
+def shown(text: bytes) -> str:
+    """A piece of input as it can stand in a message.
+
+    >>> shown(b"caf\\xe9\\t" + b"x" * 100)
+    '`caf\\\\xe9\\\\txxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…`'
+    """
+    cut = text[:LONGEST_TEXT].decode(errors="backslashreplace")
+    visible = "".join(c if c.isprintable() else repr(c)[1:-1] for c in cut)
+    return f"`{visible}{'…' if len(text) > LONGEST_TEXT else ''}`"

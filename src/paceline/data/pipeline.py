@@ -1,0 +1,57 @@
+"""How are chunks read by one thread, parsed by several, and handed out in their order?"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import TypeVar
+
+MOST_THREADS = 16  # one thread writes what they parse, so more would only wait, and fill memory
+AHEAD = 2  # chunks in flight beyond one a thread
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def parse_in_order(chunks: Iterator[T], parse: Callable[[T], U]) -> Iterator[tuple[T, U]]:
+    """Each chunk with what `parse` makes of it, in order; the first exception of either is raised in its turn.
+
+    `chunks` is consumed by a thread of its own, a bounded number ahead. Closing the iterator ends all threads, once
+    they are through with the chunk at hand.
+
+    >>> list(parse_in_order(iter([1, 2, 3]), lambda number: number * number))
+    [(1, 1), (2, 4), (3, 9)]
+    """
+    num_threads = min(MOST_THREADS, os.cpu_count() or 1)
+    futures: SimpleQueue[Future[tuple[T, U]] | None] = SimpleQueue()
+    room = threading.Semaphore(num_threads + AHEAD)
+    closed = threading.Event()
+    parsers = ThreadPoolExecutor(num_threads, thread_name_prefix="parse")
+
+    def read() -> None:
+        try:
+            for chunk in chunks:
+                futures.put(parsers.submit(lambda chunk=chunk: (chunk, parse(chunk))))
+                room.acquire()
+                if closed.is_set():
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised where the results are consumed, in its turn
+            failed: Future[tuple[T, U]] = Future()
+            failed.set_exception(error)
+            futures.put(failed)
+        futures.put(None)
+
+    reader = threading.Thread(target=read, name="read", daemon=True)
+    reader.start()
+    try:
+        while (future := futures.get()) is not None:
+            yield future.result()
+            room.release()
+    finally:
+        closed.set()
+        room.release()
+        reader.join()
+        parsers.shutdown(wait=True, cancel_futures=True)

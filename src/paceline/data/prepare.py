@@ -1,0 +1,267 @@
+"""How does raw input become a dataset?
+
+The whole story: find the files, recognise the format, read them in chunks, parse the chunks on all cores, tell test
+rows from training rows, and write blocks. One thread reads, several parse, and the calling thread writes, in the
+order of the input, so that neither the result nor the first error depends on timing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from paceline.data.batch import Batch
+from paceline.data.blocks import Dataset, DatasetWriter, Split
+from paceline.data.criteo import Integers
+from paceline.data.formats import FORMATS, FormatName, open_format, recognise
+from paceline.data.parsed import Format, Parsed
+from paceline.data.pipeline import parse_in_order
+from paceline.data.sources import Chunk, Source, find_sources, total_bytes
+from paceline.errors import ConfigError, DataError
+from paceline.files import refuse_existing
+from paceline.kernels.hashing import draw
+
+PROGRESS_SECONDS = 0.2
+DEFAULT_HASH_BITS = 22
+DEFAULT_LABEL = "label"
+
+
+class PrepareConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What `paceline prepare` was asked to do; the flags of the command."""
+
+    sources: list[str]
+    out: str
+    format: Literal["auto"] | FormatName = "auto"
+    features: int | None = None
+    hash_bits: int = DEFAULT_HASH_BITS
+    index_base: Literal["auto", "0", "1"] = "auto"
+    test: list[str] = []
+    test_fraction: float = 0.0
+    skip_bad_rows: int = 0
+    seed: int = 0
+    integers: Integers = "log"
+    label: str = DEFAULT_LABEL
+
+
+class Progress(NamedTuple):
+    """How far it is: rows read, and bytes of the files as they lie on disk, so far and in all (None: not known)."""
+
+    rows: int
+    bytes_read: int
+    bytes_total: int | None
+
+
+class Prepared(NamedTuple):
+    """What was made."""
+
+    dataset: Dataset
+    rows: int
+    bad_rows: int
+    seconds: float
+
+
+def prepare(config: PrepareConfig, progress: Callable[[Progress], None]) -> Prepared:
+    """Make the dataset `config.out`, or raise and leave nothing there.
+
+    `progress` is called from this thread, a few times a second at most and once at the end.
+    """
+    began = time.perf_counter()
+    check_settings(config)
+    refuse_existing(Path(config.out))
+    train, test = find_sources(config.sources), find_sources(config.test)
+    first = next((source for source in train if source.num_bytes != 0), None)
+    if first is None:
+        raise DataError(
+            f"the input is empty: {', '.join(source.name for source in train[:5])}", "check how it was made"
+        )
+    name = recognise(first, config.label) if config.format == "auto" else config.format
+    check_settings_for(name, config)
+    reading = open_format(
+        name,
+        first,
+        features=config.features,
+        hash_bits=config.hash_bits,
+        index_base=config.index_base,
+        integers=config.integers,
+        label=config.label,
+    )
+    check_features(name, config.features, reading)
+
+    seen = Seen(config.skip_bad_rows, total_bytes([*train, *test]), progress)
+    with DatasetWriter(config.out, features=reading.features, source=_origin(config, name, reading)) as writer:
+        for batch in _read(train, reading, seen):
+            for split, rows in _split(batch, config, seen.rows - batch.num_rows):
+                writer.add(split, rows)
+        _require_rows(seen.rows, train)
+        train_rows = seen.rows
+        for batch in _read(test, reading, seen):
+            writer.add("test", batch)
+        _require_rows(seen.rows - train_rows, test)
+        dataset = writer.finish()
+    seen.report()
+    return Prepared(dataset, seen.rows, seen.bad_rows, time.perf_counter() - began)
+
+
+def _read(sources: list[Source], reading: Format, seen: Seen) -> Iterator[Batch]:
+    """The rows of all files, in order."""
+    chunks = (chunk for source in sources for chunk in reading.chunks(source))
+    for chunk, parsed in parse_in_order(chunks, partial(reading.parse, most_bad=seen.most_bad + 1)):
+        seen.take(chunk, parsed)
+        yield parsed.batch
+
+
+def _split(batch: Batch, config: PrepareConfig, first_row: int) -> Iterator[tuple[Split, Batch]]:
+    """Training and test rows: row i of the input is a test row if its pseudo-random number is below the fraction."""
+    if config.test_fraction == 0:
+        yield "train", batch
+        return
+    drawn = np.empty(batch.num_rows, np.bool_)
+    draw(np.uint64(config.seed), first_row, drawn, np.uint64(int(config.test_fraction * 2.0**64)))
+    yield "train", batch.select(~drawn)
+    yield "test", batch.select(drawn)
+
+
+def _require_rows(num_rows: int, sources: list[Source]) -> None:
+    if sources and not num_rows:
+        names = ", ".join(f"`{source.name}`" for source in sources[:5])
+        raise DataError(f"no rows in {names}", "check the files, and --format")
+
+
+def _origin(config: PrepareConfig, name: FormatName, reading: Format) -> dict[str, Any]:
+    """What the manifest says about how the dataset was made: enough to make it again."""
+    drawn = {"test_fraction": config.test_fraction, "seed": config.seed} if config.test_fraction else {}
+    return {"format": name, "sources": config.sources, "test": config.test, **drawn, **reading.settings}
+
+
+class Seen:
+    """What was read so far: it numbers rows within their file, counts bad ones and remembers which labels there are."""
+
+    def __init__(self, most_bad: int, bytes_total: int | None, progress: Callable[[Progress], None]) -> None:
+        self.most_bad = most_bad
+        self.rows = 0
+        self.bad_rows = 0
+        self._progress = progress
+        self._bytes_total = bytes_total
+        self._reported = time.perf_counter()
+        self._source: Source | None = None
+        self._numbered = 0
+        self._bytes_before = 0
+        self._bytes_in_file = 0
+        self._first_zero = ""
+        self._first_minus = ""
+
+    def take(self, chunk: Chunk[Any], parsed: Parsed) -> None:
+        """Account for a chunk; raise for its first row that cannot be tolerated."""
+        if chunk.source is not self._source:
+            self._source = chunk.source
+            self._numbered = 0
+            self._bytes_before += self._bytes_in_file
+        self._bytes_in_file = chunk.bytes_read
+        errors = [error for error in (self._bad_row(chunk, parsed), self._mixed_labels(chunk, parsed)) if error]
+        if errors:
+            raise min(errors, key=lambda error: error[0])[1]
+        self.rows += parsed.batch.num_rows
+        self.bad_rows += len(parsed.bad)
+        self._numbered += parsed.num_numbered
+        if time.perf_counter() - self._reported > PROGRESS_SECONDS:
+            self.report()
+
+    def report(self) -> None:
+        self._reported = time.perf_counter()
+        self._progress(Progress(self.rows, self._bytes_before + self._bytes_in_file, self._bytes_total))
+
+    def _bad_row(self, chunk: Chunk[Any], parsed: Parsed) -> tuple[int, DataError] | None:
+        tolerated = self.most_bad - self.bad_rows
+        if len(parsed.bad) <= tolerated:
+            return None
+        row, column, problem, hint = parsed.bad[tolerated]
+        limit = f" (after {self.most_bad} other bad rows)" if self.most_bad else ""
+        return row, DataError(
+            f"{self._place(chunk, row)}, {column}: {problem}{limit}",
+            f"{hint}; --skip-bad-rows N passes over N such rows",
+        )
+
+    def _mixed_labels(self, chunk: Chunk[Any], parsed: Parsed) -> tuple[int, DataError] | None:
+        """An error once both 0 and -1 were seen: which of them is the negative class?"""
+        second = [0]
+        if parsed.first_zero and not self._first_zero:
+            self._first_zero = self._place(chunk, parsed.first_zero)
+            second.append(parsed.first_zero)
+        if parsed.first_minus and not self._first_minus:
+            self._first_minus = self._place(chunk, parsed.first_minus)
+            second.append(parsed.first_minus)
+        if not self._first_zero or not self._first_minus:
+            return None
+        return max(second), DataError(
+            f"labels are mixed: 0 in {self._first_zero}, -1 in {self._first_minus}",
+            "labels are 0 and 1, or -1 and +1, in all files alike",
+        )
+
+    def _place(self, chunk: Chunk[Any], row: int) -> str:
+        return f"`{chunk.source.name}`, row {self._numbered + row}"
+
+
+HASHED: tuple[FormatName, ...] = ("criteo", "parquet", "arrow", "csv")
+WITH_LABEL_COLUMN: tuple[FormatName, ...] = ("parquet", "arrow", "csv")
+INDEXED: tuple[FormatName, ...] = ("libsvm", "tfrecord")
+
+
+def check_settings(config: PrepareConfig) -> None:
+    """Raise for settings that are wrong whatever the input is."""
+    if not config.sources:
+        raise ConfigError("no source was given", "name a file, a folder, a glob or a URI")
+    if config.format not in ("auto", *FORMATS):
+        raise ConfigError(
+            f"`format` is `{config.format}`; it is auto or one of {', '.join(FORMATS)}", "auto looks at the input"
+        )
+    if config.features is not None and not 1 <= config.features < 1 << 62:
+        raise ConfigError(f"`features` is `{config.features}`; it is 1 or more", "leave --features out to count them")
+    if not 1 <= config.hash_bits <= 32:
+        raise ConfigError(f"`hash-bits` is `{config.hash_bits}`; it is 1 to 32", "22 keeps collisions rare for Criteo")
+    if config.index_base not in ("auto", "0", "1"):
+        raise ConfigError(f"`index-base` is `{config.index_base}`; it is auto, 0 or 1", "auto looks at the input")
+    if config.integers not in ("log", "bucket"):
+        raise ConfigError(f"`integers` is `{config.integers}`; it is log or bucket", "log keeps them numbers")
+    if not 0 <= config.test_fraction < 1:
+        raise ConfigError(
+            f"`test-fraction` is `{config.test_fraction}`; it is 0 up to below 1", "0.1 takes every tenth row"
+        )
+    if config.test and config.test_fraction:
+        raise ConfigError(
+            f"`test` and `test-fraction` ({config.test_fraction}) are both given",
+            "test rows come from their own source or are drawn from the input",
+        )
+    if config.skip_bad_rows < 0:
+        raise ConfigError(f"`skip-bad-rows` is `{config.skip_bad_rows}`; it is 0 or more", "0 stops at the first")
+    if not 0 <= config.seed < 1 << 64:
+        raise ConfigError(f"`seed` is `{config.seed}`; it is 0 up to 2**64 - 1", "any number will do")
+
+
+def check_settings_for(name: FormatName, config: PrepareConfig) -> None:
+    """Raise for settings that mean nothing in the input's format, rather than pass over them."""
+    for setting, value, default, formats in (
+        ("index-base", config.index_base, "auto", INDEXED),
+        ("hash-bits", config.hash_bits, DEFAULT_HASH_BITS, HASHED),
+        ("integers", config.integers, "log", ("criteo",)),
+        ("label", config.label, DEFAULT_LABEL, WITH_LABEL_COLUMN),
+    ):
+        if value != default and name not in formats:
+            raise ConfigError(
+                f"`{setting}` is `{value}`, but the input is {name}; it is for {', '.join(formats)}",
+                f"leave --{setting} out, or say --format",
+            )
+
+
+def check_features(name: FormatName, declared: int | None, reading: Format) -> None:
+    """Raise where the format itself says how many features there are, and something else was declared."""
+    if declared is not None and declared != reading.features:
+        raise ConfigError(
+            f"`features` is `{declared}`, but this {name} input has {reading.features}",
+            "leave --features out; --hash-bits says how many keys text is hashed to",
+        )

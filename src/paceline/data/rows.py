@@ -1,0 +1,211 @@
+"""Who reads which rows, so that each is read once an epoch?
+
+The rows of an epoch have one seeded order: blocks are shuffled, and within a block runs of 32 rows. A *position*
+counts rows over all epochs; `EpochOrder` turns positions into rows of blocks. Two ways of handing positions out:
+
+- `ClockRows`: clock t is the next workers × batch rows, and rank r takes the r-th slice (pace sync);
+- `QueueRows`: workers draw small pieces, whole batches, from one queue (other paces).
+
+Both stop at a limit or when asked to pause, at a boundary between clocks or pieces, so that everything before
+`position` has been read and nothing after it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+RUN_ROWS = 32
+PIECE_ROWS = 8_192
+NO_LIMIT = 1 << 62
+
+
+class Piece(NamedTuple):
+    """Rows for one worker: positions `start` up to `stop`, of one epoch."""
+
+    start: int
+    stop: int
+
+
+class Segment(NamedTuple):
+    """Rows of one block, in reading order."""
+
+    block: int
+    rows: NDArray[np.int32]
+
+
+class EpochOrder:
+    """The order of rows in every epoch, from the run's seed and the blocks' row counts.
+
+    >>> order = EpochOrder([3, 2], seed=1)
+    >>> sorted((s.block, row) for s in order.segments(Piece(0, 5)) for row in s.rows.tolist())
+    [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+    """
+
+    def __init__(self, block_rows: list[int], seed: int) -> None:
+        self.num_rows = sum(block_rows)
+        self._block_rows = np.array(block_rows, np.int64)
+        self._seed = seed
+        self._epochs: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self._blocks: dict[tuple[int, int], NDArray[np.int32]] = {}
+
+    def segments(self, piece: Piece) -> Iterator[Segment]:
+        """The rows of a piece, block by block, in order. Safe from several threads."""
+        epoch, start = divmod(piece.start, self.num_rows)
+        stop = start + piece.stop - piece.start
+        blocks, ends = self._epoch(epoch)
+        place = int(np.searchsorted(ends, start, side="right"))
+        while start < stop:
+            block = int(blocks[place])
+            begins = int(ends[place]) - int(self._block_rows[block])
+            until = min(stop, int(ends[place]))
+            yield Segment(block, self._block(epoch, block)[start - begins : until - begins])
+            start, place = until, place + 1
+
+    def _epoch(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The blocks of an epoch in order, and the place in the epoch where each ends."""
+        found = self._epochs.get(epoch)
+        if found is None:
+            blocks = np.random.default_rng([self._seed, epoch]).permutation(len(self._block_rows))
+            found = blocks, np.cumsum(self._block_rows[blocks])
+            _keep_newest(self._epochs, 2)
+            self._epochs[epoch] = found
+        return found
+
+    def _block(self, epoch: int, block: int) -> NDArray[np.int32]:
+        found = self._blocks.get((epoch, block))
+        if found is None:
+            num_rows = int(self._block_rows[block])
+            runs = np.random.default_rng([self._seed, epoch, block]).permutation(-(-num_rows // RUN_ROWS))
+            rows = (runs[:, None] * RUN_ROWS + np.arange(RUN_ROWS)).ravel().astype(np.int32)
+            found = rows[rows < num_rows]
+            found.flags.writeable = False
+            _keep_newest(self._blocks, 8)
+            self._blocks[(epoch, block)] = found
+        return found
+
+
+def _keep_newest(cache: dict[object, object] | dict[int, object], count: int) -> None:  # type: ignore[type-arg]
+    for key in list(cache)[:-count]:
+        cache.pop(key, None)
+
+
+class RowFeed(Protocol):
+    """What hands rows to workers. `take` never blocks; None means out of rows until the next `open`."""
+
+    @property
+    def position(self) -> int:
+        """All rows before it have been handed out; while workers are paused, all have been trained on."""
+
+    @property
+    def clock(self) -> int:
+        """How many clocks the furthest worker has been given."""
+
+    def open(self, until: int) -> None:
+        """Hand out rows up to the first boundary at or after position `until`. Only while workers are paused."""
+
+    def pause(self) -> None:
+        """Hand out nothing beyond the nearest boundary that all workers can reach. From any thread."""
+
+    def take(self, rank: int) -> Piece | None:
+        """The next rows of a worker."""
+
+
+class ClockRows:
+    """Pace sync: rank r of W takes the r-th slice of each clock's W · batch rows.
+
+    The last clock of an epoch is short and split evenly; a rank may get an empty piece then.
+    """
+
+    def __init__(self, num_rows: int, workers: int, batch_size: int, *, position: int, last: int, last_clock: int,
+                 clock: int) -> None:  # fmt: skip
+        self._num_rows = num_rows
+        self._workers = workers
+        self._batch_size = batch_size
+        self._last = last
+        self._last_clock = last_clock
+        self._lock = threading.Lock()
+        self.position = position
+        self.clock = clock
+        self._starts = {clock: position}
+        self._next_clock = [clock] * workers
+        self._until = position
+
+    def open(self, until: int) -> None:
+        with self._lock:
+            self._until = min(until, self._last)
+
+    def pause(self) -> None:
+        with self._lock:
+            self._until = self.position
+
+    def take(self, rank: int) -> Piece | None:
+        with self._lock:
+            clock = self._next_clock[rank]
+            if clock == self.clock:
+                if self.position >= self._until or clock >= self._last_clock:
+                    return None
+                self.position = self._end_of_clock(self.position)
+                self.clock += 1
+                self._starts[self.clock] = self.position
+                self._starts.pop(self.clock - 3, None)
+            start, stop = self._starts[clock], self._starts[clock + 1]
+            self._next_clock[rank] = clock + 1
+        rows = stop - start
+        share = [start + min(rows, r * self._batch_size) for r in (rank, rank + 1)]
+        if rows < self._workers * self._batch_size:
+            share = [start + r * rows // self._workers for r in (rank, rank + 1)]
+        return Piece(*share)
+
+    def _end_of_clock(self, position: int) -> int:
+        end_of_epoch = (position // self._num_rows + 1) * self._num_rows
+        return min(position + self._workers * self._batch_size, end_of_epoch)
+
+
+class QueueRows:
+    """Other paces: whole batches from one queue, in pieces that get smaller towards a stop so that none is late."""
+
+    def __init__(self, num_rows: int, workers: int, batch_size: int, *, position: int, last: int, last_clock: int,
+                 clock: int) -> None:  # fmt: skip
+        self._num_rows = num_rows
+        self._workers = workers
+        self._batch_size = batch_size
+        self._last = last
+        self._last_clock = last_clock
+        self._lock = threading.Lock()
+        self.position = position
+        self._clocks = [clock] * workers
+        self._until = position
+
+    @property
+    def clock(self) -> int:
+        return max(self._clocks)
+
+    def open(self, until: int) -> None:
+        with self._lock:
+            self._until = min(until, self._last)
+            self._clocks = [max(self._clocks)] * self._workers
+
+    def pause(self) -> None:
+        with self._lock:
+            self._until = self.position
+
+    def take(self, rank: int) -> Piece | None:
+        with self._lock:
+            clocks_left = self._last_clock - max(self._clocks)
+            if self.position >= self._until or clocks_left <= 0:
+                return None
+            batches = min(self._batches_a_piece(), self._last_clock - self._clocks[rank])
+            end_of_epoch = (self.position // self._num_rows + 1) * self._num_rows
+            piece = Piece(self.position, min(self.position + batches * self._batch_size, end_of_epoch))
+            self.position = piece.stop
+            self._clocks[rank] += -(-(piece.stop - piece.start) // self._batch_size)
+            return piece
+
+    def _batches_a_piece(self) -> int:
+        fair_share = (self._until - self.position) // (4 * self._workers)
+        return max(1, min(fair_share, PIECE_ROWS) // self._batch_size)

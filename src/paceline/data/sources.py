@@ -1,0 +1,266 @@
+"""Which files are read, in what order, decompressed how, and in what pieces?
+
+A source is what a user names: a file, a folder, a glob, or a URI that pyarrow's file systems reach. A file is read as
+a stream and cut into chunks of some megabytes that end where a row ends, so memory does not grow with the input.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs
+from numpy.typing import NDArray
+
+from paceline.errors import DataError
+
+CHUNK_BYTES = 4 << 20
+LONGEST_ROW_BYTES = 64 << 20
+HEAD_BYTES = 1 << 20
+MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+SUFFIXES = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+
+T = TypeVar("T")
+
+
+class Source(NamedTuple):
+    """One file to read: `name` as the user would recognise it, and where it is."""
+
+    name: str
+    file_system: pa.fs.FileSystem
+    path: str
+    num_bytes: int | None
+
+    @property
+    def suffix(self) -> str:
+        """The last suffix that does not name a compression, in lower case: `.csv` of `a.CSV.gz`."""
+        path = Path(self.path.lower())
+        return Path(path.stem).suffix if path.suffix in SUFFIXES else path.suffix
+
+
+class Chunk(NamedTuple, Generic[T]):
+    """A piece of one source that ends where a row ends.
+
+    `start` is where it begins: in (decompressed) bytes for text and records, in rows for tables. `bytes_read` is how
+    much of the file had been read, as it lies on disk.
+    """
+
+    source: Source
+    content: T
+    start: int
+    bytes_read: int
+
+
+def find_sources(names: list[str]) -> list[Source]:
+    """Every file that `names` stand for: as they come, the files of a folder or glob sorted by name.
+
+    Files whose name begins with `.` or `_` are left out of folders, as are such folders.
+    """
+    return [source for name in names for source in _find(name)]
+
+
+def _find(name: str) -> list[Source]:
+    if "://" in name:
+        return _find_remote(name)
+    local = pa.fs.LocalFileSystem()
+    if os.path.isdir(name):
+        return _find_in_folder(local, name, name)
+    if os.path.exists(name):
+        return [Source(name, local, name, os.path.getsize(name))]
+    if glob.has_magic(name):
+        paths = sorted(path for path in glob.glob(name, recursive=True) if os.path.isfile(path))
+        if not paths:
+            raise DataError(f"`{name}` matches no file", "quote globs, and check the folder")
+        return [Source(path, local, path, os.path.getsize(path)) for path in paths]
+    raise DataError(f"no such file: `{name}`", "check the path; a folder, a glob or a URI (s3://…) will do too")
+
+
+def _find_remote(uri: str) -> list[Source]:
+    before, star, _ = uri.partition("*")
+    listed = before[: before.rindex("/")] if star else uri
+    with _translated(uri):
+        try:
+            file_system, path = pa.fs.FileSystem.from_uri(listed)
+        except (pa.ArrowInvalid, ImportError) as error:
+            raise DataError(
+                f"`{uri}` cannot be reached: {error}", "check the URI; s3://, gs://, hdfs:// and file:// will do"
+            ) from None
+        info = file_system.get_file_info(path)
+        if info.type == pa.fs.FileType.NotFound:
+            raise DataError(f"no such file: `{uri}`", "check the URI")
+        if info.type == pa.fs.FileType.File:
+            return [Source(uri, file_system, path, info.size)]
+        pattern = f"{path}{uri[len(listed) :]}" if star else "*"
+        return _find_in_folder(file_system, path, uri, pattern)
+
+
+def _find_in_folder(file_system: pa.fs.FileSystem, folder: str, name: str, pattern: str = "*") -> list[Source]:
+    """The files below a folder that match a glob in which `*` also matches slashes."""
+    with _translated(name):
+        infos = file_system.get_file_info(pa.fs.FileSelector(folder, recursive=True))
+    sources = []
+    for info in sorted(infos, key=lambda info: info.path):
+        below = info.path[len(folder) :].lstrip("/")
+        hidden = any(part.startswith((".", "_")) for part in below.split("/"))
+        if info.type == pa.fs.FileType.File and not hidden and fnmatchcase(info.path, pattern):
+            shown = os.path.join(folder, below) if isinstance(file_system, pa.fs.LocalFileSystem) else info.path
+            sources.append(Source(shown, file_system, info.path, info.size))
+    if not sources:
+        raise DataError(f"`{name}` holds no files to read", "names that begin with `.` or `_` are left out")
+    return sources
+
+
+def total_bytes(sources: list[Source]) -> int | None:
+    """The size of all files on disk, or None if one does not tell."""
+    sizes = [source.num_bytes for source in sources]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+class Stream:
+    """A file opened for reading from the front, decompressed on the way."""
+
+    def __init__(self, raw: Any, compression: str | None) -> None:
+        self._raw = raw
+        self._file = pa.CompressedInputStream(raw, compression) if compression else raw
+
+    @property
+    def bytes_read(self) -> int:
+        """How much of the file was read so far, as it lies on disk."""
+        return int(self._raw.tell())
+
+    @property
+    def file(self) -> Any:
+        """The decompressed bytes as a pyarrow file."""
+        return self._file
+
+    def read_into(self, buffer: NDArray[np.uint8]) -> int:
+        """Fill `buffer` as far as the file goes; how many bytes that were."""
+        filled = 0
+        while filled < len(buffer):
+            count = self._file.readinto(buffer[filled:])
+            if not count:
+                break
+            filled += count
+        return filled
+
+
+@contextmanager
+def open_stream(source: Source) -> Iterator[Stream]:
+    """Open a file for streaming; reading errors become a `DataError` that names it."""
+    with _translated(source.name), source.file_system.open_input_file(source.path) as raw:
+        yield Stream(raw, _compression(source, raw))
+
+
+@contextmanager
+def open_for_seeking(source: Source) -> Iterator[Any]:
+    """Open a file that is read from several places; it cannot be compressed as a whole."""
+    with _translated(source.name), source.file_system.open_input_file(source.path) as raw:
+        if _compression(source, raw):
+            raise DataError(f"`{source.name}` is a compressed table file", "decompress it first")
+        yield raw
+
+
+def _compression(source: Source, raw: Any) -> str | None:
+    """How a file is compressed, by its first bytes; its suffix must not promise something else."""
+    first = raw.read(4)
+    raw.seek(0)
+    found = next((name for magic, name in MAGIC.items() if first.startswith(magic)), None)
+    promised = SUFFIXES.get(Path(source.path.lower()).suffix)
+    if promised and first and found != promised:
+        raise DataError(
+            f"`{source.name}` is no {promised} file: it begins with {first.hex(' ')}", "check how it was made"
+        )
+    return found
+
+
+@contextmanager
+def _translated(name: str) -> Iterator[None]:
+    """Turn what a file system or a decompressor raises into one clear line."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"no such file: `{name}`", "check the path") from None
+    except PermissionError:
+        raise DataError(f"`{name}` cannot be read: permission denied", "check its permissions") from None
+    except OSError as error:
+        hint = "the file may be cut short or damaged: fetch or write it again"
+        raise DataError(f"`{name}` cannot be read: {_one_line(error)}", hint) from None
+    except pa.ArrowException as error:
+        raise DataError(f"`{name}` cannot be read: {_one_line(error)}", "check the file and --format") from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def read_head(source: Source, num_bytes: int = HEAD_BYTES) -> NDArray[np.uint8]:
+    """The first bytes of a file, decompressed."""
+    buffer = np.empty(num_bytes, np.uint8)
+    with open_stream(source) as stream:
+        return buffer[: stream.read_into(buffer)]
+
+
+def cut_at_rows(source: Source, find_end: Callable[[NDArray[np.uint8]], int]) -> Iterator[Chunk[NDArray[np.uint8]]]:
+    """The bytes of a file in chunks that end where `find_end` says that the last whole row of a piece ends (0: none).
+
+    The last chunk holds whatever is left, also half a row.
+    """
+    with open_stream(source) as stream:
+        start = 0
+        rest = np.empty(0, np.uint8)
+        while True:
+            buffer = np.empty(len(rest) + CHUNK_BYTES, np.uint8)
+            buffer[: len(rest)] = rest
+            filled = len(rest) + stream.read_into(buffer[len(rest) :])
+            if filled < len(buffer):
+                if filled:
+                    yield Chunk(source, buffer[:filled], start, stream.bytes_read)
+                return
+            end = find_end(buffer)
+            if end == 0 and filled > LONGEST_ROW_BYTES:
+                raise DataError(
+                    f"`{source.name}` has a row of more than {LONGEST_ROW_BYTES >> 20} MiB at byte {start}",
+                    "check the file and --format",
+                )
+            if end:
+                yield Chunk(source, buffer[:end], start, stream.bytes_read)
+            start += end
+            rest = buffer[end:].copy()
+
+
+def cut_at_lines(source: Source) -> Iterator[Chunk[NDArray[np.uint8]]]:
+    """The text of a file in chunks of whole lines, each of which ends with a newline."""
+    for chunk in cut_at_rows(source, _end_of_lines):
+        yield chunk._replace(content=end_with_newline(chunk.content))
+
+
+def end_with_newline(text: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The text, with a newline behind its last line if that lacks one."""
+    return text if text[-1] == 10 else np.append(text, np.uint8(10))
+
+
+def _end_of_lines(text: NDArray[np.uint8]) -> int:
+    """Where the last whole line ends; looks backwards through ever longer tails."""
+    tail = 1 << 12
+    while True:
+        found = np.flatnonzero(text[-tail:] == 10)
+        if len(found):
+            return len(text) - min(tail, len(text)) + int(found[-1]) + 1
+        if tail >= len(text):
+            return 0
+        tail *= 4
+
+
+def first_lines(source: Source) -> NDArray[np.uint8]:
+    """The whole lines among a file's first bytes, ending with a newline; empty for an empty file."""
+    head = read_head(source)
+    if len(head) == HEAD_BYTES:
+        head = head[: _end_of_lines(head) or len(head)]
+    return end_with_newline(head) if len(head) else head

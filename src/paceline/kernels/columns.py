@@ -1,0 +1,54 @@
+"""How do columns of cells become rows of keys and values?
+
+The cells of a text column lie one after the other: cell i is `text[offsets[i]:offsets[i + 1]]`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.kernels.hashing import hash_text
+from paceline.kernels.jit import compiled
+from paceline.kernels.text import NEWLINE, NUMBER_MISSING, Bytes, read_number
+
+BLANK = 4  # beside EXACT, CLOSE, NUMBER_MISSING and NUMBER_INFINITE
+LONGEST_NUMBER = 400
+
+
+@compiled
+def read_cells(text: Bytes, offsets: NDArray[Any], numbers: NDArray[np.float64], trusts: NDArray[np.uint8]) -> None:
+    """Read each cell as a number: its value, and how far to trust it, as `read_number` says, or BLANK."""
+    cell = np.zeros(LONGEST_NUMBER + 1, np.uint8)
+    for i in range(offsets.size - 1):
+        start, stop = offsets[i], offsets[i + 1]
+        while start < stop and text[start] == 32:
+            start += 1
+        while start < stop and text[stop - 1] == 32:
+            stop -= 1
+        numbers[i] = 0
+        length = stop - start
+        if length == 0:
+            trusts[i] = BLANK
+            continue
+        if length > LONGEST_NUMBER:
+            trusts[i] = NUMBER_MISSING
+            continue
+        # A copy, because reading needs something behind the cell that ends the number.
+        cell[:length] = text[start:stop]
+        cell[length] = NEWLINE
+        trust, number, end = read_number(cell, 0)
+        if end != length:
+            trust = NUMBER_MISSING
+        trusts[i] = trust
+        numbers[i] = number
+
+
+@compiled
+def hash_cells(text: Bytes, offsets: NDArray[Any], salt: Any, mask: Any, first_key: Any, keys: NDArray[Any]) -> None:
+    """`keys[i]` becomes the key of cell i: `first_key` + (its hash & `mask`)."""
+    for i in range(offsets.size - 1):
+        hashed = hash_text(salt, text, offsets[i], offsets[i + 1])
+        keys[i] = np.uint64(first_key) + (hashed & np.uint64(mask))

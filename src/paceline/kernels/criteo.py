@@ -1,0 +1,187 @@
+"""How are Criteo lines read: `[id] label I1 … I13 C1 … C26`, blanks for what is missing?
+
+Lines are parsed in one pass that leaves the integers as they are, keys 0 to 12; a second pass over the nonzeros puts
+them on a log scale or into buckets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.kernels.hashing import FNV_PRIME, mix
+from paceline.kernels.jit import compiled
+from paceline.kernels.text import (
+    NEWLINE,
+    NONE,
+    NUMBER_INFINITE,
+    NUMBER_MISSING,
+    RETURN,
+    ZERO,
+    Bytes,
+    Counts,
+    Problem,
+    after_line,
+    label_of,
+    read_number,
+)
+
+INTEGERS, STRINGS = 13, 26
+LETTER_B, MINUS = 98, 45
+LOG_SCALE = 0.3
+
+NO_NUMBER, NOT_FINITE = int(Problem.NO_NUMBER), int(Problem.NOT_FINITE)
+LABEL_NO_NUMBER = int(Problem.LABEL_NO_NUMBER)
+TOO_FEW_FIELDS, TOO_MANY_FIELDS = int(Problem.TOO_FEW_FIELDS), int(Problem.TOO_MANY_FIELDS)
+
+
+@compiled
+def parse_criteo(
+    text: Bytes,
+    separator: int,
+    before_label: int,
+    salts: NDArray[np.uint64],
+    mask: Any,
+    labels: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    keys: NDArray[Any],
+    values: NDArray[np.float32],
+    bad: NDArray[np.int64],
+) -> Counts:
+    """Parse lines into rows: integer j is key j with its value, string j of hash h is key 13 + (h & `mask`) with 1.
+
+    `before_label` columns come before the label; `salts` are those of C1 to C26. Rows that do not parse are left out
+    and noted in `bad` as (line, problem, line start, place); when it is full the loop ends.
+    """
+    i = line = rows = nonzeros = num_bad = first_zero = first_minus = 0
+    mask = np.uint64(mask)
+    offsets[0] = 0
+    while i < text.size:
+        line += 1
+        line_start = i
+        if text[i] == NEWLINE or (text[i] == RETURN and text[i + 1] == NEWLINE):
+            i = after_line(text, i)
+            continue
+        written = nonzeros
+        start = i
+        problem = NONE
+        for _ in range(before_label):
+            while text[i] != separator and text[i] != NEWLINE:
+                i += 1
+            if text[i] == NEWLINE:
+                problem = TOO_FEW_FIELDS
+            else:
+                i += 1
+        label = 0
+        if problem == NONE:
+            start = i
+            trust, number, i = read_number(text, i)
+            problem, label = label_of(trust, number)
+            if problem == NONE and text[i] != separator:
+                problem = TOO_FEW_FIELDS if text[i] == NEWLINE or text[i] == RETURN else LABEL_NO_NUMBER
+        # From here on `i` is at the separator before the next field.
+        for field in range(INTEGERS):
+            if problem != NONE:
+                break
+            start = i
+            if text[i] != separator:
+                problem = TOO_FEW_FIELDS
+                break
+            start = i = i + 1
+            if text[i] == separator:
+                continue
+            trust, number, i = read_number(text, i)
+            if trust == NUMBER_INFINITE:
+                problem = NOT_FINITE
+            elif text[i] == NEWLINE or text[i] == RETURN:
+                problem = TOO_FEW_FIELDS
+            elif trust == NUMBER_MISSING or text[i] != separator:
+                problem = NO_NUMBER
+            keys[written] = field
+            values[written] = number
+            written += 1
+        for field in range(STRINGS):
+            if problem != NONE:
+                break
+            if text[i] != separator:
+                start = i
+                problem = TOO_FEW_FIELDS
+                break
+            start = i = i + 1
+            state = salts[field]
+            byte = text[i]
+            while byte != separator and byte != NEWLINE and byte != RETURN:
+                state = (state ^ np.uint64(byte)) * FNV_PRIME
+                i += 1
+                byte = text[i]
+            if i > start:
+                keys[written] = np.uint64(INTEGERS) + (mix(state) & mask)
+                values[written] = 1
+                written += 1
+        if problem == NONE and text[i] == RETURN:
+            i += 1
+        if problem == NONE and text[i] != NEWLINE:
+            problem = TOO_MANY_FIELDS
+            start = i
+        if problem == NONE:
+            labels[rows] = label == 1
+            if label == 0 and first_zero == 0:
+                first_zero = line
+            if label == -1 and first_minus == 0:
+                first_minus = line
+            rows += 1
+            nonzeros = written
+            offsets[rows] = nonzeros
+        else:
+            bad[num_bad, 0] = line
+            bad[num_bad, 1] = problem
+            bad[num_bad, 2] = line_start
+            bad[num_bad, 3] = start
+            num_bad += 1
+            if num_bad == bad.shape[0]:
+                break
+        i = after_line(text, i)
+    return Counts(line, rows, nonzeros, num_bad, 0, first_zero, first_minus)
+
+
+@compiled
+def scale_integers(keys: NDArray[Any], values: NDArray[np.float32]) -> None:
+    """Put the integers x (keys 0 to 12) on a log scale, in place: 0.3 · log(1 + x), and for x < 0 its mirror image."""
+    for k in range(keys.size):
+        if keys[k] < INTEGERS:
+            value = np.float64(values[k])
+            values[k] = LOG_SCALE * np.log1p(value) if value >= 0 else -LOG_SCALE * np.log1p(-value)
+
+
+@compiled
+def bucket_integers(keys: NDArray[Any], values: NDArray[np.float32], salts: NDArray[np.uint64], mask: Any) -> None:
+    """Make the integers (keys 0 to 12) strings and hash them with the `salts` of I1 to I13; all keys move down by 13.
+
+    x > 2 becomes `b` and floor(log(x)²) in decimal, a smaller x the integer at or below it.
+    """
+    mask = np.uint64(mask)
+    for k in range(keys.size):
+        key = np.uint64(keys[k])
+        if key >= np.uint64(INTEGERS):
+            keys[k] = key - np.uint64(INTEGERS)
+            continue
+        value = np.float64(values[k])
+        state = salts[key]
+        if value > 2:
+            state = (state ^ np.uint64(LETTER_B)) * FNV_PRIME
+            bucket = np.int64(np.log(value) ** 2)
+        else:
+            bucket = np.int64(np.floor(max(value, -1e9)))
+        if bucket < 0:
+            state = (state ^ np.uint64(MINUS)) * FNV_PRIME
+            bucket = -bucket
+        power = 1
+        while bucket // power >= 10:
+            power *= 10
+        while power > 0:
+            state = (state ^ np.uint64(ZERO + bucket // power % 10)) * FNV_PRIME
+            power //= 10
+        keys[k] = mix(state) & mask
+        values[k] = 1

@@ -1,0 +1,45 @@
+"""How do the gradients of several workers become one update, the same to the bit however it is divided?
+
+Each key's sums are added in the order of the calls, rank by rank. `parts` threads may share the work: each takes the
+keys whose hash falls to its part, and so every key is added up by one of them alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.kernels.jit import compiled
+from paceline.kernels.keys import GOLDEN, Keys
+
+
+@compiled
+def add_in(keys: Keys, sums: NDArray[np.float32], part: int, parts: int, slots: Keys, turn: int, distinct: Keys,
+           totals: NDArray[np.float32], count: int) -> int:  # fmt: skip
+    """Add one worker's `sums` of this part's `keys` to `totals`; returns how many distinct keys there are now.
+
+    `slots` is scratch as in `number_keys`, with one `turn` for all workers of a clock.
+    """
+    number_mask = np.uint64(0xFFFFFF)
+    mask = np.uint64(slots.shape[0] - 1)
+    tag = np.uint64(turn) << np.uint64(24)
+    for i in range(keys.size):
+        key = np.uint64(keys[i])
+        mixed = key * GOLDEN
+        if ((mixed >> np.uint64(48)) * np.uint64(parts)) >> np.uint64(16) != np.uint64(part):
+            continue
+        slot = (mixed >> np.uint64(20)) & mask
+        while True:
+            entry = np.uint64(slots[slot, 1])
+            if entry & ~number_mask != tag:
+                slots[slot, 0] = key
+                slots[slot, 1] = tag | np.uint64(count)
+                distinct[count] = key
+                totals[count] = sums[i]
+                count += 1
+                break
+            if np.uint64(slots[slot, 0]) == key:
+                totals[entry & number_mask] += sums[i]
+                break
+            slot = (slot + np.uint64(1)) & mask
+    return count

@@ -1,0 +1,139 @@
+"""How are LIBSVM lines read: `label [qid:n] key:value key:value … [# comment]`?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.kernels.jit import compiled
+from paceline.kernels.text import (
+    CLOSE,
+    COLON,
+    EXACT,
+    HASH,
+    NEWLINE,
+    NONE,
+    NUMBER_INFINITE,
+    RETURN,
+    SPACE,
+    TAB,
+    ZERO,
+    Bytes,
+    Counts,
+    Problem,
+    after_line,
+    label_of,
+    read_number,
+    skip_blanks,
+)
+
+NO_NUMBER, NOT_FINITE = int(Problem.NO_NUMBER), int(Problem.NOT_FINITE)
+LABEL_NO_NUMBER = int(Problem.LABEL_NO_NUMBER)
+KEY_NO_NUMBER, KEY_BELOW_BASE = int(Problem.KEY_NO_NUMBER), int(Problem.KEY_BELOW_BASE)
+KEY_TOO_LARGE = int(Problem.KEY_TOO_LARGE)
+
+
+@compiled
+def parse_libsvm(
+    text: Bytes,
+    base: int,
+    limit: int,
+    labels: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    keys: NDArray[Any],
+    values: NDArray[np.float32],
+    bad: NDArray[np.int64],
+    close: NDArray[np.int64],
+) -> Counts:
+    """Parse lines into rows. Index i of the text, `base` <= i < `limit`, is key i - `base`.
+
+    Rows that do not parse are left out and noted in `bad` as (line, problem, line start, place); when it is full the loop ends.
+    Values that Python must read again are noted in `close` as (nonzero, start, stop). All arrays have room enough.
+    """
+    i = line = rows = nonzeros = num_bad = num_close = first_zero = first_minus = 0
+    offsets[0] = 0
+    while i < text.size:
+        line += 1
+        line_start = i
+        start = i = skip_blanks(text, i)
+        if text[i] == NEWLINE:
+            i += 1
+            continue
+        if text[i] == HASH:
+            i = after_line(text, i)
+            continue
+        written, close_before = nonzeros, num_close
+        trust, number, i = read_number(text, i)
+        problem, label = label_of(trust, number)
+        if problem == NONE and not _ends(text[i]):
+            problem = LABEL_NO_NUMBER
+        while problem == NONE:
+            start = i = skip_blanks(text, i)
+            if text[i] == NEWLINE or text[i] == HASH:
+                break
+            if text[i] == 113 and text[i + 1] == 105 and text[i + 2] == 100 and text[i + 3] == COLON:  # qid:
+                while not _ends(text[i]):
+                    i += 1
+                continue
+            index = np.int64(0)
+            while True:
+                digit = np.int64(text[i]) - ZERO
+                if digit < 0 or digit > 9:
+                    break
+                index = index * 10 + digit
+                i += 1
+            if i == start or text[i] != COLON:
+                problem = KEY_NO_NUMBER
+                break
+            if index >= limit or i - start > 18:
+                problem = KEY_TOO_LARGE
+                break
+            if index < base:
+                problem = KEY_BELOW_BASE
+                break
+            i += 1
+            value_start = i
+            trust, number, i = read_number(text, i)
+            if trust != EXACT:
+                if trust == CLOSE:
+                    close[num_close, 0] = written
+                    close[num_close, 1] = value_start
+                    close[num_close, 2] = i
+                    num_close += 1
+                else:
+                    problem = NOT_FINITE if trust == NUMBER_INFINITE else NO_NUMBER
+                    break
+            if not _ends(text[i]):
+                problem = NO_NUMBER
+                break
+            keys[written] = index - base
+            values[written] = number
+            written += 1
+        if problem == NONE:
+            labels[rows] = label == 1
+            if label == 0 and first_zero == 0:
+                first_zero = line
+            if label == -1 and first_minus == 0:
+                first_minus = line
+            rows += 1
+            nonzeros = written
+            offsets[rows] = nonzeros
+        else:
+            bad[num_bad, 0] = line
+            bad[num_bad, 1] = problem
+            bad[num_bad, 2] = line_start
+            bad[num_bad, 3] = start
+            num_bad += 1
+            num_close = close_before
+            if num_bad == bad.shape[0]:
+                break
+        i = after_line(text, i)
+    return Counts(line, rows, nonzeros, num_bad, num_close, first_zero, first_minus)
+
+
+@compiled
+def _ends(byte: int) -> bool:
+    """Whether a cell ends before this byte."""
+    return byte == SPACE or byte == NEWLINE or byte == TAB or byte == RETURN or byte == HASH

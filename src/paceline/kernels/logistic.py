@@ -1,0 +1,265 @@
+"""The loops of sparse logistic regression: one step in parts, the same step fused, and scoring.
+
+Labels are 0 and 1 here, so the derivative of a row's loss by its score z is σ(z) − label, which is y(σ(y z) − 1) for
+labels y of −1 and +1. The bias is one more key, `bias`, of every row, with value 1.
+
+In parts, as over a network: `number_keys` → `gather` → `gradient` → `apply_gradient`, with fold.py's
+`add_in` before the last where one update takes the gradients of several workers.
+Fused, where the table is in this process's memory: `train_rows` for batches of one row, `train_batches` for larger
+ones. Both run until their rows or the gate end, without returning to Python in between.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.kernels.gate import passes, slowest
+from paceline.kernels.jit import compiled, prefetch, reassociated
+from paceline.kernels.keys import GOLDEN, Keys
+from paceline.kernels.rules import Table, update, weight, width
+
+Floats = NDArray[np.float32]
+Offsets = NDArray[np.int64]
+
+ROWS_AHEAD = 8
+KEYS_AHEAD = 16
+ROWS_A_LOG = 64  # factors below 2 that a double multiplies before one logarithm is taken of them all
+FIRST_MERGE = 16
+MERGE_GROWTH = 4
+
+
+@compiled
+def number_keys(keys: Keys, bias: int, slots: Keys, direct: NDArray[np.uint32], turn: int, distinct: Keys,
+                local: NDArray[np.uint32]) -> int:  # fmt: skip
+    """Number the distinct keys of a batch in order of first sight; the bias is always number 0.
+
+    Fills `distinct` [number] and `local` [key → number] and returns how many there are. `slots` is an open-addressing
+    table [power of two, 2] of (key, turn | number) and `direct` [keys] the same for the hottest keys, which come
+    first; neither is cleared while `turn` (1 up to 255) is new.
+    """
+    position_bits = np.uint64(24)
+    number_mask = np.uint64(0xFFFFFF)
+    mask = np.uint64(slots.shape[0] - 1)
+    num_direct = np.uint64(direct.size)
+    tag = np.uint64(turn) << position_bits
+    distinct[0] = bias
+    count = np.uint64(1)
+    for k in range(keys.size):
+        key = np.uint64(keys[k])
+        if key < num_direct:
+            entry = np.uint64(direct[key])
+            if entry & ~number_mask == tag:
+                local[k] = entry & number_mask
+            else:
+                direct[key] = tag | count
+                distinct[count] = key
+                local[k] = count
+                count += np.uint64(1)
+            continue
+        slot = ((key * GOLDEN) >> np.uint64(32)) & mask
+        while True:
+            entry = np.uint64(slots[slot, 1])
+            if entry & ~number_mask != tag:
+                slots[slot, 0] = key
+                slots[slot, 1] = tag | count
+                distinct[count] = key
+                local[k] = count
+                count += np.uint64(1)
+                break
+            if np.uint64(slots[slot, 0]) == key:
+                local[k] = entry & number_mask
+                break
+            slot = (slot + np.uint64(1)) & mask
+    return np.int64(count)
+
+
+@compiled
+def gather(rule: Any, table: Table, keys: Keys, out: Floats) -> None:
+    """The weights of `keys` into `out`."""
+    step = width(rule)
+    for i in range(keys.size):
+        if i + KEYS_AHEAD < keys.size:
+            prefetch(table, np.uint64(keys[i + KEYS_AHEAD]) * step)
+        out[i] = weight(rule, table, np.uint64(keys[i]))
+
+
+@reassociated
+def gradient(
+    offsets: Offsets, local: NDArray[np.uint32], values: Floats, labels: NDArray[np.uint8], weights: Floats, out: Floats
+) -> float:
+    """Sum the rows' gradients into `out` [number], from `weights` [number]; returns the sum of their losses."""
+    one = np.float32(1)
+    losses, product = 0.0, 1.0
+    for i in range(weights.size):
+        out[i] = np.float32(0)
+    for row in range(labels.size):
+        start, stop = np.uint64(offsets[row]), np.uint64(offsets[row + 1])
+        z = weights[0]
+        for k in range(start, stop):
+            z += weights[local[k]] * values[k]
+        label = np.float32(labels[row])
+        shrunk = np.exp(-abs(z))
+        share = one / (one + shrunk) if z >= 0 else shrunk / (one + shrunk)
+        product *= one + shrunk
+        if row % ROWS_A_LOG == ROWS_A_LOG - 1:
+            losses += np.log(product)
+            product = 1.0
+        losses += max(z, np.float32(0)) - z * label
+        slope = share - label
+        out[0] += slope
+        for k in range(start, stop):
+            out[local[k]] += slope * values[k]
+    return losses + np.log(product)
+
+
+@compiled
+def apply_gradient(rule: Any, bias_rule: Any, table: Table, bias: int, keys: Keys, sums: Floats, num_rows: int) -> None:
+    """Update each of the distinct `keys` by the mean of its gradient over the rows."""
+    step = width(rule)
+    rows = np.float32(num_rows)
+    for i in range(keys.size):
+        if i + KEYS_AHEAD < keys.size:
+            prefetch(table, np.uint64(keys[i + KEYS_AHEAD]) * step)
+        key = np.uint64(keys[i])
+        if key == np.uint64(bias):
+            update(bias_rule, table, key, sums[i] / rows)
+        else:
+            update(rule, table, key, sums[i] / rows)
+
+
+@reassociated
+def merge_private(table: Table, shared: int, private: int, base: Floats, at: int, count: int) -> None:
+    """Add what a worker's private copy of `count` numbers has changed to the shared ones, and take those over.
+
+    `base` holds the shared numbers as the worker last took them over; it and the copy are kept at `at` onwards.
+    """
+    for i in range(count):
+        merged = table[shared + i] + (table[private + i] - base[at + i])
+        table[shared + i] = merged
+        table[private + i] = merged
+        base[at + i] = merged
+
+
+@compiled
+def merge_due(table: Table, bias: int, private: int, base: Floats, num_hot: int, step: int, row: int) -> None:
+    """Merge the private hot keys that are due at this row: the hottest most often, rank r about every 4 r rows.
+
+    Keys are ranked by how often they occur, about as 1 / r, so each key is merged after about as many changes.
+    """
+    merge_private(table, bias * step, (private + num_hot) * step, base, num_hot * step, step)
+    start, stop, period = 0, min(FIRST_MERGE, num_hot), FIRST_MERGE
+    while start < num_hot and row % period == 0:
+        merge_private(table, start * step, (private + start) * step, base, start * step, (stop - start) * step)
+        start, stop, period = stop, min(stop * MERGE_GROWTH, num_hot), period * MERGE_GROWTH
+
+
+@reassociated
+def train_rows(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: Offsets, keys: Keys, values: Floats,
+               labels: NDArray[np.uint8], rows: NDArray[np.int32], start: int, private: int, base: Floats, num_hot: int,
+               row_count: int, clocks: NDArray[np.int64], rank: int, staleness: int, seen: NDArray[np.int64]
+               ) -> tuple[int, float]:  # fmt: skip
+    """One update a row, in place, for `rows` of a block in that order, from `rows[start]` on; a clock is one row.
+
+    The hottest `num_hot` keys, and the bias behind them, are read and written in this worker's own part of the table,
+    from key `private` on, and merged as `row_count`, its rows so far, says. Stops where the gate does. Returns the
+    place in `rows` that it came to and the sum of the losses. `seen[rank, 0]` keeps the largest lead over the slowest.
+    """
+    one = np.float32(1)
+    step = width(rule)
+    hot = np.uint64(num_hot)
+    shift = np.uint64(private)
+    own_bias = np.uint64(bias) if num_hot == 0 else np.uint64(private + num_hot)
+    losses, product = 0.0, 1.0
+    clock = clocks[rank, 0]
+    lead = seen[rank, 0]
+    last_seen = slowest(clocks)
+    i = start
+    while i < rows.size:
+        # The slowest clock is read anew only where the old reading would close the gate or set a record.
+        if clock - last_seen > lead:
+            if not passes(clocks, clock, staleness):
+                break
+            last_seen = slowest(clocks)
+            lead = max(lead, clock - last_seen)
+        if num_hot != 0 and row_count % FIRST_MERGE == 0:
+            merge_due(table, bias, private, base, num_hot, np.int64(step), row_count)
+        if i + ROWS_AHEAD < rows.size:
+            ahead = rows[i + ROWS_AHEAD]
+            for k in range(np.uint64(offsets[ahead]), np.uint64(offsets[ahead + 1])):
+                key = np.uint64(keys[k])
+                prefetch(table, (key + shift if key < hot else key) * step)
+        row = rows[i]
+        first, last = np.uint64(offsets[row]), np.uint64(offsets[row + 1])
+        z = weight(rule, table, own_bias)
+        for k in range(first, last):
+            key = np.uint64(keys[k])
+            z += weight(rule, table, key + shift if key < hot else key) * values[k]
+        label = np.float32(labels[row])
+        shrunk = np.exp(-abs(z))
+        share = one / (one + shrunk) if z >= 0 else shrunk / (one + shrunk)
+        product *= one + shrunk
+        if i % ROWS_A_LOG == ROWS_A_LOG - 1:
+            losses += np.log(product)
+            product = 1.0
+        losses += max(z, np.float32(0)) - z * label
+        slope = share - label
+        update(bias_rule, table, own_bias, slope)
+        for k in range(first, last):
+            key = np.uint64(keys[k])
+            update(rule, table, key + shift if key < hot else key, slope * values[k])
+        i += 1
+        row_count += 1
+        clock += 1
+        clocks[rank, 0] = clock
+    seen[rank, 0] = lead
+    return i, losses + np.log(product)
+
+
+@reassociated
+def train_batches(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: Offsets, keys: Keys, values: Floats,
+                  labels: NDArray[np.uint8], start: int, batch_size: int, scratch: Any, turn: int,
+                  clocks: NDArray[np.int64], rank: int, staleness: int, seen: NDArray[np.int64]) -> tuple[int, float]:  # fmt: skip
+    """One update a batch of rows, in place, from row `start` on; a clock is one batch.
+
+    `scratch` is a worker's `Scratch` and `turn` its next unused turn (one is used a batch; past 255 the tables are
+    cleared here). Stops where the gate does. Returns the row it stopped before and the sum of the losses.
+    """
+    losses = 0.0
+    clock = clocks[rank, 0]
+    row = start
+    while row < labels.size:
+        if not passes(clocks, clock, staleness):
+            break
+        seen[rank, 0] = max(seen[rank, 0], clock - slowest(clocks))
+        if turn > 255:
+            scratch.slots[:] = 0
+            scratch.direct[:] = 0
+            turn = 1
+        stop = min(row + batch_size, labels.size)
+        first, last = offsets[row], offsets[stop]
+        local = scratch.local[: last - first]
+        count = number_keys(keys[first:last], bias, scratch.slots, scratch.direct, turn, scratch.distinct, local)
+        weights, sums = scratch.weights[:count], scratch.sums[:count]
+        gather(rule, table, scratch.distinct[:count], weights)
+        losses += gradient(offsets[row : stop + 1] - first, local, values[first:last], labels[row:stop], weights, sums)
+        apply_gradient(rule, bias_rule, table, bias, scratch.distinct[:count], sums, stop - row)
+        row = stop
+        turn += 1
+        clock += 1
+        clocks[rank, 0] = clock
+    return row, losses
+
+
+@reassociated
+def score(offsets: Offsets, keys: Keys, values: Floats, weights: Floats, bias: float, out: Floats) -> None:
+    """The scores w·x + b of rows into `out` [rows]; keys that `weights` does not have count nothing."""
+    for row in range(out.size):
+        z = np.float32(bias)
+        for k in range(np.uint64(offsets[row]), np.uint64(offsets[row + 1])):
+            key = np.uint64(keys[k])
+            if key < np.uint64(weights.size):
+                z += weights[key] * values[k]
+        out[row] = z

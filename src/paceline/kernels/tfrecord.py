@@ -1,0 +1,364 @@
+"""How are TFRecord files of sparse tf.Example read?
+
+A record is `length` (8 bytes), its checksum (4), the data (`length` bytes) and its checksum (4), all little-endian;
+a checksum is CRC-32C, rotated and shifted so that checksums of checksums stay useful. The data is a protocol buffer,
+
+    Example { 1: Features { 1: entry { 1: name, 2: Feature { 1: bytes | 2: floats | 3: int64s { 1: packed or not } } } } }
+
+of which the features `label`, `index` and `value` are read and all others passed over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.kernels.jit import compiled
+from paceline.kernels.text import NONE, Bytes, Counts, Problem
+
+HEADER_BYTES, FOOTER_BYTES = 12, 4
+POLYNOMIAL = 0x82F63B78  # CRC-32C, bits reversed
+MASK_DELTA = np.uint32(0xA282EAD8)
+
+NOT_FINITE = int(Problem.NOT_FINITE)
+LABEL_OUTSIDE, NO_LABEL, NO_INDEX = int(Problem.LABEL_OUTSIDE), int(Problem.NO_LABEL), int(Problem.NO_INDEX)
+KEY_BELOW_BASE, KEY_TOO_LARGE = int(Problem.KEY_BELOW_BASE), int(Problem.KEY_TOO_LARGE)
+DATA_CHECKSUM, NO_EXAMPLE = int(Problem.DATA_CHECKSUM), int(Problem.NO_EXAMPLE)
+LENGTHS_DIFFER, LABEL_FRACTION = int(Problem.LENGTHS_DIFFER), int(Problem.LABEL_FRACTION)
+
+VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
+FLOATS, INTEGERS = 2, 3  # the fields of a Feature
+
+ONE_AS_FLOAT = 0x3F800000
+EXPONENT_BITS = np.uint32(0x7F800000)  # all set: infinite, or no number
+
+WHOLE, CUT_SHORT, LENGTH_CHECKSUM = 0, 1, 2
+
+
+def _checksum_tables() -> NDArray[np.uint32]:
+    """`tables[j][b]`: what byte b, followed by j zero bytes, adds to a CRC."""
+    tables = np.zeros((8, 256), np.uint32)
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (POLYNOMIAL if crc & 1 else 0)
+        tables[0, byte] = crc
+    for j in range(1, 8):
+        tables[j] = tables[0, tables[j - 1] & 255] ^ tables[j - 1] >> 8
+    return tables
+
+
+TABLES = _checksum_tables()
+
+
+@compiled
+def checksum(data: Bytes, start: int, stop: int) -> Any:
+    """The masked CRC-32C of `data[start:stop]`, eight bytes a step."""
+    crc = np.uint32(0xFFFFFFFF)
+    i = start
+    while i + 8 <= stop:
+        low = _word(data, i) ^ crc
+        crc = (
+            TABLES[7, low & np.uint32(255)]
+            ^ TABLES[6, low >> np.uint32(8) & np.uint32(255)]
+            ^ TABLES[5, low >> np.uint32(16) & np.uint32(255)]
+            ^ TABLES[4, low >> np.uint32(24)]
+            ^ TABLES[3, data[i + 4]]
+            ^ TABLES[2, data[i + 5]]
+            ^ TABLES[1, data[i + 6]]
+            ^ TABLES[0, data[i + 7]]
+        )
+        i += 8
+    while i < stop:
+        crc = TABLES[0, (crc ^ np.uint32(data[i])) & np.uint32(255)] ^ crc >> np.uint32(8)
+        i += 1
+    crc = crc ^ np.uint32(0xFFFFFFFF)
+    return np.uint32(np.uint32(crc >> np.uint32(15) | crc << np.uint32(17)) + MASK_DELTA)
+
+
+@compiled
+def _word(data: Bytes, i: int) -> Any:
+    """The little-endian uint32 at `i`."""
+    return np.uint32(
+        np.uint32(data[i])
+        | np.uint32(data[i + 1]) << np.uint32(8)
+        | np.uint32(data[i + 2]) << np.uint32(16)
+        | np.uint32(data[i + 3]) << np.uint32(24)
+    )
+
+
+@compiled
+def walk_records(data: Bytes) -> tuple[int, int, int, int]:
+    """Follow the lengths: where the last whole record ends, how many there are, what stopped, bytes it would need."""
+    i = num_records = 0
+    while i + HEADER_BYTES <= data.size:
+        if checksum(data, i, i + 8) != _word(data, i + 8):
+            return i, num_records, LENGTH_CHECKSUM, 0
+        length = np.uint64(_word(data, i)) | np.uint64(_word(data, i + 4)) << np.uint64(32)
+        if length > np.uint64(1 << 40):
+            return i, num_records, CUT_SHORT, 1 << 40
+        after = i + HEADER_BYTES + np.int64(length) + FOOTER_BYTES
+        if after > data.size:
+            return i, num_records, CUT_SHORT, after - i
+        i = after
+        num_records += 1
+    return i, num_records, WHOLE if i == data.size else CUT_SHORT, HEADER_BYTES
+
+
+@compiled
+def parse_tfrecord(
+    data: Bytes,
+    base: int,
+    limit: int,
+    labels: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    keys: NDArray[Any],
+    bits: NDArray[np.uint32],
+    bad: NDArray[np.int64],
+) -> Counts:
+    """Parse whole records into rows. Index i, `base` <= i < `limit`, is key i - `base`; values are written as their `bits`.
+
+    Rows that do not parse are left out and noted in `bad` as (record, problem, offending number); when it is full the
+    loop ends.
+    """
+    i = record = rows = nonzeros = num_bad = first_zero = first_minus = 0
+    places = np.zeros((3, 3), np.int64)
+    offsets[0] = 0
+    while i < data.size:
+        record += 1
+        start = i + HEADER_BYTES
+        stop = start + np.int64(_word(data, i)) + (np.int64(_word(data, i + 4)) << 32)
+        i = stop + FOOTER_BYTES
+        number = np.int64(0)
+        label = np.int64(0)
+        count = np.int64(0)
+        if checksum(data, start, stop) != _word(data, stop):
+            problem = DATA_CHECKSUM
+        else:
+            problem = _find_features(data, start, stop, places)
+        if problem == NONE:
+            problem, label = _read_label(data, places)
+            number = label
+        if problem == NONE:
+            problem, count, number = _read_keys(data, places, base, limit, keys, nonzeros)
+        if problem == NONE:
+            problem, number = _read_values(data, places, bits, nonzeros, count)
+        if problem == NONE:
+            labels[rows] = label == 1
+            if label == 0 and first_zero == 0:
+                first_zero = record
+            if label == -1 and first_minus == 0:
+                first_minus = record
+            rows += 1
+            nonzeros += count
+            offsets[rows] = nonzeros
+        else:
+            bad[num_bad, 0] = record
+            bad[num_bad, 1] = problem
+            bad[num_bad, 2] = number
+            num_bad += 1
+            if num_bad == bad.shape[0]:
+                break
+    return Counts(record, rows, nonzeros, num_bad, 0, first_zero, first_minus)
+
+
+@compiled
+def _varint(data: Bytes, i: int, stop: int) -> tuple[Any, int]:
+    """The varint at `i` and where it ends; -1 for where if it does not end before `stop`."""
+    value = np.uint64(0)
+    shift = np.uint64(0)
+    while i < stop and shift < np.uint64(70):
+        byte = np.uint64(data[i])
+        value |= (byte & np.uint64(127)) << shift
+        i += 1
+        if byte < np.uint64(128):
+            return value, i
+        shift += np.uint64(7)
+    return value, -1
+
+
+@compiled
+def _field(data: Bytes, i: int, stop: int) -> tuple[int, int, int, int]:
+    """The protocol-buffer field at `i`: number, wire type, where its content begins and ends; number 0 if broken."""
+    tag, i = _varint(data, i, stop)
+    if i < 0 or tag >> np.uint64(3) == 0 or tag > np.uint64(0xFFFFFFFF):
+        return 0, 0, 0, 0
+    number, kind = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
+    start = i
+    if kind == VARINT:
+        _, after = _varint(data, i, stop)
+    elif kind == FIXED64:
+        after = i + 8
+    elif kind == FIXED32:
+        after = i + 4
+    elif kind == DELIMITED:
+        length, start = _varint(data, i, stop)
+        if start < 0 or length > np.uint64(stop - start):
+            return 0, 0, 0, 0
+        after = start + np.int64(length)
+    else:
+        return 0, 0, 0, 0
+    if after < 0 or after > stop:
+        return 0, 0, 0, 0
+    return number, kind, start, after
+
+
+@compiled
+def _find_features(data: Bytes, start: int, stop: int, places: NDArray[np.int64]) -> int:
+    """Note for `label`, `index` and `value` (rows of `places`) the kind of list and where it begins and ends."""
+    places[:] = 0
+    i = start
+    while i < stop:
+        number, kind, features, i = _field(data, i, stop)
+        if number == 0:
+            return NO_EXAMPLE
+        if number != 1 or kind != DELIMITED:
+            continue
+        j = features
+        while j < i:
+            number, kind, entry, j = _field(data, j, i)
+            if number == 0:
+                return NO_EXAMPLE
+            if number == 1 and kind == DELIMITED and not _note_entry(data, entry, j, places):
+                return NO_EXAMPLE
+    return NONE
+
+
+@compiled
+def _note_entry(data: Bytes, start: int, stop: int, places: NDArray[np.int64]) -> bool:
+    """Note one entry of the map of features, if it is one of the three; False if it is broken."""
+    which = -1
+    feature_start = feature_stop = 0
+    i = start
+    while i < stop:
+        number, kind, begins, i = _field(data, i, stop)
+        if number == 0:
+            return False
+        if number == 1 and kind == DELIMITED:
+            which = _which(data, begins, i)
+        elif number == 2 and kind == DELIMITED:
+            feature_start, feature_stop = begins, i
+    if which < 0:
+        return True
+    places[which] = 0
+    i = feature_start
+    while i < feature_stop:
+        number, kind, begins, i = _field(data, i, feature_stop)
+        if number == 0:
+            return False
+        if kind == DELIMITED and (number == FLOATS or number == INTEGERS):
+            places[which, 0], places[which, 1], places[which, 2] = number, begins, i
+    return True
+
+
+@compiled
+def _which(data: Bytes, start: int, stop: int) -> int:
+    """0 for `label`, 1 for `index`, 2 for `value`, -1 for any other name."""
+    if stop - start != 5:
+        return -1
+    a, b, c, d, e = data[start], data[start + 1], data[start + 2], data[start + 3], data[start + 4]
+    if a == 108 and b == 97 and c == 98 and d == 101 and e == 108:
+        return 0
+    if a == 105 and b == 110 and c == 100 and d == 101 and e == 120:
+        return 1
+    if a == 118 and b == 97 and c == 108 and d == 117 and e == 101:
+        return 2
+    return -1
+
+
+@compiled
+def _read_label(data: Bytes, places: NDArray[np.int64]) -> tuple[int, int]:
+    """The problem with the label, if any, and the label (a float's bits where that is the problem)."""
+    count = 0
+    label = np.int64(0)
+    i, stop = places[0, 1], places[0, 2]
+    while i < stop:
+        number, kind, begins, i = _field(data, i, stop)
+        if number == 0 or count > 0:
+            return NO_LABEL, count
+        if places[0, 0] == INTEGERS and (kind == DELIMITED or kind == VARINT):
+            integer, after = _varint(data, begins, i)
+            label = np.int64(integer)
+        elif places[0, 0] == FLOATS and i - begins == 4:
+            label = np.int64(_word(data, begins))
+            after = i
+        else:
+            return NO_LABEL, count
+        if after != i:
+            return NO_LABEL, count
+        count += 1
+    if count == 0:
+        return NO_LABEL, count
+    if places[0, 0] == FLOATS:
+        bits = label
+        if bits & 0x7FFFFFFF == 0:
+            label = 0
+        elif bits & 0x7FFFFFFF == ONE_AS_FLOAT:
+            label = 1 if bits == ONE_AS_FLOAT else -1
+        else:
+            return LABEL_FRACTION, bits
+    if label < -1 or label > 1:
+        return LABEL_OUTSIDE, label
+    return NONE, label
+
+
+@compiled
+def _read_keys(
+    data: Bytes, places: NDArray[np.int64], base: int, limit: int, keys: NDArray[Any], written: int
+) -> tuple[int, int, int]:
+    """Write the keys of a row from `keys[written]` on: the problem, if any, how many, and the offending index."""
+    if places[1, 0] != INTEGERS:
+        return NO_INDEX, 0, 0
+    first = written
+    i, stop = places[1, 1], places[1, 2]
+    while i < stop:
+        number, kind, j, i = _field(data, i, stop)
+        if number == 0:
+            return NO_EXAMPLE, 0, 0
+        if number != 1 or (kind != DELIMITED and kind != VARINT):
+            continue
+        while j < i:
+            integer, j = _varint(data, j, i)
+            if j < 0:
+                return NO_EXAMPLE, 0, 0
+            index = np.int64(integer)
+            if index < base:
+                return KEY_BELOW_BASE, 0, index
+            if index >= limit:
+                return KEY_TOO_LARGE, 0, index
+            keys[written] = index - base
+            written += 1
+    return NONE, written - first, 0
+
+
+@compiled
+def _read_values(
+    data: Bytes, places: NDArray[np.int64], bits: NDArray[np.uint32], written: int, count: int
+) -> tuple[int, int]:
+    """Write the bits of a row's `count` values from `bits[written]` on; all ones where there is no `value`."""
+    if places[2, 0] == 0:
+        bits[written : written + count] = ONE_AS_FLOAT
+        return NONE, 0
+    if places[2, 0] != FLOATS:
+        return LENGTHS_DIFFER, 0
+    left = count
+    i, stop = places[2, 1], places[2, 2]
+    while i < stop:
+        number, kind, j, i = _field(data, i, stop)
+        if number == 0:
+            return NO_EXAMPLE, 0
+        if number != 1 or (kind != DELIMITED and kind != FIXED32):
+            continue
+        left -= (i - j) >> 2
+        if left < 0 or (i - j) & 3 != 0:
+            return LENGTHS_DIFFER, 0
+        while j < i:
+            value = _word(data, j)
+            if value & EXPONENT_BITS == EXPONENT_BITS:
+                return NOT_FINITE, np.int64(value)
+            bits[written] = value
+            written += 1
+            j += 4
+    return LENGTHS_DIFFER if left != 0 else NONE, 0
