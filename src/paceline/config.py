@@ -1,7 +1,6 @@
 """What was asked for? Recipes, flags and `--set` become one `RunConfig`, checked before anything starts.
 
-Flags override the recipe, `--set` overrides both. Every rule about settings, alone or together, stands in this file;
-rules that need the data (`check_against_data`) are asked as soon as it is open.
+Flags override the recipe, `--set` overrides both. Every rule about settings, alone or together, stands in this file.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from paceline.errors import ConfigError
 MODELS = ("logistic",)
 OPTIMIZERS = ("sgd", "adagrad", "ftrl")
 ENGINES = ("local",)
-LARGEST_BATCH_NONZEROS = (1 << 24) - 2
 
 
 class OptimizerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -194,13 +192,3 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 def _check(name: str, value: float, *, at_least: int) -> None:
     if not math.isfinite(value) or value < at_least:
         raise ConfigError(f"`{name}` is {value}; it is {at_least} or more", f"--{name.replace('_', '-')} {at_least or 1}")
-
-
-def check_against_data(config: RunConfig, num_rows: int, longest_row: int) -> None:
-    """Raise what only shows beside the data: `longest_row` is the most nonzeros of a row."""
-    rows = config.batch_size * (config.workers if config.pace == "sync" else 1)
-    if min(rows, num_rows) * (longest_row + 1) > LARGEST_BATCH_NONZEROS:
-        raise ConfigError(
-            f"a clock of {rows} rows may hold more than {LARGEST_BATCH_NONZEROS} keys",
-            f"--batch-size {max(1, config.batch_size * LARGEST_BATCH_NONZEROS // (rows * (longest_row + 1)))} or less",
-        )

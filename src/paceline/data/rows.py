@@ -25,10 +25,14 @@ NO_LIMIT = 1 << 62
 
 
 class Piece(NamedTuple):
-    """Rows for one worker: positions `start` up to `stop`, of one epoch."""
+    """Rows for one worker: positions `start` up to `stop`, of one epoch.
+
+    `trained` rows were handed out before its clock began; rates that decay do so by it.
+    """
 
     start: int
     stop: int
+    trained: int
 
 
 class Segment(NamedTuple):
@@ -42,7 +46,7 @@ class EpochOrder:
     """The order of rows in every epoch, from the run's seed and the blocks' row counts.
 
     >>> order = EpochOrder([3, 2], seed=1)
-    >>> sorted((s.block, row) for s in order.segments(Piece(0, 5)) for row in s.rows.tolist())
+    >>> sorted((s.block, row) for s in order.segments(Piece(0, 5, 0)) for row in s.rows.tolist())
     [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
     """
 
@@ -159,7 +163,7 @@ class ClockRows:
         share = [start + min(rows, r * self._batch_size) for r in (rank, rank + 1)]
         if rows < self._workers * self._batch_size:
             share = [start + r * rows // self._workers for r in (rank, rank + 1)]
-        return Piece(*share)
+        return Piece(*share, trained=start)
 
     def _end_of_clock(self, position: int) -> int:
         end_of_epoch = (position // self._num_rows + 1) * self._num_rows
@@ -201,7 +205,7 @@ class QueueRows:
                 return None
             batches = min(self._batches_a_piece(), self._last_clock - self._clocks[rank])
             end_of_epoch = (self.position // self._num_rows + 1) * self._num_rows
-            piece = Piece(self.position, min(self.position + batches * self._batch_size, end_of_epoch))
+            piece = Piece(self.position, min(self.position + batches * self._batch_size, end_of_epoch), self.position)
             self.position = piece.stop
             self._clocks[rank] += -(-(piece.stop - piece.start) // self._batch_size)
             return piece

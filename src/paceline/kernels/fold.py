@@ -18,7 +18,7 @@ def add_in(keys: Keys, sums: NDArray[np.float32], part: int, parts: int, slots: 
            totals: NDArray[np.float32], count: int) -> int:  # fmt: skip
     """Add one worker's `sums` of this part's `keys` to `totals`; returns how many distinct keys there are now.
 
-    `slots` is scratch as in `number_keys`, with one `turn` for all workers of a clock.
+    `slots` is scratch as in `number_keys`, marked by `turn` (1 to 255), one for all workers of a clock.
     """
     number_mask = np.uint64(0xFFFFFF)
     mask = np.uint64(slots.shape[0] - 1)

@@ -46,6 +46,18 @@ def compiled(function: F) -> F:
     return result
 
 
+def scanning(function: F) -> F:
+    """Like `compiled`, for loops that make no arrays: references to arrays are not counted."""
+    result: F = numba.njit(nogil=True, cache=True, error_model="numpy", _nrt=False)(function)
+    return result
+
+
+def inlined(function: F) -> F:
+    """Like `compiled`, and copied into each loop that calls it: a call would count references to its arrays."""
+    result: F = numba.njit(nogil=True, cache=True, error_model="numpy", forceinline=True, _nrt=False)(function)
+    return result
+
+
 def reassociated(function: F) -> F:
     """Like `compiled`, with floating-point sums free to be reordered for vector units (the same on every call)."""
     result: F = numba.njit(

@@ -32,19 +32,23 @@ MERGE_GROWTH = 4
 
 
 @compiled
-def number_keys(keys: Keys, bias: int, slots: Keys, direct: NDArray[np.uint32], turn: int, distinct: Keys,
-                local: NDArray[np.uint32]) -> int:  # fmt: skip
+def number_keys(keys: Keys, bias: int, slots: Keys, direct: NDArray[np.uint32], turn: NDArray[np.int64],
+                distinct: Keys, local: NDArray[np.uint32]) -> int:  # fmt: skip
     """Number the distinct keys of a batch in order of first sight; the bias is always number 0.
 
     Fills `distinct` [number] and `local` [key → number] and returns how many there are. `slots` is an open-addressing
     table [power of two, 2] of (key, turn | number) and `direct` [keys] the same for the hottest keys, which come
-    first; neither is cleared while `turn` (1 up to 255) is new.
+    first. `turn[0]` counts the calls, so that the tables need clearing only when it has come to 255.
     """
-    position_bits = np.uint64(24)
+    if turn[0] == 255:
+        slots[:] = 0
+        direct[:] = 0
+        turn[0] = 0
+    turn[0] += 1
     number_mask = np.uint64(0xFFFFFF)
     mask = np.uint64(slots.shape[0] - 1)
     num_direct = np.uint64(direct.size)
-    tag = np.uint64(turn) << position_bits
+    tag = np.uint64(turn[0]) << np.uint64(24)
     distinct[0] = bias
     count = np.uint64(1)
     for k in range(keys.size):
@@ -220,12 +224,12 @@ def train_rows(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: Offs
 
 @reassociated
 def train_batches(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: Offsets, keys: Keys, values: Floats,
-                  labels: NDArray[np.uint8], start: int, batch_size: int, scratch: Any, turn: int,
+                  labels: NDArray[np.uint8], start: int, batch_size: int, buffers: Any,
                   clocks: NDArray[np.int64], rank: int, staleness: int, seen: NDArray[np.int64]) -> tuple[int, float]:  # fmt: skip
     """One update a batch of rows, in place, from row `start` on; a clock is one batch.
 
-    `scratch` is a worker's `Scratch` and `turn` its next unused turn (one is used a batch; past 255 the tables are
-    cleared here). Stops where the gate does. Returns the row it stopped before and the sum of the losses.
+    `buffers` are a worker's, as `number_keys` and `gradient` take them, with room for the nonzeros of any batch.
+    Stops where the gate does. Returns the row it stopped before and the sum of the losses.
     """
     losses = 0.0
     clock = clocks[rank, 0]
@@ -234,32 +238,60 @@ def train_batches(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: O
         if not passes(clocks, clock, staleness):
             break
         seen[rank, 0] = max(seen[rank, 0], clock - slowest(clocks))
-        if turn > 255:
-            scratch.slots[:] = 0
-            scratch.direct[:] = 0
-            turn = 1
         stop = min(row + batch_size, labels.size)
         first, last = offsets[row], offsets[stop]
-        local = scratch.local[: last - first]
-        count = number_keys(keys[first:last], bias, scratch.slots, scratch.direct, turn, scratch.distinct, local)
-        weights, sums = scratch.weights[:count], scratch.sums[:count]
-        gather(rule, table, scratch.distinct[:count], weights)
-        losses += gradient(offsets[row : stop + 1] - first, local, values[first:last], labels[row:stop], weights, sums)
-        apply_gradient(rule, bias_rule, table, bias, scratch.distinct[:count], sums, stop - row)
+        count = number_keys(
+            keys[first:last], bias, buffers.slots, buffers.direct, buffers.turn, buffers.distinct, buffers.local
+        )
+        distinct, weights, sums = buffers.distinct[:count], buffers.weights[:count], buffers.sums[:count]
+        gather(rule, table, distinct, weights)
+        losses += gradient(
+            offsets[row : stop + 1] - first, buffers.local, values[first:last], labels[row:stop], weights, sums
+        )
+        apply_gradient(rule, bias_rule, table, bias, distinct, sums, stop - row)
         row = stop
-        turn += 1
         clock += 1
         clocks[rank, 0] = clock
     return row, losses
 
 
 @reassociated
-def score(offsets: Offsets, keys: Keys, values: Floats, weights: Floats, bias: float, out: Floats) -> None:
-    """The scores w·x + b of rows into `out` [rows]; keys that `weights` does not have count nothing."""
+def score(rule: Any, table: Table, bias: int, num_keys: int, offsets: Offsets, keys: Keys, values: Floats,
+          out: Floats) -> None:  # fmt: skip
+    """The scores w·x + b of rows into `out` [rows]; keys from `num_keys` on are unknown to the model and count nothing."""
+    step = width(rule)
+    known = np.uint64(num_keys)
     for row in range(out.size):
-        z = np.float32(bias)
+        if row + ROWS_AHEAD < out.size:
+            for k in range(np.uint64(offsets[row + ROWS_AHEAD]), np.uint64(offsets[row + ROWS_AHEAD + 1])):
+                if np.uint64(keys[k]) < known:
+                    prefetch(table, np.uint64(keys[k]) * step)
+        z = weight(rule, table, np.uint64(bias))
         for k in range(np.uint64(offsets[row]), np.uint64(offsets[row + 1])):
             key = np.uint64(keys[k])
-            if key < np.uint64(weights.size):
-                z += weights[key] * values[k]
+            if key < known:
+                z += weight(rule, table, key) * values[k]
         out[row] = z
+
+
+@compiled
+def all_weights(rule: Any, table: Table, out: Floats) -> None:
+    """The weights of keys 0 up to `out.size` into `out`."""
+    for key in range(np.uint64(out.size)):
+        out[key] = weight(rule, table, key)
+
+
+@compiled
+def count_above(negatives: Floats, positives: Floats) -> float:
+    """Pairs in which the positive's score is the higher one, ties counting a half; both arrays are sorted."""
+    below, ties, pairs = 0, 0, 0.0
+    for i in range(positives.size):
+        score = positives[i]
+        while below < negatives.size and negatives[below] < score:
+            below += 1
+        if i == 0 or positives[i - 1] != score:
+            ties = 0
+            while below + ties < negatives.size and negatives[below + ties] == score:
+                ties += 1
+        pairs += below + 0.5 * ties
+    return pairs

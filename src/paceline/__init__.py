@@ -1,0 +1,50 @@
+"""paceline: distributed training by stochastic gradient descent, at any pace.
+
+>>> import paceline
+>>> sorted(paceline.__all__)
+['Batch', 'Model', 'PacelineError', 'Run', 'load', 'train']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import PacelineError
+
+if TYPE_CHECKING:
+    from paceline.data.batch import Batch
+    from paceline.run_folder import Run
+    from paceline.training.model_files import Model
+
+__all__ = ["Batch", "Model", "PacelineError", "Run", "load", "train"]
+__version__ = "0.1.0"
+
+
+def train(recipe: str | Path | None = None, *, settings: Iterable[str] = (), **flags: Any) -> Run:
+    """Train with the command's flags as keywords (`batch_size=1000` for `--batch-size 1000`); returns the `Run`.
+
+    `settings` are `--set` arguments. Raises a `PacelineError` where the command would print one.
+    """
+    from paceline import run
+    from paceline.config import read_config
+
+    return run.train(read_config(Path(recipe) if recipe else None, flags, settings))
+
+
+def load(run: str | Path) -> Model:
+    """The trained model of a run folder: `predict_proba`, `weights`, `bias`."""
+    from paceline.training.model_files import load_model
+
+    return load_model(Path(run))
+
+
+def __getattr__(name: str) -> Any:
+    """`Batch`, `Run` and `Model` without importing the compiler before it is needed."""
+    homes = {"Batch": "paceline.data.batch", "Run": "paceline.run_folder", "Model": "paceline.training.model_files"}
+    if name not in homes:
+        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(homes[name]), name)

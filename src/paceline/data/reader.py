@@ -1,0 +1,58 @@
+"""How does a worker get its rows into memory?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.batch import Batch
+from paceline.data.blocks import Dataset
+from paceline.data.rows import EpochOrder, Piece
+from paceline.kernels.reading import read_rows
+
+
+class RowReader:
+    """One worker's view of the training rows. Not shared between threads: `batch` reuses its buffers."""
+
+    def __init__(self, dataset: Dataset, order: EpochOrder) -> None:
+        self._dataset = dataset
+        self._order = order
+        self._offsets = np.zeros(1, np.int64)
+        self._labels = np.zeros(0, np.uint8)
+        self._keys: NDArray[Any] = np.zeros(0, dataset.key_dtype)
+        self._values = np.zeros(0, np.float32)
+
+    def in_place(self, piece: Piece) -> Iterator[tuple[Batch, NDArray[np.int32]]]:
+        """The rows of a piece where they lie: mapped blocks, and which of their rows in which order."""
+        for segment in self._order.segments(piece):
+            yield self._dataset.block("train", segment.block), segment.rows
+
+    def batch(self, piece: Piece) -> Batch:
+        """The rows of a piece one behind the other, valid until the next call."""
+        found = list(self.in_place(piece))
+        num_rows = piece.stop - piece.start
+        self._make_room(num_rows, sum(_num_nonzeros(block, rows) for block, rows in found))
+        filled = 0
+        for block, rows in found:
+            read_rows(block.offsets, block.keys, block.values, block.labels, rows,
+                      self._offsets, self._keys, self._values, self._labels, filled)  # fmt: skip
+            filled += len(rows)
+        last = int(self._offsets[num_rows])
+        return Batch(
+            self._labels[:num_rows], self._offsets[: num_rows + 1], self._keys[:last], self._values[:last]
+        )
+
+    def _make_room(self, num_rows: int, num_nonzeros: int) -> None:
+        if num_rows > len(self._labels):
+            self._labels = np.zeros(num_rows, np.uint8)
+            self._offsets = np.zeros(num_rows + 1, np.int64)
+        if num_nonzeros > len(self._keys):
+            self._keys = np.zeros(num_nonzeros + num_nonzeros // 4, self._keys.dtype)
+            self._values = np.zeros(len(self._keys), np.float32)
+
+
+def _num_nonzeros(block: Batch, rows: NDArray[np.int32]) -> int:
+    return int((block.offsets[rows + 1] - block.offsets[rows]).sum())

@@ -1,0 +1,80 @@
+"""How is click data made up that behaves like Criteo's?
+
+39 nonzeros a row: 13 numbers, log-scaled, and 26 categories whose vocabularies have the sizes of Criteo's, scaled to
+the features asked for. Within a vocabulary ranks are log-uniform, so a few keys stand in most rows and most keys in
+hardly any. Labels are drawn from a hidden logistic model, so there is something to learn, and a best possible loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.batch import Batch
+from paceline.data.blocks import BLOCK_ROWS, Dataset, DatasetWriter, Split
+from paceline.errors import ConfigError
+from paceline.kernels.synthetic import fill_clicks, hidden_weight
+
+NUM_NUMBERS = 13
+CRITEO_VOCABULARIES = (
+    10131227, 8351593, 5461306, 7046547, 2202608, 286181, 142572, 93145, 25000, 14992, 12517, 10000, 5683, 5652, 3194,
+    2173, 1460, 633, 583, 305, 105, 27, 24, 18, 15, 4,
+)  # fmt: skip
+SMALLEST_VOCABULARY = 3
+FEWEST_FEATURES = NUM_NUMBERS + SMALLEST_VOCABULARY * len(CRITEO_VOCABULARIES)
+
+
+def generate_clicks(
+    out: Path | str, *, rows: int, features: int, test_rows: int, seed: int, progress: Callable[[int], None]
+) -> Dataset:
+    """Write a dataset of made-up clicks; `progress` hears how many rows there are so far."""
+    if rows < 1 or test_rows < 0 or seed < 0:
+        raise ConfigError(f"`rows` is {rows}, `test-rows` {test_rows}, `seed` {seed}", "1 row or more, the others from 0")
+    if not FEWEST_FEATURES <= features <= 1 << 32:
+        raise ConfigError(
+            f"`features` is {features}; it is {FEWEST_FEATURES} up to {1 << 32}", "--features 33762578 is Criteo's"
+        )
+    source = {"format": "clicks", "seed": seed, "rows": rows, "test_rows": test_rows}
+    written = 0
+    with DatasetWriter(out, features=features, source=source) as writer, ThreadPoolExecutor() as pool:
+        for split, batch in pool.map(lambda part: _make(part, features, seed), _parts(rows, test_rows)):
+            written += batch.num_rows
+            writer.add(split, batch)
+            progress(written)
+        return writer.finish()
+
+
+def _parts(rows: int, test_rows: int) -> Iterator[tuple[Split, int, int]]:
+    """(split, first row, number of rows), test rows numbered behind the training rows."""
+    for split, first, last in (("train", 0, rows), ("test", rows, rows + test_rows)):
+        for start in range(first, last, BLOCK_ROWS):
+            yield split, start, min(BLOCK_ROWS, last - start)  # type: ignore[misc]
+
+
+def _make(part: tuple[Split, int, int], features: int, seed: int) -> tuple[Split, Batch]:
+    split, first, num_rows = part
+    sizes = vocabularies(features)
+    nonzeros = NUM_NUMBERS + len(sizes)
+    keys = np.empty(num_rows * nonzeros, np.uint32)
+    values = np.empty(num_rows * nonzeros, np.float32)
+    labels = np.empty(num_rows, np.uint8)
+    fill_clicks(seed, first, NUM_NUMBERS, sizes, keys, values, labels)
+    return split, Batch(labels, np.arange(num_rows + 1, dtype=np.int64) * nonzeros, keys, values)
+
+
+def vocabularies(features: int) -> NDArray[np.int64]:
+    """The sizes of the 26 vocabularies: together, and with the 13 numbers, just `features`."""
+    sizes = np.array(CRITEO_VOCABULARIES, np.float64)
+    spare = features - FEWEST_FEATURES
+    shares = np.floor(sizes / sizes.sum() * spare).astype(np.int64)
+    shares[0] += spare - shares.sum()
+    return shares + SMALLEST_VOCABULARY
+
+
+def hidden_weights(keys: NDArray[np.uint32]) -> NDArray[np.float32]:
+    """The weights that labels were drawn with; the bias is `kernels.synthetic.HIDDEN_BIAS`."""
+    return np.array([hidden_weight(int(key)) for key in keys], np.float32)

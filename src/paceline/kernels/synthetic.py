@@ -1,0 +1,73 @@
+"""The loop that makes up click rows, from random numbers that depend on seed, row and field alone."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.kernels.jit import compiled
+
+HIDDEN_BIAS = -1.2
+HIDDEN_SPREAD = 0.5
+NUMBER_SCALE = 0.3
+NUMBER_MEAN = 3.0
+
+
+@compiled
+def mix(x: int) -> int:
+    """Scramble 64 bits so that neighbouring inputs give unrelated outputs (splitmix64's finaliser)."""
+    z = np.uint64(x) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@compiled
+def uniform(seed: int, row: int, field: int) -> float:
+    """A number in [0, 1) for a field of a row."""
+    bits = mix(mix(mix(np.uint64(seed)) ^ np.uint64(row)) ^ np.uint64(field))
+    return np.float64(bits >> np.uint64(11)) * (1.0 / (1 << 53))
+
+
+@compiled
+def hidden_weight(key: int) -> float:
+    """The weight of a key in the model that labels come from: about normal, the sum of four uniform numbers."""
+    bits = mix(np.uint64(key) + np.uint64(7))
+    total = 0.0
+    for _ in range(4):
+        total += np.float64(bits & np.uint64(0xFFFF)) / 65536.0
+        bits >>= np.uint64(16)
+    return (total - 2.0) * np.sqrt(3.0) * HIDDEN_SPREAD
+
+
+@compiled
+def fill_clicks(
+    seed: int,
+    first_row: int,
+    num_numbers: int,
+    vocabularies: NDArray[np.int64],
+    keys: NDArray[np.uint32],
+    values: NDArray[np.float32],
+    labels: NDArray[np.uint8],
+) -> None:
+    """Fill rows `first_row` onwards: numbers at keys 0 …, then one key of each vocabulary, value 1."""
+    nonzeros = num_numbers + vocabularies.size
+    for i in range(labels.size):
+        row, at = first_row + i, i * nonzeros
+        score = HIDDEN_BIAS
+        for field in range(num_numbers):
+            number = -NUMBER_MEAN * np.log(1.0 - uniform(seed, row, field))
+            keys[at + field] = field
+            values[at + field] = np.float32(np.log1p(number) * NUMBER_SCALE)
+            score += hidden_weight(field) * values[at + field]
+        first_key = num_numbers
+        for v in range(vocabularies.size):
+            size = vocabularies[v]
+            rank = min(np.int64(np.exp(uniform(seed, row, num_numbers + v) * np.log(float(size))) - 1.0), size - 1)
+            # Ranks are scattered over the vocabulary: hot keys lie anywhere, as in data that comes from outside.
+            key = first_key + (rank * 2654435761) % size
+            keys[at + num_numbers + v] = key
+            values[at + num_numbers + v] = np.float32(1)
+            score += hidden_weight(key)
+            first_key += size
+        labels[i] = uniform(seed, row, nonzeros) < 1.0 / (1.0 + np.exp(-score))

@@ -1,0 +1,1 @@
+"""What is learned: the keys that a batch needs, and the gradient from their values."""

@@ -1,0 +1,75 @@
+"""What does a run leave behind? The folder that reports, comparisons and `resume` read, and its Python face `Run`."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from paceline.config import RunConfig, read_config, to_toml
+from paceline.errors import DataError
+from paceline.files import refuse_existing, replace_file, translated_disk_errors
+
+
+class Run:
+    """A run's folder. `result` and `metrics` are read from it each time, so a running run can be watched."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if not (self.path / "config.toml").is_file():
+            raise DataError(f"`{self.path}` is no run folder: it has no config.toml", "give a folder that `train` made")
+
+    @staticmethod
+    def create(config: RunConfig) -> Run:
+        """A new folder for a run, by the name asked for or the next free one under `runs/`."""
+        path = Path(config.run) if config.run else _free_name(Path("runs"), config)
+        refuse_existing(path)
+        with translated_disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+        replace_file(path / "config.toml", to_toml(config))
+        return Run(path)
+
+    @property
+    def config(self) -> RunConfig:
+        return read_config(self.path / "config.toml", {})
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The summary of a run that has ended; empty before that."""
+        path = self.path / "result.json"
+        return dict(json.loads(path.read_bytes())) if path.exists() else {}
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One entry an evaluation, in order."""
+        path = self.path / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def add_metrics(self, line: dict[str, Any]) -> None:
+        """Append one evaluation."""
+        path = self.path / "metrics.jsonl"
+        with translated_disk_errors(path), path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def cut_metrics(self, rows: int) -> None:
+        """Forget evaluations after `rows` rows: the run goes on from there."""
+        kept = "".join(json.dumps(line) + "\n" for line in self.metrics if line["rows"] <= rows)
+        replace_file(self.path / "metrics.jsonl", kept.encode())
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Replace a JSON file of the folder."""
+        replace_file(self.path / name, json.dumps(content, indent=2).encode() + b"\n")
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+
+def _free_name(parent: Path, config: RunConfig) -> Path:
+    pace = config.pace if isinstance(config.pace, str) else f"pace{config.pace}"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{config.model}-{pace}"
+    path, number = parent / name, 1
+    while path.exists():
+        number += 1
+        path = parent / f"{name}-{number}"
+    return path

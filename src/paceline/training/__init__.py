@@ -1,0 +1,1 @@
+"""The roles of a run: worker, shard, coordinator; their pace, checkpoints and evaluation."""

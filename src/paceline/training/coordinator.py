@@ -1,0 +1,277 @@
+"""Who keeps a run going? The coordinator: it sets the next stop, lets the workers run there, and sees to what is due.
+
+Between two stops lies a *leg*: all workers train, then all are paused at a boundary. Evaluations, checkpoints and the
+end of a run happen only there, so the state that they see is one that training has really been in.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from paceline.config import RunConfig
+from paceline.data.blocks import Dataset
+from paceline.data.reader import RowReader
+from paceline.data.rows import NO_LIMIT, ClockRows, EpochOrder, QueueRows, RowFeed
+from paceline.engines.local import LocalEngine
+from paceline.errors import DataError, InterruptedRunError
+from paceline.models.logistic import LogisticScratch, Quality
+from paceline.optimizers import rules_at
+from paceline.run_folder import Run
+from paceline.training.checkpoint import Progress, save_checkpoint
+from paceline.training.evaluate import Scorer, evaluate
+from paceline.training.pace import Gate, Pace
+from paceline.training.shard import Shard
+from paceline.training.worker import Worker
+
+PRIVATE_HOT_KEYS = 16_384
+
+
+class Status(NamedTuple):
+    """How far a run is, for whoever watches: `share` of it done, 0 to 1."""
+
+    rows: int
+    seconds: float
+    share: float
+    train_loss: float
+    quality: Quality | None
+
+
+Watch = Callable[[Status], None]
+
+
+class Coordinator:
+    """One run in this process: the roles, wired together, and the loop over legs."""
+
+    def __init__(self, config: RunConfig, dataset: Dataset, engine: LocalEngine, watch: Watch) -> None:
+        pace = Pace.of(config.pace)
+        train = dataset.split("train")
+        self.config = config
+        self.dataset = dataset
+        self.engine = engine
+        self.watch = watch
+        self.progress = Progress()
+        self.quality: Quality | None = None
+        self.peak_memory_bytes = 0
+        self._fold = pace.fold
+        self._interrupted = False
+        self._leg_began = 0.0
+        self._last_saved = 0.0
+        self.began = 0.0
+        self._gate = Gate(config.workers, pace.staleness)
+        # Private copies pay where workers write the same few weights with every row, and pace N must see every clock.
+        shares_hot_keys = config.pace == "async" and config.batch_size == 1 and config.workers > 1
+        num_private = min(PRIVATE_HOT_KEYS, len(dataset.manifest.hot_keys)) if shares_hot_keys else 0
+        self.shard = Shard(config.optimizer, dataset.features, dataset.key_dtype, self._gate, num_private)
+        self._order = EpochOrder([block.rows for block in train.blocks], config.seed)
+        self._last_position = config.epochs * train.rows if config.epochs else NO_LIMIT
+
+    # -- state that outlives the process
+
+    def restore(self, progress: Progress, states: NDArray[np.float32]) -> None:
+        """Go on from a checkpoint. Before `train`."""
+        if states.shape != self.shard.states.shape:
+            raise DataError(
+                f"the checkpoint holds {states.shape[0] - 1} features of {states.shape[1]} numbers, "
+                f"the data and optimizer need {self.shard.states.shape[0] - 1} of {self.shard.states.shape[1]}",
+                "resume with the data that the run began with",
+            )
+        self.progress = progress
+        self._gate.leads[0, 0] = progress.largest_lead
+        self.shard.states[:] = states
+        self.dataset.key_order.to_blocks(self.shard.states)
+        self.shard.drop_private()
+
+    def _save(self, run: Run) -> None:
+        """Write a checkpoint of this moment. Only between legs."""
+        order, states = self.dataset.key_order, self.shard.states
+        order.to_input(states)
+        try:
+            save_checkpoint(run.path / "checkpoints", self.progress, states)
+        finally:
+            order.to_blocks(states)
+        self._last_saved = time.perf_counter()
+
+    def parameters(self) -> NDArray[np.float32]:
+        """All weights in the input's order, the bias last."""
+        return self.dataset.key_order.to_input(self.shard.weights(self.progress.position))
+
+    # -- the run
+
+    def train(self, run: Run) -> None:
+        """Train to the end, leaving metrics and checkpoints in `run`; raises `InterruptedRunError` where the user does."""
+        feed = self._make_feed()
+        workers = [self._make_worker(rank, feed) for rank in range(self.config.workers)]
+        for worker in workers:
+            worker.warm_up()
+        self.began = time.time()
+        self._last_saved = time.perf_counter()
+        with self._interrupts():
+            while not self._finished(feed):
+                next_test = self._next_test()
+                self._run_leg(feed, workers, next_test)
+                if self._interrupted:
+                    self._save(run)
+                    raise InterruptedRunError(
+                        f"interrupted after {self.progress.position:,} rows; a checkpoint is saved",
+                        f"`paceline resume {run.path}` goes on",
+                    )
+                if self.progress.position >= next_test or self._finished(feed):
+                    self._evaluate(run)
+                if not self._finished(feed) and self._checkpoint_due():
+                    self._save(run)
+
+    def _run_leg(self, feed: RowFeed, workers: list[Worker], until: int) -> None:
+        """Let all workers train up to a boundary at or after `until`, or to one that `_look_around` asks for."""
+        self.shard.enter(feed.clock)
+        feed.open(until)
+        self._leg_began = time.perf_counter()
+
+        def work(rank: int) -> None:
+            workers[rank].run_in_steps() if self._fold == "mean" else workers[rank].run_fused()
+
+        def give_up() -> None:
+            feed.pause()
+            self._gate.break_up()
+
+        self.engine.run(work, lambda: self._look_around(feed, workers), give_up)
+        self.shard.settle()
+        old = self.progress
+        self.progress = Progress(
+            position=feed.position,
+            clock=feed.clock,
+            train_seconds=old.train_seconds + time.perf_counter() - self._leg_began,
+            losses=old.losses + sum(worker.losses for worker in workers),
+            loss_rows=old.loss_rows + feed.position - old.position,
+            largest_lead=max(old.largest_lead, self._gate.largest_lead),
+        )
+        for worker in workers:
+            worker.losses = 0.0
+        self._measure_memory()
+
+    def _look_around(self, feed: RowFeed, workers: list[Worker]) -> None:
+        """While workers train: pause them where time is up, and tell who watches how far they are."""
+        seconds = self.progress.train_seconds + time.perf_counter() - self._leg_began
+        time_is_up = self.config.seconds and seconds >= self.config.seconds
+        if self._interrupted or time_is_up or self._checkpoint_due():
+            feed.pause()
+        rows = self.progress.loss_rows + feed.position - self.progress.position
+        losses = self.progress.losses + sum(worker.losses for worker in workers)
+        self._tell(feed.position, feed.clock, seconds, losses / rows if rows else float("nan"))
+        self._measure_memory()
+
+    def _finished(self, feed: RowFeed) -> bool:
+        return (
+            self.progress.position >= self._last_position
+            or (self.config.steps > 0 and feed.clock >= self.config.steps)
+            or (self.config.seconds > 0 and self.progress.train_seconds >= self.config.seconds)
+        )
+
+    def _next_test(self) -> int:
+        every = self.config.test_every
+        return (self.progress.position // every + 1) * every if every else NO_LIMIT
+
+    def _checkpoint_due(self) -> bool:
+        every = self.config.checkpoint_every
+        return every > 0 and time.perf_counter() - self._last_saved >= every
+
+    def _evaluate(self, run: Run) -> None:
+        """Measure the held-out rows and add a line to the metrics."""
+        at = self.progress
+        line: dict[str, Any] = {
+            "rows": at.position,
+            "steps": at.clock,
+            "epoch": at.position / self._order.num_rows,
+            "seconds": at.train_seconds,
+            "train_loss": at.losses / at.loss_rows if at.loss_rows else None,
+        }
+        if self.dataset.split("test").rows:
+            rule = rules_at(self.config.optimizer, at.position).keys
+            scorer = Scorer(rule, self.shard.table, self.shard.bias, self.shard.bias)
+            threads = min(self.config.workers, psutil.cpu_count() or 1)
+            self.quality = evaluate(scorer, self.dataset, "test", threads)
+            line |= {f"test_{name}": value for name, value in self.quality._asdict().items()}
+        run.add_metrics({name: _json_number(value) for name, value in line.items()})
+        self._tell(at.position, at.clock, at.train_seconds, line["train_loss"])
+        self.progress = Progress(
+            position=at.position,
+            clock=at.clock,
+            train_seconds=at.train_seconds,
+            largest_lead=at.largest_lead,
+        )
+
+    def _tell(self, rows: int, clock: int, seconds: float, train_loss: float) -> None:
+        shares = [rows / self._last_position]
+        if self.config.steps:
+            shares.append(clock / self.config.steps)
+        if self.config.seconds:
+            shares.append(seconds / self.config.seconds)
+        self.watch(Status(rows, seconds, min(1.0, max(shares)), train_loss, self.quality))
+
+    def _measure_memory(self) -> None:
+        memory = psutil.Process().memory_info()
+        private = memory.rss - getattr(memory, "shared", 0)
+        self.peak_memory_bytes = max(self.peak_memory_bytes, private)
+
+    # -- wiring
+
+    def _make_feed(self) -> RowFeed:
+        config = self.config
+        kind = ClockRows if self._fold == "mean" else QueueRows
+        return kind(
+            self._order.num_rows,
+            config.workers,
+            config.batch_size,
+            position=self.progress.position,
+            last=self._last_position,
+            last_clock=config.steps or NO_LIMIT,
+            clock=self.progress.clock,
+        )
+
+    def _make_worker(self, rank: int, feed: RowFeed) -> Worker:
+        return Worker(
+            rank,
+            feed,
+            RowReader(self.dataset, self._order),
+            LogisticScratch(self.dataset.features, self.dataset.key_dtype),
+            self.shard,
+            self._gate,
+            self.config.optimizer,
+            self.config.batch_size,
+        )
+
+    @contextmanager
+    def _interrupts(self) -> Iterator[None]:
+        """Let the first Ctrl-C pause the run, and the second end the process at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def interrupt(_signal: int, _frame: FrameType | None) -> None:
+            self._interrupted = True
+            signal.signal(signal.SIGINT, _end_at_once)
+
+        before = signal.signal(signal.SIGINT, interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _end_at_once(_signal: int, _frame: FrameType | None) -> None:
+    os._exit(130)
+
+
+def _json_number(value: Any) -> Any:
+    """JSON has no NaN: the AUC of rows with one label, say, is null."""
+    return None if isinstance(value, float) and not np.isfinite(value) else value

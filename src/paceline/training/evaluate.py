@@ -1,0 +1,48 @@
+"""How good is the model on held-out rows?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.batch import Batch
+from paceline.data.blocks import Dataset, Split
+from paceline.kernels.logistic import score
+from paceline.kernels.rules import Table
+from paceline.models.logistic import Quality, quality
+
+
+class Scorer(NamedTuple):
+    """Weights laid out by a dataset's keys, and the rule that reads them; keys from `num_keys` on count nothing."""
+
+    rule: Any
+    table: Table
+    bias: int
+    num_keys: int
+
+    def scores(self, batch: Batch) -> NDArray[np.float32]:
+        """w·x + b of each row."""
+        out = np.empty(batch.num_rows, np.float32)
+        score(self.rule, self.table, self.bias, self.num_keys, batch.offsets, batch.keys, batch.values, out)
+        return out
+
+
+def scores_by_block(scorer: Scorer, dataset: Dataset, split: Split, threads: int) -> Iterator[tuple[Batch, NDArray[np.float32]]]:
+    """Each block of a split with its rows' scores, in order, computed by several threads."""
+
+    def one(index: int) -> tuple[Batch, NDArray[np.float32]]:
+        block = dataset.block(split, index)
+        return block, scorer.scores(block)
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="paceline-score") as pool:
+        yield from pool.map(one, range(len(dataset.split(split).blocks)))
+
+
+def evaluate(scorer: Scorer, dataset: Dataset, split: Split, threads: int) -> Quality:
+    """Loss, error and AUC over all rows of a split, which has some."""
+    scored = [(scores, block.labels) for block, scores in scores_by_block(scorer, dataset, split, threads)]
+    return quality(np.concatenate([s for s, _ in scored]), np.concatenate([labels for _, labels in scored]))

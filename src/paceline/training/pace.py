@@ -1,0 +1,74 @@
+"""Who waits for whom? The whole of consistency: a gate, `clock - slowest <= staleness`, and a fold."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.kernels.gate import GONE, LINE, passes
+
+UNBOUNDED = 1 << 60
+NAP_SECONDS = 20e-6
+
+
+class Pace(NamedTuple):
+    """How far a worker may run ahead, and whether an update is one gradient (`each`) or all workers' (`mean`).
+
+    >>> Pace.of("sync"), Pace.of(4).staleness
+    (Pace(staleness=0, fold='mean'), 4)
+    """
+
+    staleness: int
+    fold: Literal["mean", "each"]
+
+    @staticmethod
+    def of(pace: str | int) -> Pace:
+        if pace == "sync":
+            return Pace(0, "mean")
+        return Pace(UNBOUNDED if pace == "async" else int(pace), "each")
+
+
+class BrokenGateError(Exception):
+    """Another worker failed; whoever waits stops waiting."""
+
+
+class Gate:
+    """The clocks of all workers, in memory that compiled loops read and write, and waiting on them."""
+
+    def __init__(self, num_workers: int, staleness: int) -> None:
+        self.staleness = staleness
+        self.clocks: NDArray[np.int64] = np.full((num_workers, LINE), GONE)
+        self.leads: NDArray[np.int64] = np.zeros((num_workers, LINE), np.int64)
+        self._broken = False
+
+    @property
+    def largest_lead(self) -> int:
+        """The most clocks that any worker was ahead of the slowest when it began one."""
+        return int(self.leads[:, 0].max())
+
+    def enter(self, clock: int) -> None:
+        """Put every worker at the same clock. Only while all are paused."""
+        self._broken = False
+        self.clocks[:, 0] = clock
+
+    def leave(self, rank: int) -> None:
+        """A worker out of rows: nobody waits for it any more."""
+        self.clocks[rank, 0] = GONE
+
+    def break_up(self) -> None:
+        """Let nobody wait any longer: a worker has failed."""
+        self._broken = True
+
+    def wait(self, clocks: NDArray[np.int64], clock: int, staleness: int) -> None:
+        """Block until `clock - slowest(clocks) <= staleness`."""
+        while not passes(clocks, clock, staleness):
+            self.nap()
+
+    def nap(self) -> None:
+        """Give way to others for a moment while the gate is shut."""
+        if self._broken:
+            raise BrokenGateError
+        time.sleep(NAP_SECONDS)
