@@ -93,7 +93,7 @@ def _read_recipe(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"recipe `{path}` cannot be read: {error.strerror}", "give the path of a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"recipe `{path}` is not TOML: {error}", "strings need quotes: pace = \"async\"") from None
+        raise ConfigError(f"recipe `{path}` is not TOML: {error}", 'strings need quotes: pace = "async"') from None
 
 
 def _apply_setting(tree: dict[str, Any], setting: str) -> None:
@@ -191,4 +191,6 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 def _check(name: str, value: float, *, at_least: int) -> None:
     if not math.isfinite(value) or value < at_least:
-        raise ConfigError(f"`{name}` is {value}; it is {at_least} or more", f"--{name.replace('_', '-')} {at_least or 1}")
+        raise ConfigError(
+            f"`{name}` is {value}; it is {at_least} or more", f"--{name.replace('_', '-')} {at_least or 1}"
+        )

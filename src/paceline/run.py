@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from paceline.run_folder import Run
 from paceline.training.checkpoint import load_checkpoint
 from paceline.training.coordinator import Coordinator, Status, Watch
 from paceline.training.model_files import save_model
+from paceline.training.pace import Pace
 
 
 def watch_nothing(_status: Status) -> None:
@@ -27,7 +29,7 @@ def train(config: RunConfig, watch: Watch = watch_nothing, began: float | None =
     began = began or time.time()
     dataset = Dataset(config.data)
     config = msgspec.structs.replace(config, data=str(dataset.path.resolve()))
-    engine = LocalEngine(config.workers)
+    engine = _start_engine(config)
     try:
         coordinator = Coordinator(config, dataset, engine, watch)
         return _carry_out(Run.create(config), coordinator, began)
@@ -43,7 +45,7 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
         raise UsageError(f"`{path}` is finished", "train a new run, with more --epochs if it should learn on")
     config = run.config
     progress, states = load_checkpoint(run.path / "checkpoints")
-    engine = LocalEngine(config.workers)
+    engine = _start_engine(config)
     try:
         coordinator = Coordinator(config, Dataset(config.data), engine, watch)
         coordinator.restore(progress, states)
@@ -52,6 +54,12 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
         return _carry_out(run, coordinator, began)
     finally:
         engine.close()
+
+
+def _start_engine(config: RunConfig) -> LocalEngine:
+    """Threads for the workers: one each, but in sync no more than there are cores, where it makes no difference."""
+    in_step = Pace.of(config.pace).fold == "mean"
+    return LocalEngine(config.workers, min(config.workers, os.cpu_count() or 1) if in_step else config.workers)
 
 
 def _carry_out(run: Run, coordinator: Coordinator, began: float) -> Run:

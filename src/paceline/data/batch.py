@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.keys import merge_repeats
+from paceline.kernels.keys import MARKS, merge_repeats
 
 
 class Batch(NamedTuple):
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
         """The same rows with each key at most once a row, values added; reuses this batch's memory."""
         longest = int(np.diff(self.offsets).max(initial=0))
         seen = np.zeros((max(8, 1 << (2 * longest).bit_length()), 2), np.uint64)
-        left = merge_repeats(self.offsets, self.keys, self.values, seen)
+        left = merge_repeats(self.offsets, self.keys, self.values, seen, np.zeros(MARKS, np.uint32))
         return Batch(self.labels, self.offsets, self.keys[:left], self.values[:left])
 
 

@@ -1,9 +1,9 @@
 """How do the columns of a table become rows, whether it comes from Parquet, Arrow or CSV?
 
-One column is the label. Every other column is a feature. Numeric columns (integers, floats, booleans) are the keys 0, 1, … in the order of the
-columns, with the cell as value; zeros are left out, as they change nothing. Text columns are hashed with the column's
-name as salt (`kernels/hashing.py`) to the keys behind, value 1. Nulls and blank cells are absent. All files have the
-columns of the first.
+One column is the label. Every other column is a feature. Numeric columns (integers, floats, booleans) are the keys 0,
+1, … in the order of the columns, with the cell as value; zeros are left out, as they change nothing. Text columns are
+hashed with the column's name as salt (`kernels/hashing.py`) to the keys behind, value 1. Nulls and blank cells are
+absent. All files have the columns of the first.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from paceline.data.batch import Batch
 from paceline.data.parsed import BadRow, Parsed, key_dtype, shown
 from paceline.data.sources import Source
 from paceline.errors import DataError
-from paceline.kernels.columns import BLANK, hash_cells, read_cells
+from paceline.kernels.columns import BLANK, LONGEST_NUMBER, hash_cells, read_cells
 from paceline.kernels.hashing import salt_of
 from paceline.kernels.text import CLOSE, EXACT, NUMBER_INFINITE
 
 Kind = Literal["number", "text"]
 
-NUMBER_HINT = "numeric columns hold finite numbers, or blanks where one is missing"
+NUMBER_HINT = "numeric columns hold finite numbers, and nulls or blanks where one is missing"
 
 
 class Columns(NamedTuple):
@@ -35,7 +35,7 @@ class Columns(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """One column of a chunk as numbers: `problem[i]` is why row i has none, or empty."""
+    """One column of a chunk as numbers: `problems[i]` is why row i has none, where it should."""
 
     numbers: NDArray[np.float64]
     present: NDArray[np.bool_]
@@ -43,7 +43,7 @@ class Cells(NamedTuple):
 
 
 class Columnar:
-    """Tables of one set of columns, turned into rows; `Csv` and `Tables` know the files."""
+    """Tables of one set of columns, turned into rows; `Csv`, `Parquet` and `Arrow` know the files."""
 
     def __init__(self, columns: Columns, hash_bits: int) -> None:
         self.columns = columns
@@ -59,11 +59,8 @@ class Columnar:
     def rows(self, table: pa.RecordBatch, row_numbers: NDArray[np.int64], most_bad: int) -> Parsed:
         """Turn a table into rows; row i of it is number `row_numbers[i]` of the chunk."""
         shape = (table.num_rows, len(self.columns.kinds))
-        keys, values, present = (
-            np.zeros(shape, key_dtype(self.features)),
-            np.ones(shape, np.float32),
-            np.zeros(shape, bool),
-        )
+        keys: NDArray[Any] = np.zeros(shape, key_dtype(self.features))
+        values, present = np.ones(shape, np.float32), np.zeros(shape, bool)
         label = read_numbers(table.column(self.columns.label))
         bad = _bad_labels(label, self.columns.label)
         next_key = 0
@@ -95,7 +92,7 @@ class Columnar:
 
     def _hash(self, name: str, column: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         text, offsets, filled = _text_of(column)
-        keys = np.empty(len(column), key_dtype(self.features))
+        keys: NDArray[Any] = np.empty(len(column), key_dtype(self.features))
         mask = np.uint64((1 << self.hash_bits) - 1)
         hash_cells(text, offsets, salt_of(name), mask, np.uint64(self.num_numeric), keys)
         return keys, filled
@@ -119,14 +116,14 @@ def _bad_labels(label: Cells, name: str) -> dict[int, BadRow]:
 
 def read_numbers(column: pa.Array) -> Cells:
     """A column as numbers, whatever its type."""
-    if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
-        return _read_text_numbers(column)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if is_text(column.type):
+        return _read_text_numbers(column)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     present = column.is_valid().to_numpy(zero_copy_only=False)
-    numbers = column.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False)
+    numbers = column.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):
         finite = np.isfinite(numbers.astype(np.float32))
     problems = {row: f"`{numbers[row]}` is no finite number" for row in np.flatnonzero(~finite).tolist()}
@@ -138,7 +135,7 @@ def _read_text_numbers(column: pa.Array) -> Cells:
     text, offsets, filled = _text_of(column)
     numbers = np.empty(len(column), np.float64)
     trusts = np.empty(len(column), np.uint8)
-    read_cells(text, offsets, numbers, trusts)
+    read_cells(text, offsets, numbers, trusts, np.empty(LONGEST_NUMBER + 1, np.uint8))
     problems = {}
     for row in np.flatnonzero((trusts != EXACT) & (trusts != BLANK)).tolist():
         cell = text[offsets[row] : offsets[row + 1]].tobytes()
@@ -153,6 +150,8 @@ def _read_text_numbers(column: pa.Array) -> Cells:
 
 def _text_of(column: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_]]:
     """The bytes of a text column, where each cell begins, and which are neither null nor blank."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
     column = column.cast(pa.large_binary()).fill_null(b"")
     _, offsets_buffer, text_buffer = column.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int64)[column.offset : column.offset + len(column) + 1]
@@ -171,9 +170,7 @@ def columns_of(schema: pa.Schema, label: str, source: Source) -> Columns:
             continue
         if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
             kinds[field.name] = "number"
-        elif (
-            types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
-        ):
+        elif is_text(kind):
             kinds[field.name] = "text"
         else:
             raise DataError(
@@ -181,6 +178,13 @@ def columns_of(schema: pa.Schema, label: str, source: Source) -> Columns:
                 "columns are numbers or text; cast it or leave it out",
             )
     return Columns(label, kinds)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
+    )
 
 
 def require_label(names: list[str], label: str, source: Source) -> None:

@@ -101,7 +101,8 @@ class Criteo:
         header = self._header_bytes(text) if chunk.start == 0 else 0
         lines = count_byte(text, NEWLINE)
         room = Room.of(lines, lines * (INTEGERS + STRINGS), key_dtype(self.features + INTEGERS), most_bad)
-        counts = parse_criteo(text[header:], *self.layout, self._string_salts, self._mask, *room)
+        separator, before_label = self.layout
+        counts = parse_criteo(text[header:], separator, before_label, self._string_salts, self._mask, *room)
         keys, values = room.keys[: counts.nonzeros], room.values[: counts.nonzeros]
         if self.integers == "log":
             scale_integers(keys, values)

@@ -2,7 +2,8 @@
 
 The first line names the columns; the separator is the one of `,` tab `;` and `|` that it has most of. Cells are read
 as text and turned into numbers here. A column is numeric if the first megabyte has a number in it and nothing but
-numbers and blanks. A cell may be quoted but must not hold a line break. The header is row 1.
+numbers and blanks. A cell may be quoted but must not hold a line break. Blank lines are passed over.
+The header is row 1.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 from numpy.typing import NDArray
 
@@ -87,8 +89,7 @@ def _read_cells(source: Source, header: Header, text: Text) -> tuple[pa.RecordBa
 
     types = {name: pa.binary() for name in header.names}
     if not len(text):
-        empty = pa.record_batch([pa.array([], pa.binary()) for _ in types], list(types))
-        return empty, np.zeros(0, np.int64), []
+        return _record_batch(pa.schema(types).empty_table()), np.zeros(0, np.int64), []
     try:
         # One block on one thread: only then are rows numbered, and this already is one thread of several.
         table = pa.csv.read_csv(
@@ -101,18 +102,24 @@ def _read_cells(source: Source, header: Header, text: Text) -> tuple[pa.RecordBa
         raise DataError(f"`{source.name}` is no CSV: {error}", "check quotes and separators") from None
     left_out = np.array([row.number for row in wrong], np.int64)
     numbers = np.setdiff1d(np.arange(1, table.num_rows + len(wrong) + 1), left_out)
-    bad = [
-        BadRow(row.number, "all columns", f"{row.actual_columns} cells instead of {len(types)} in {shown(row.text.encode())}",
-               "every row has a cell for each column of the header; quote cells that hold the separator")
-        for row in wrong
-        if row.text.strip()
-    ]  # fmt: skip
-    return (
-        table.combine_chunks().to_batches()[0]
-        if table.num_rows
-        else pa.record_batch([pa.array([], pa.binary()) for _ in types], list(types)),
-        numbers,
-        bad,
+    batch = _record_batch(table)
+    filled = np.zeros(batch.num_rows, bool)
+    for column in batch.columns:
+        filled |= pa.compute.binary_length(column).to_numpy() > 0
+    return batch.filter(pa.array(filled)), numbers[filled], [_explain(row, len(types)) for row in wrong]
+
+
+def _record_batch(table: pa.Table) -> pa.RecordBatch:
+    columns = [pa.concat_arrays([*column.chunks, pa.array([], column.type)]) for column in table.columns]
+    return pa.RecordBatch.from_arrays(columns, table.column_names)
+
+
+def _explain(row: Any, num_columns: int) -> BadRow:
+    return BadRow(
+        row.number,
+        "all columns",
+        f"{row.actual_columns} cells instead of {num_columns} in {shown(row.text.encode())}",
+        "every row has a cell for each column of the header; quote cells that hold the separator",
     )
 
 
@@ -126,8 +133,7 @@ def columns_of_csv(source: Source, label: str) -> Columns:
     for name in header.names:
         if name != label:
             cells = read_numbers(table.column(name))
-            numeric = cells.present.any() and all(
-                problem.endswith("no finite number") for problem in cells.problems.values()
-            )
+            # Infinite and missing numbers are numbers here, to be refused as such.
+            numeric = cells.present.any() and all("finite" in problem for problem in cells.problems.values())
             kinds[name] = "number" if numeric else "text"
     return Columns(label, kinds)

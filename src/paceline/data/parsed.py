@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -58,7 +59,7 @@ class Format(Protocol):
 
 
 class Room(NamedTuple):
-    """Empty arrays for the rows of a chunk. Pages that are not written to cost nothing."""
+    """Arrays to parse a chunk into. A thread uses the same ones for chunk after chunk; fresh memory costs time."""
 
     labels: NDArray[np.uint8]
     offsets: NDArray[np.int64]
@@ -68,20 +69,34 @@ class Room(NamedTuple):
 
     @staticmethod
     def of(rows: int, nonzeros: int, key_dtype: type, most_bad: int) -> Room:
-        return Room(
-            np.empty(rows, np.uint8),
-            np.empty(rows + 1, np.int64),
-            np.empty(nonzeros, key_dtype),
-            np.empty(nonzeros, np.float32),
-            np.empty((max(1, min(most_bad, rows)), 4), np.int64),
-        )
+        """Room for so many rows, nonzeros and bad rows at most, until this thread asks again."""
+        room: Room | None = getattr(_rooms, "room", None)
+        num_bad = max(1, min(most_bad, rows))
+        if (
+            room is None
+            or len(room.labels) < rows
+            or len(room.keys) < nonzeros
+            or len(room.bad) < num_bad
+            or room.keys.dtype != key_dtype
+        ):
+            room = _rooms.room = Room(
+                np.empty(rows + rows // 4, np.uint8),
+                np.empty(rows + rows // 4 + 1, np.int64),
+                np.empty(nonzeros + nonzeros // 4, key_dtype),
+                np.empty(nonzeros + nonzeros // 4, np.float32),
+                np.empty((num_bad, 4), np.int64),
+            )
+        return room._replace(bad=room.bad[:num_bad])
 
     def batch(self, counts: Counts) -> Batch:
-        """The rows that were written, keys distinct within each."""
+        """A copy of the rows that were written, keys distinct within each."""
         rows, nonzeros = counts.rows, counts.nonzeros
-        return Batch(
-            self.labels[:rows], self.offsets[: rows + 1], self.keys[:nonzeros], self.values[:nonzeros]
-        ).distinct()
+        batch = Batch(self.labels[:rows], self.offsets[: rows + 1], self.keys[:nonzeros], self.values[:nonzeros])
+        labels, offsets, keys, values = batch.distinct()
+        return Batch(labels.copy(), offsets.copy(), keys.copy(), values.copy())
+
+
+_rooms = threading.local()
 
 
 def key_dtype(features: int | None) -> type:

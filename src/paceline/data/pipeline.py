@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 MOST_THREADS = 16  # one thread writes what they parse, so more would only wait, and fill memory
-AHEAD = 2  # chunks in flight beyond one a thread
+AHEAD = 8  # chunks in flight beyond one a thread, for when the calling thread is busy
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -31,10 +31,13 @@ def parse_in_order(chunks: Iterator[T], parse: Callable[[T], U]) -> Iterator[tup
     closed = threading.Event()
     parsers = ThreadPoolExecutor(num_threads, thread_name_prefix="parse")
 
+    def parse_one(chunk: T) -> tuple[T, U]:
+        return chunk, parse(chunk)
+
     def read() -> None:
         try:
             for chunk in chunks:
-                futures.put(parsers.submit(lambda chunk=chunk: (chunk, parse(chunk))))
+                futures.put(parsers.submit(parse_one, chunk))
                 room.acquire()
                 if closed.is_set():
                     return

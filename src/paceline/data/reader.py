@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from paceline.data.batch import Batch
 from paceline.data.blocks import Dataset
 from paceline.data.rows import EpochOrder, Piece
-from paceline.kernels.reading import read_rows
+from paceline.kernels.reading import count_nonzeros, read_rows
 
 
 class RowReader:
@@ -34,16 +34,15 @@ class RowReader:
         """The rows of a piece one behind the other, valid until the next call."""
         found = list(self.in_place(piece))
         num_rows = piece.stop - piece.start
-        self._make_room(num_rows, sum(_num_nonzeros(block, rows) for block, rows in found))
+        if num_rows > len(self._labels) or num_rows * self._dataset.longest_row > len(self._keys):
+            self._make_room(num_rows, sum(count_nonzeros(block.offsets, rows) for block, rows in found))
         filled = 0
         for block, rows in found:
             read_rows(block.offsets, block.keys, block.values, block.labels, rows,
                       self._offsets, self._keys, self._values, self._labels, filled)  # fmt: skip
             filled += len(rows)
         last = int(self._offsets[num_rows])
-        return Batch(
-            self._labels[:num_rows], self._offsets[: num_rows + 1], self._keys[:last], self._values[:last]
-        )
+        return Batch(self._labels[:num_rows], self._offsets[: num_rows + 1], self._keys[:last], self._values[:last])
 
     def _make_room(self, num_rows: int, num_nonzeros: int) -> None:
         if num_rows > len(self._labels):
@@ -52,7 +51,3 @@ class RowReader:
         if num_nonzeros > len(self._keys):
             self._keys = np.zeros(num_nonzeros + num_nonzeros // 4, self._keys.dtype)
             self._values = np.zeros(len(self._keys), np.float32)
-
-
-def _num_nonzeros(block: Batch, rows: NDArray[np.int32]) -> int:
-    return int((block.offsets[rows + 1] - block.offsets[rows]).sum())

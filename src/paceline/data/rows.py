@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 RUN_ROWS = 32
 PIECE_ROWS = 8_192
+SMALLEST_PIECE_ROWS = 256
 NO_LIMIT = 1 << 62
 
 
@@ -85,15 +86,16 @@ class EpochOrder:
         if found is None:
             num_rows = int(self._block_rows[block])
             runs = np.random.default_rng([self._seed, epoch, block]).permutation(-(-num_rows // RUN_ROWS))
-            rows = (runs[:, None] * RUN_ROWS + np.arange(RUN_ROWS)).ravel().astype(np.int32)
-            found = rows[rows < num_rows]
+            starts: NDArray[np.int32] = runs.astype(np.int32) * np.int32(RUN_ROWS)
+            rows: NDArray[np.int32] = np.add.outer(starts, np.arange(RUN_ROWS, dtype=np.int32)).ravel()
+            found = rows if len(rows) == num_rows else rows[rows < num_rows]
             found.flags.writeable = False
             _keep_newest(self._blocks, 8)
             self._blocks[(epoch, block)] = found
         return found
 
 
-def _keep_newest(cache: dict[object, object] | dict[int, object], count: int) -> None:  # type: ignore[type-arg]
+def _keep_newest(cache: dict[Any, Any], count: int) -> None:
     for key in list(cache)[:-count]:
         cache.pop(key, None)
 
@@ -160,10 +162,7 @@ class ClockRows:
             start, stop = self._starts[clock], self._starts[clock + 1]
             self._next_clock[rank] = clock + 1
         rows = stop - start
-        share = [start + min(rows, r * self._batch_size) for r in (rank, rank + 1)]
-        if rows < self._workers * self._batch_size:
-            share = [start + r * rows // self._workers for r in (rank, rank + 1)]
-        return Piece(*share, trained=start)
+        return Piece(start + rank * rows // self._workers, start + (rank + 1) * rows // self._workers, trained=start)
 
     def _end_of_clock(self, position: int) -> int:
         end_of_epoch = (position // self._num_rows + 1) * self._num_rows
@@ -212,4 +211,4 @@ class QueueRows:
 
     def _batches_a_piece(self) -> int:
         fair_share = (self._until - self.position) // (4 * self._workers)
-        return max(1, min(fair_share, PIECE_ROWS) // self._batch_size)
+        return max(1, max(SMALLEST_PIECE_ROWS, min(fair_share, PIECE_ROWS)) // self._batch_size)

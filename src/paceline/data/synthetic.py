@@ -33,7 +33,9 @@ def generate_clicks(
 ) -> Dataset:
     """Write a dataset of made-up clicks; `progress` hears how many rows there are so far."""
     if rows < 1 or test_rows < 0 or seed < 0:
-        raise ConfigError(f"`rows` is {rows}, `test-rows` {test_rows}, `seed` {seed}", "1 row or more, the others from 0")
+        raise ConfigError(
+            f"`rows` is {rows}, `test-rows` {test_rows}, `seed` {seed}", "1 row or more, the others from 0"
+        )
     if not FEWEST_FEATURES <= features <= 1 << 32:
         raise ConfigError(
             f"`features` is {features}; it is {FEWEST_FEATURES} up to {1 << 32}", "--features 33762578 is Criteo's"
@@ -70,7 +72,7 @@ def vocabularies(features: int) -> NDArray[np.int64]:
     """The sizes of the 26 vocabularies: together, and with the 13 numbers, just `features`."""
     sizes = np.array(CRITEO_VOCABULARIES, np.float64)
     spare = features - FEWEST_FEATURES
-    shares = np.floor(sizes / sizes.sum() * spare).astype(np.int64)
+    shares: NDArray[np.int64] = np.floor(sizes / sizes.sum() * spare).astype(np.int64)
     shares[0] += spare - shares.sum()
     return shares + SMALLEST_VOCABULARY
 

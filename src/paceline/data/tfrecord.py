@@ -59,7 +59,7 @@ class TFRecord:
         room = Room.of(most_rows, len(data), key_dtype(self.features), most_bad)
         limit = (self.features if self.features is not None else 1 << 32) + self.base
         bits = room.values.view(np.uint32)
-        counts = parse_tfrecord(data, self.base, limit, *room[:3], bits, room.bad)
+        counts = parse_tfrecord(data, self.base, limit, *room[:3], bits, room.bad, np.empty((3, 3), np.int64))
         bad = [self._explain(*row[:3]) for row in room.bad[: counts.bad].tolist()]
         return Parsed(room.batch(counts), counts.lines, bad, counts.first_zero, counts.first_minus)
 

@@ -12,19 +12,20 @@ POLL_SECONDS = 0.05
 
 
 class LocalEngine:
-    """Threads, one a worker, kept from leg to leg."""
+    """Threads that workers run on, kept from leg to leg."""
 
-    def __init__(self, num_workers: int) -> None:
+    def __init__(self, num_workers: int, num_threads: int) -> None:
         self.num_workers = num_workers
-        self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="paceline-worker")
+        self.num_threads = num_threads
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="paceline-worker")
 
     def run(self, work: Callable[[int], None], poll: Callable[[], None], give_up: Callable[[], None]) -> None:
-        """Call `work(rank)` on every worker and wait for all; raise the first failure.
+        """Call `work(thread)` on every thread and wait for all; raise the first failure.
 
-        `poll` is called on the caller's thread every so often meanwhile. When a worker fails, or `poll` raises,
+        `poll` is called on the caller's thread every so often meanwhile. When one fails, or `poll` raises,
         `give_up` is called so that the others end too.
         """
-        futures: list[Future[None]] = [self._threads.submit(work, rank) for rank in range(self.num_workers)]
+        futures: list[Future[None]] = [self._threads.submit(work, thread) for thread in range(self.num_threads)]
         try:
             while True:
                 done, running = wait(futures, timeout=POLL_SECONDS, return_when=FIRST_EXCEPTION)

@@ -11,17 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.hashing import hash_text
-from paceline.kernels.jit import compiled
+from paceline.kernels.jit import scanning
 from paceline.kernels.text import NEWLINE, NUMBER_MISSING, Bytes, read_number
 
 BLANK = 4  # beside EXACT, CLOSE, NUMBER_MISSING and NUMBER_INFINITE
 LONGEST_NUMBER = 400
 
 
-@compiled
-def read_cells(text: Bytes, offsets: NDArray[Any], numbers: NDArray[np.float64], trusts: NDArray[np.uint8]) -> None:
-    """Read each cell as a number: its value, and how far to trust it, as `read_number` says, or BLANK."""
-    cell = np.zeros(LONGEST_NUMBER + 1, np.uint8)
+@scanning
+def read_cells(
+    text: Bytes, offsets: NDArray[Any], numbers: NDArray[np.float64], trusts: NDArray[np.uint8], cell: Bytes
+) -> None:
+    """Read each cell as a number: its value, and how far to trust it, as `read_number` says, or BLANK.
+
+    `cell` is scratch of LONGEST_NUMBER + 1 bytes.
+    """
     for i in range(offsets.size - 1):
         start, stop = offsets[i], offsets[i + 1]
         while start < stop and text[start] == 32:
@@ -37,7 +41,8 @@ def read_cells(text: Bytes, offsets: NDArray[Any], numbers: NDArray[np.float64],
             trusts[i] = NUMBER_MISSING
             continue
         # A copy, because reading needs something behind the cell that ends the number.
-        cell[:length] = text[start:stop]
+        for k in range(length):
+            cell[k] = text[start + k]
         cell[length] = NEWLINE
         trust, number, end = read_number(cell, 0)
         if end != length:
@@ -46,7 +51,7 @@ def read_cells(text: Bytes, offsets: NDArray[Any], numbers: NDArray[np.float64],
         numbers[i] = number
 
 
-@compiled
+@scanning
 def hash_cells(text: Bytes, offsets: NDArray[Any], salt: Any, mask: Any, first_key: Any, keys: NDArray[Any]) -> None:
     """`keys[i]` becomes the key of cell i: `first_key` + (its hash & `mask`)."""
     for i in range(offsets.size - 1):

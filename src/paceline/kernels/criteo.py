@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.hashing import FNV_PRIME, mix
-from paceline.kernels.jit import compiled
+from paceline.kernels.jit import scanning
 from paceline.kernels.text import (
     NEWLINE,
     NONE,
@@ -25,19 +25,20 @@ from paceline.kernels.text import (
     Problem,
     after_line,
     label_of,
-    read_number,
+    read_short_number,
 )
 
 INTEGERS, STRINGS = 13, 26
 LETTER_B, MINUS = 98, 45
 LOG_SCALE = 0.3
+SMALL_LOGS = (LOG_SCALE * np.log1p(np.arange(4096.0))).astype(np.float32)
 
 NO_NUMBER, NOT_FINITE = int(Problem.NO_NUMBER), int(Problem.NOT_FINITE)
 LABEL_NO_NUMBER = int(Problem.LABEL_NO_NUMBER)
 TOO_FEW_FIELDS, TOO_MANY_FIELDS = int(Problem.TOO_FEW_FIELDS), int(Problem.TOO_MANY_FIELDS)
 
 
-@compiled
+@scanning
 def parse_criteo(
     text: Bytes,
     separator: int,
@@ -77,7 +78,7 @@ def parse_criteo(
         label = 0
         if problem == NONE:
             start = i
-            trust, number, i = read_number(text, i)
+            trust, number, i = read_short_number(text, i)
             problem, label = label_of(trust, number)
             if problem == NONE and text[i] != separator:
                 problem = TOO_FEW_FIELDS if text[i] == NEWLINE or text[i] == RETURN else LABEL_NO_NUMBER
@@ -92,7 +93,7 @@ def parse_criteo(
             start = i = i + 1
             if text[i] == separator:
                 continue
-            trust, number, i = read_number(text, i)
+            trust, number, i = read_short_number(text, i)
             if trust == NUMBER_INFINITE:
                 problem = NOT_FINITE
             elif text[i] == NEWLINE or text[i] == RETURN:
@@ -146,16 +147,21 @@ def parse_criteo(
     return Counts(line, rows, nonzeros, num_bad, 0, first_zero, first_minus)
 
 
-@compiled
+@scanning
 def scale_integers(keys: NDArray[Any], values: NDArray[np.float32]) -> None:
     """Put the integers x (keys 0 to 12) on a log scale, in place: 0.3 · log(1 + x), and for x < 0 its mirror image."""
     for k in range(keys.size):
         if keys[k] < INTEGERS:
-            value = np.float64(values[k])
-            values[k] = LOG_SCALE * np.log1p(value) if value >= 0 else -LOG_SCALE * np.log1p(-value)
+            value = values[k]
+            if value >= 0 and value < SMALL_LOGS.size and value == np.floor(value):
+                values[k] = SMALL_LOGS[np.int64(value)]
+            elif value >= 0:
+                values[k] = LOG_SCALE * np.log1p(np.float64(value))
+            else:
+                values[k] = -LOG_SCALE * np.log1p(-np.float64(value))
 
 
-@compiled
+@scanning
 def bucket_integers(keys: NDArray[Any], values: NDArray[np.float32], salts: NDArray[np.uint64], mask: Any) -> None:
     """Make the integers (keys 0 to 12) strings and hash them with the `salts` of I1 to I13; all keys move down by 13.
 

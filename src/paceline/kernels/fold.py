@@ -14,21 +14,37 @@ from paceline.kernels.keys import GOLDEN, Keys
 
 
 @compiled
-def add_in(keys: Keys, sums: NDArray[np.float32], part: int, parts: int, slots: Keys, turn: int, distinct: Keys,
-           totals: NDArray[np.float32], count: int) -> int:  # fmt: skip
+def add_in(keys: Keys, sums: NDArray[np.float32], part: int, parts: int, slots: Keys, direct: NDArray[np.uint32],
+           turn: int, own: NDArray[np.int64], distinct: Keys, totals: NDArray[np.float32], count: int) -> int:  # fmt: skip
     """Add one worker's `sums` of this part's `keys` to `totals`; returns how many distinct keys there are now.
 
-    `slots` is scratch as in `number_keys`, marked by `turn` (1 to 255), one for all workers of a clock.
+    `slots` and `direct` are scratch as in `number_keys`, marked by `turn` (1 to 255), one for all workers of a clock;
+    `own` is scratch for as many numbers as there are keys.
     """
+    # Which keys are this part's is a coin toss that no processor predicts: list them first, without a branch.
+    num_own = 0
+    for i in range(keys.size):
+        own[num_own] = i
+        mine = ((np.uint64(keys[i]) * GOLDEN >> np.uint64(48)) * np.uint64(parts)) >> np.uint64(16) == np.uint64(part)
+        num_own += np.int64(mine)
     number_mask = np.uint64(0xFFFFFF)
     mask = np.uint64(slots.shape[0] - 1)
+    num_direct = np.uint64(direct.size)
     tag = np.uint64(turn) << np.uint64(24)
-    for i in range(keys.size):
+    for j in range(num_own):
+        i = own[j]
         key = np.uint64(keys[i])
-        mixed = key * GOLDEN
-        if ((mixed >> np.uint64(48)) * np.uint64(parts)) >> np.uint64(16) != np.uint64(part):
+        if key < num_direct:
+            entry = np.uint64(direct[key])
+            if entry & ~number_mask == tag:
+                totals[entry & number_mask] += sums[i]
+            else:
+                direct[key] = tag | np.uint64(count)
+                distinct[count] = key
+                totals[count] = sums[i]
+                count += 1
             continue
-        slot = (mixed >> np.uint64(20)) & mask
+        slot = (key * GOLDEN >> np.uint64(20)) & mask
         while True:
             entry = np.uint64(slots[slot, 1])
             if entry & ~number_mask != tag:

@@ -14,7 +14,6 @@ from paceline.kernels.jit import compiled
 
 LINE = 8
 GONE = np.int64(np.iinfo(np.int64).max)
-SPINS = 2_000
 
 
 @compiled
@@ -27,9 +26,9 @@ def slowest(clocks: NDArray[np.int64]) -> int:
 
 
 @compiled
-def passes(clocks: NDArray[np.int64], clock: int, staleness: int) -> bool:
-    """Spin for a moment until `clock - slowest <= staleness`; whether it came to hold."""
-    for _ in range(SPINS):
+def passes(clocks: NDArray[np.int64], clock: int, staleness: int, spins: int) -> bool:
+    """Look up to `spins` times whether `clock - slowest <= staleness`; whether it came to hold."""
+    for _ in range(spins):
         if clock - slowest(clocks) <= staleness:
             return True
     return False

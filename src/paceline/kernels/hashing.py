@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import compiled
+from paceline.kernels.jit import inlined, scanning
 
 FNV_BASIS = np.uint64(0xCBF29CE484222325)
 FNV_PRIME = np.uint64(0x100000001B3)
@@ -29,7 +29,7 @@ def salt_of(name: str) -> np.uint64:
     return np.uint64(hash_bytes(FNV_BASIS, bytes_of_name, 0, len(bytes_of_name)))
 
 
-@compiled
+@inlined
 def hash_bytes(state: Any, text: NDArray[np.uint8], start: int, stop: int) -> Any:
     """The FNV-1a state after `text[start:stop]`."""
     state = np.uint64(state)
@@ -38,7 +38,7 @@ def hash_bytes(state: Any, text: NDArray[np.uint8], start: int, stop: int) -> An
     return state
 
 
-@compiled
+@inlined
 def mix(state: Any) -> Any:
     """The finaliser of splitmix64: every bit of the state moves every bit of the result."""
     z = np.uint64(state)
@@ -47,13 +47,13 @@ def mix(state: Any) -> Any:
     return z ^ (z >> np.uint64(31))
 
 
-@compiled
+@inlined
 def hash_text(salt: Any, text: NDArray[np.uint8], start: int, stop: int) -> Any:
     """The hash of `text[start:stop]` in the column of that salt."""
     return mix(hash_bytes(salt, text, start, stop))
 
 
-@compiled
+@scanning
 def draw(seed: Any, first_row: int, chosen: NDArray[np.bool_], threshold: Any) -> None:
     """`chosen[i]` becomes whether row `first_row + i` is drawn: its splitmix64 number is below `threshold`."""
     state = mix(np.uint64(seed))

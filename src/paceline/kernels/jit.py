@@ -66,7 +66,7 @@ def reassociated(function: F) -> F:
     return result
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def prefetch(_context: Any, array: Any, index: Any) -> Any:
     """Ask the processor for the cache line of `array[index]` ahead of its use, in order to write it."""
     signature = types.void(array, index)

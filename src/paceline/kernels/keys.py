@@ -1,7 +1,7 @@
 """How are the keys of rows kept small, distinct and near each other?
 
-A *dictionary* here is an open-addressing table of pairs (key + 1, position), kept in one array of shape [slots, 2];
-0 marks an empty slot. Slots are a power of two.
+A *dictionary* here is an open-addressing table of pairs (key + 1, position), kept in one array of shape [slots, 2]
+of uint64, or of uint32 where that holds them; 0 marks an empty slot. Slots are a power of two.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import compiled
+from paceline.kernels.jit import inlined, scanning
 
 Keys = NDArray[Any]  # uint32 or uint64
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MARKS = 4096
+MARK_SHIFT = np.uint64(64 - 12)
 
 
-@compiled
-def fill_dictionary(dictionary: NDArray[np.uint64], keys: Keys, positions: Keys) -> None:
+@scanning
+def fill_dictionary(dictionary: Keys, keys: Keys, positions: Keys) -> None:
     """Enter `keys[i]` → `positions[i]` into an empty `dictionary` with room to spare."""
     mask = np.uint64(dictionary.shape[0] - 1)
     for i in range(keys.size):
@@ -28,11 +30,11 @@ def fill_dictionary(dictionary: NDArray[np.uint64], keys: Keys, positions: Keys)
         while dictionary[slot, 0] != 0:
             slot = (slot + np.uint64(1)) & mask
         dictionary[slot, 0] = key + np.uint64(1)
-        dictionary[slot, 1] = np.uint64(positions[i])
+        dictionary[slot, 1] = positions[i]
 
 
-@compiled
-def renumber(keys: Keys, front: Keys, dictionary: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
+@scanning
+def renumber(keys: Keys, front: Keys, dictionary: Keys, counts: NDArray[np.int64]) -> None:
     """Replace each of `keys` in place by its new number, and count those that land in front.
 
     Keys below `front.size` become `front[key]`; others become what the dictionary says, or stay. `counts[n]` grows by
@@ -47,8 +49,8 @@ def renumber(keys: Keys, front: Keys, dictionary: NDArray[np.uint64], counts: ND
             number = key
             slot = ((key * GOLDEN) >> np.uint64(32)) & mask
             while dictionary[slot, 0] != 0:
-                if dictionary[slot, 0] == key + np.uint64(1):
-                    number = dictionary[slot, 1]
+                if np.uint64(dictionary[slot, 0]) == key + np.uint64(1):
+                    number = np.uint64(dictionary[slot, 1])
                     break
                 slot = (slot + np.uint64(1)) & mask
         if number < np.uint64(counts.size):
@@ -56,12 +58,19 @@ def renumber(keys: Keys, front: Keys, dictionary: NDArray[np.uint64], counts: ND
         keys[k] = number
 
 
-@compiled
-def merge_repeats(offsets: NDArray[np.int64], keys: Keys, values: NDArray[np.float32], seen: NDArray[np.uint64]) -> int:
+@scanning
+def merge_repeats(
+    offsets: NDArray[np.int64],
+    keys: Keys,
+    values: NDArray[np.float32],
+    seen: NDArray[np.uint64],
+    marks: NDArray[np.uint32],
+) -> int:
     """Make the keys of each row distinct, in place: the values of a key that stands twice in a row are added.
 
     `seen` is scratch of shape [slots, 2], zeroed before its first use, with more than twice as many slots as the
-    longest row has keys. Returns how many keys are left; `offsets`, `keys` and `values` are compacted to that.
+    longest row has keys; `marks` is scratch of MARKS zeros. Returns how many keys are left; `offsets`, `keys` and
+    `values` are compacted to that.
     """
     mask = np.uint64(seen.shape[0] - 1)
     shift = np.uint64(32)
@@ -70,6 +79,15 @@ def merge_repeats(offsets: NDArray[np.int64], keys: Keys, values: NDArray[np.flo
     for row in range(offsets.size - 1):
         stop = offsets[row + 1]
         first = written
+        if _ascend(keys, start, stop) or _surely_distinct(keys, start, stop, marks, np.uint32(row + 1)):
+            if written < start:
+                for k in range(start, stop):
+                    keys[written + k - start] = keys[k]
+                    values[written + k - start] = values[k]
+            written += stop - start
+            start = stop
+            offsets[row + 1] = written
+            continue
         # A slot holds (row + 1) << 32 | position in the row beside its key: stale rows need no clearing.
         stamp = np.uint64(row + 1) << shift
         for k in range(start, stop):
@@ -89,4 +107,52 @@ def merge_repeats(offsets: NDArray[np.int64], keys: Keys, values: NDArray[np.flo
                 slot = (slot + np.uint64(1)) & mask
         start = stop
         offsets[row + 1] = written
+    return written
+
+
+@inlined
+def _ascend(keys: Keys, start: int, stop: int) -> bool:
+    """Whether keys rise from `start` to `stop`: then none stands twice. One vector comparison for several keys."""
+    rising = True
+    for k in range(start + 1, stop):
+        rising &= keys[k] > keys[k - 1]
+    return rising
+
+
+@inlined
+def _surely_distinct(keys: Keys, start: int, stop: int, marks: NDArray[np.uint32], stamp: Any) -> bool:
+    """Whether no two keys share a mark. Most rows of some dozens of distinct keys pass, without a branch a key."""
+    shared = False
+    for k in range(start, stop):
+        mark = (np.uint64(keys[k]) * GOLDEN) >> MARK_SHIFT
+        shared |= marks[mark] == stamp
+        marks[mark] = stamp
+    return not shared
+
+
+@scanning
+def tally_runs(keys: Keys, tally: NDArray[np.int64]) -> None:
+    """Count in `tally[n]` the keys that stand n times in `keys`, which are sorted; the last entry is for n and more."""
+    start = 0
+    for k in range(1, keys.size + 1):
+        if k == keys.size or keys[k] != keys[start]:
+            tally[min(k - start, tally.size - 1)] += 1
+            start = k
+
+
+@scanning
+def pick_runs(keys: Keys, least: int, num_least: int, picked: Keys, counts: NDArray[np.int64]) -> int:
+    """Pick from sorted `keys` those that stand more than `least` times, and the first `num_least` that stand so often.
+
+    They go into `picked`, how often they stand into `counts`; returns how many they are.
+    """
+    start = written = 0
+    for k in range(1, keys.size + 1):
+        if k == keys.size or keys[k] != keys[start]:
+            if k - start > least or (k - start == least and num_least > 0):
+                num_least -= k - start == least
+                picked[written] = keys[start]
+                counts[written] = k - start
+                written += 1
+            start = k
     return written

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import compiled
+from paceline.kernels.jit import inlined, scanning
 from paceline.kernels.text import (
     CLOSE,
     COLON,
@@ -26,8 +26,11 @@ from paceline.kernels.text import (
     after_line,
     label_of,
     read_number,
+    read_short_number,
+    signed,
     skip_blanks,
 )
+from paceline.kernels.words import WORD_BYTES, count_digits, load_word, read_digits
 
 NO_NUMBER, NOT_FINITE = int(Problem.NO_NUMBER), int(Problem.NOT_FINITE)
 LABEL_NO_NUMBER = int(Problem.LABEL_NO_NUMBER)
@@ -35,7 +38,7 @@ KEY_NO_NUMBER, KEY_BELOW_BASE = int(Problem.KEY_NO_NUMBER), int(Problem.KEY_BELO
 KEY_TOO_LARGE = int(Problem.KEY_TOO_LARGE)
 
 
-@compiled
+@scanning
 def parse_libsvm(
     text: Bytes,
     base: int,
@@ -49,8 +52,9 @@ def parse_libsvm(
 ) -> Counts:
     """Parse lines into rows. Index i of the text, `base` <= i < `limit`, is key i - `base`.
 
-    Rows that do not parse are left out and noted in `bad` as (line, problem, line start, place); when it is full the loop ends.
-    Values that Python must read again are noted in `close` as (nonzero, start, stop). All arrays have room enough.
+    Rows that do not parse are left out and noted in `bad` as (line, problem, line start, place); when it is full the
+    loop ends. Values that Python must read again are noted in `close` as (nonzero, start, stop). All arrays have room
+    enough.
     """
     i = line = rows = nonzeros = num_bad = num_close = first_zero = first_minus = 0
     offsets[0] = 0
@@ -77,13 +81,7 @@ def parse_libsvm(
                 while not _ends(text[i]):
                     i += 1
                 continue
-            index = np.int64(0)
-            while True:
-                digit = np.int64(text[i]) - ZERO
-                if digit < 0 or digit > 9:
-                    break
-                index = index * 10 + digit
-                i += 1
+            index, i = _read_index(text, i)
             if i == start or text[i] != COLON:
                 problem = KEY_NO_NUMBER
                 break
@@ -95,7 +93,7 @@ def parse_libsvm(
                 break
             i += 1
             value_start = i
-            trust, number, i = read_number(text, i)
+            trust, number, i = read_short_number(text, i)
             if trust != EXACT:
                 if trust == CLOSE:
                     close[num_close, 0] = written
@@ -133,7 +131,29 @@ def parse_libsvm(
     return Counts(line, rows, nonzeros, num_bad, num_close, first_zero, first_minus)
 
 
-@compiled
+@inlined
+def _read_index(text: Bytes, start: int) -> tuple[int, int]:
+    """The digits from `start` on as a number (of the first 18 digits), and where they end."""
+    i = start
+    index = signed(0)
+    if start + WORD_BYTES <= text.size:
+        word = load_word(text, start)
+        count = count_digits(word)
+        if count == 0:
+            return 0, start
+        index = signed(read_digits(word, count))
+        i += count
+        if count < WORD_BYTES:
+            return index, i
+    while True:
+        digit = signed(text[i]) - ZERO
+        if digit < 0 or digit > 9:
+            return index, i
+        index = index * 10 + digit
+        i += 1
+
+
+@inlined
 def _ends(byte: int) -> bool:
     """Whether a cell ends before this byte."""
-    return byte == SPACE or byte == NEWLINE or byte == TAB or byte == RETURN or byte == HASH
+    return byte in (SPACE, NEWLINE, TAB, RETURN, HASH)

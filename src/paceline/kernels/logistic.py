@@ -3,10 +3,10 @@
 Labels are 0 and 1 here, so the derivative of a row's loss by its score z is σ(z) − label, which is y(σ(y z) − 1) for
 labels y of −1 and +1. The bias is one more key, `bias`, of every row, with value 1.
 
-In parts, as over a network: `number_keys` → `gather` → `gradient` → `apply_gradient`, with fold.py's
-`add_in` before the last where one update takes the gradients of several workers.
-Fused, where the table is in this process's memory: `train_rows` for batches of one row, `train_batches` for larger
-ones. Both run until their rows or the gate end, without returning to Python in between.
+A step is `number_keys` → `gather` → `gradient` (together `compute_step`) → `apply_gradient`, with fold.py's `add_in`
+before the last where one update takes the gradients of several workers. Where each gradient is applied as it comes,
+`train_batches` runs many such steps in one call, and `train_rows` does batches of one row without numbering keys;
+both run until their rows or the gate end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Offsets = NDArray[np.int64]
 ROWS_AHEAD = 8
 KEYS_AHEAD = 16
 ROWS_A_LOG = 64  # factors below 2 that a double multiplies before one logarithm is taken of them all
-FIRST_MERGE = 16
+FIRST_MERGE = 32
 MERGE_GROWTH = 4
 
 
@@ -94,13 +94,17 @@ def gather(rule: Any, table: Table, keys: Keys, out: Floats) -> None:
 def gradient(
     offsets: Offsets, local: NDArray[np.uint32], values: Floats, labels: NDArray[np.uint8], weights: Floats, out: Floats
 ) -> float:
-    """Sum the rows' gradients into `out` [number], from `weights` [number]; returns the sum of their losses."""
+    """Sum the rows' gradients into `out` [number], from `weights` [number]; returns the sum of their losses.
+
+    `local` and `values` begin with the first of these rows, wherever its offset says that it lies.
+    """
     one = np.float32(1)
+    begin = np.uint64(offsets[0])
     losses, product = 0.0, 1.0
     for i in range(weights.size):
         out[i] = np.float32(0)
     for row in range(labels.size):
-        start, stop = np.uint64(offsets[row]), np.uint64(offsets[row + 1])
+        start, stop = np.uint64(offsets[row]) - begin, np.uint64(offsets[row + 1]) - begin
         z = weights[0]
         for k in range(start, stop):
             z += weights[local[k]] * values[k]
@@ -117,6 +121,22 @@ def gradient(
         for k in range(start, stop):
             out[local[k]] += slope * values[k]
     return losses + np.log(product)
+
+
+@compiled
+def compute_step(rule: Any, table: Table, bias: int, offsets: Offsets, keys: Keys, values: Floats,
+                 labels: NDArray[np.uint8], buffers: Any) -> tuple[int, float]:  # fmt: skip
+    """Number, gather and gradient for one batch; returns how many distinct keys it has and the sum of its losses.
+
+    Leaves the keys in `buffers.distinct` and the sums of their gradients in `buffers.sums`.
+    """
+    first, last = offsets[0], offsets[labels.size]
+    count = number_keys(
+        keys[first:last], bias, buffers.slots, buffers.direct, buffers.turn, buffers.distinct, buffers.local
+    )
+    weights, sums = buffers.weights[:count], buffers.sums[:count]
+    gather(rule, table, buffers.distinct[:count], weights)
+    return count, gradient(offsets, buffers.local, values[first:last], labels, weights, sums)
 
 
 @compiled
@@ -163,8 +183,8 @@ def merge_due(table: Table, bias: int, private: int, base: Floats, num_hot: int,
 @reassociated
 def train_rows(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: Offsets, keys: Keys, values: Floats,
                labels: NDArray[np.uint8], rows: NDArray[np.int32], start: int, private: int, base: Floats, num_hot: int,
-               row_count: int, clocks: NDArray[np.int64], rank: int, staleness: int, seen: NDArray[np.int64]
-               ) -> tuple[int, float]:  # fmt: skip
+               row_count: int, clocks: NDArray[np.int64], rank: int, staleness: int, spins: int,
+               seen: NDArray[np.int64]) -> tuple[int, float]:  # fmt: skip
     """One update a row, in place, for `rows` of a block in that order, from `rows[start]` on; a clock is one row.
 
     The hottest `num_hot` keys, and the bias behind them, are read and written in this worker's own part of the table,
@@ -184,7 +204,7 @@ def train_rows(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: Offs
     while i < rows.size:
         # The slowest clock is read anew only where the old reading would close the gate or set a record.
         if clock - last_seen > lead:
-            if not passes(clocks, clock, staleness):
+            if not passes(clocks, clock, staleness, spins):
                 break
             last_seen = slowest(clocks)
             lead = max(lead, clock - last_seen)
@@ -225,7 +245,8 @@ def train_rows(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: Offs
 @reassociated
 def train_batches(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: Offsets, keys: Keys, values: Floats,
                   labels: NDArray[np.uint8], start: int, batch_size: int, buffers: Any,
-                  clocks: NDArray[np.int64], rank: int, staleness: int, seen: NDArray[np.int64]) -> tuple[int, float]:  # fmt: skip
+                  clocks: NDArray[np.int64], rank: int, staleness: int, spins: int,
+                  seen: NDArray[np.int64]) -> tuple[int, float]:  # fmt: skip
     """One update a batch of rows, in place, from row `start` on; a clock is one batch.
 
     `buffers` are a worker's, as `number_keys` and `gradient` take them, with room for the nonzeros of any batch.
@@ -235,20 +256,13 @@ def train_batches(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: O
     clock = clocks[rank, 0]
     row = start
     while row < labels.size:
-        if not passes(clocks, clock, staleness):
+        if not passes(clocks, clock, staleness, spins):
             break
         seen[rank, 0] = max(seen[rank, 0], clock - slowest(clocks))
         stop = min(row + batch_size, labels.size)
-        first, last = offsets[row], offsets[stop]
-        count = number_keys(
-            keys[first:last], bias, buffers.slots, buffers.direct, buffers.turn, buffers.distinct, buffers.local
-        )
-        distinct, weights, sums = buffers.distinct[:count], buffers.weights[:count], buffers.sums[:count]
-        gather(rule, table, distinct, weights)
-        losses += gradient(
-            offsets[row : stop + 1] - first, buffers.local, values[first:last], labels[row:stop], weights, sums
-        )
-        apply_gradient(rule, bias_rule, table, bias, distinct, sums, stop - row)
+        count, more = compute_step(rule, table, bias, offsets[row : stop + 1], keys, values, labels[row:stop], buffers)
+        losses += more
+        apply_gradient(rule, bias_rule, table, bias, buffers.distinct[:count], buffers.sums, stop - row)
         row = stop
         clock += 1
         clocks[rank, 0] = clock

@@ -11,6 +11,15 @@ from paceline.kernels.jit import compiled
 
 
 @compiled
+def count_nonzeros(offsets: NDArray[np.int64], rows: NDArray[np.int32]) -> int:
+    """How many keys the chosen rows of a block have together."""
+    total = 0
+    for i in range(rows.size):
+        total += offsets[rows[i] + 1] - offsets[rows[i]]
+    return total
+
+
+@compiled
 def read_rows(
     offsets: NDArray[np.int64],
     keys: NDArray[Any],

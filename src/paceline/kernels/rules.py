@@ -47,19 +47,19 @@ def update(rule: Any, table: Table, key: Any, gradient: Any) -> None:
 
 
 # Numba compares the parameters of these with those of what they return, annotations included: hence none here.
-@overload(width)  # type: ignore[misc]
+@overload(width)
 def _compile_width(rule):  # type: ignore[no-untyped-def]
     chosen = np.uint64(_RULES[rule.instance_class][0])
     return lambda rule: chosen
 
 
-@overload(weight)  # type: ignore[misc]
+@overload(weight)
 def _compile_weight(rule, table, key):  # type: ignore[no-untyped-def]
     chosen = _RULES[rule.instance_class][1]
     return lambda rule, table, key: chosen(rule, table, key)
 
 
-@overload(update)  # type: ignore[misc]
+@overload(update)
 def _compile_update(rule, table, key, gradient):  # type: ignore[no-untyped-def]
     chosen = _RULES[rule.instance_class][2]
     return lambda rule, table, key, gradient: chosen(rule, table, key, gradient)

@@ -3,7 +3,7 @@
 A record is `length` (8 bytes), its checksum (4), the data (`length` bytes) and its checksum (4), all little-endian;
 a checksum is CRC-32C, rotated and shifted so that checksums of checksums stay useful. The data is a protocol buffer,
 
-    Example { 1: Features { 1: entry { 1: name, 2: Feature { 1: bytes | 2: floats | 3: int64s { 1: packed or not } } } } }
+    Example { 1: Features { 1: entry { 1: name, 2: Feature { 1: bytes | 2: floats | 3: int64s { 1: numbers } } } } }
 
 of which the features `label`, `index` and `value` are read and all others passed over.
 """
@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import compiled
-from paceline.kernels.text import NONE, Bytes, Counts, Problem
+from paceline.kernels.jit import inlined, scanning
+from paceline.kernels.text import NONE, Bytes, Counts, Problem, signed
+from paceline.kernels.words import HIGH_BITS, WORD_BYTES, load_word, trailing_zeros
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
 POLYNOMIAL = 0x82F63B78  # CRC-32C, bits reversed
+LOW_BYTE = np.uint64(255)
 MASK_DELTA = np.uint32(0xA282EAD8)
 
 NOT_FINITE = int(Problem.NOT_FINITE)
@@ -53,22 +55,22 @@ def _checksum_tables() -> NDArray[np.uint32]:
 TABLES = _checksum_tables()
 
 
-@compiled
+@scanning
 def checksum(data: Bytes, start: int, stop: int) -> Any:
     """The masked CRC-32C of `data[start:stop]`, eight bytes a step."""
     crc = np.uint32(0xFFFFFFFF)
     i = start
     while i + 8 <= stop:
-        low = _word(data, i) ^ crc
+        word = load_word(data, i) ^ np.uint64(crc)
         crc = (
-            TABLES[7, low & np.uint32(255)]
-            ^ TABLES[6, low >> np.uint32(8) & np.uint32(255)]
-            ^ TABLES[5, low >> np.uint32(16) & np.uint32(255)]
-            ^ TABLES[4, low >> np.uint32(24)]
-            ^ TABLES[3, data[i + 4]]
-            ^ TABLES[2, data[i + 5]]
-            ^ TABLES[1, data[i + 6]]
-            ^ TABLES[0, data[i + 7]]
+            TABLES[7, word & LOW_BYTE]
+            ^ TABLES[6, word >> np.uint64(8) & LOW_BYTE]
+            ^ TABLES[5, word >> np.uint64(16) & LOW_BYTE]
+            ^ TABLES[4, word >> np.uint64(24) & LOW_BYTE]
+            ^ TABLES[3, word >> np.uint64(32) & LOW_BYTE]
+            ^ TABLES[2, word >> np.uint64(40) & LOW_BYTE]
+            ^ TABLES[1, word >> np.uint64(48) & LOW_BYTE]
+            ^ TABLES[0, word >> np.uint64(56)]
         )
         i += 8
     while i < stop:
@@ -78,7 +80,7 @@ def checksum(data: Bytes, start: int, stop: int) -> Any:
     return np.uint32(np.uint32(crc >> np.uint32(15) | crc << np.uint32(17)) + MASK_DELTA)
 
 
-@compiled
+@inlined
 def _word(data: Bytes, i: int) -> Any:
     """The little-endian uint32 at `i`."""
     return np.uint32(
@@ -89,7 +91,7 @@ def _word(data: Bytes, i: int) -> Any:
     )
 
 
-@compiled
+@scanning
 def walk_records(data: Bytes) -> tuple[int, int, int, int]:
     """Follow the lengths: where the last whole record ends, how many there are, what stopped, bytes it would need."""
     i = num_records = 0
@@ -99,7 +101,7 @@ def walk_records(data: Bytes) -> tuple[int, int, int, int]:
         length = np.uint64(_word(data, i)) | np.uint64(_word(data, i + 4)) << np.uint64(32)
         if length > np.uint64(1 << 40):
             return i, num_records, CUT_SHORT, 1 << 40
-        after = i + HEADER_BYTES + np.int64(length) + FOOTER_BYTES
+        after = i + HEADER_BYTES + signed(length) + FOOTER_BYTES
         if after > data.size:
             return i, num_records, CUT_SHORT, after - i
         i = after
@@ -107,7 +109,7 @@ def walk_records(data: Bytes) -> tuple[int, int, int, int]:
     return i, num_records, WHOLE if i == data.size else CUT_SHORT, HEADER_BYTES
 
 
-@compiled
+@scanning
 def parse_tfrecord(
     data: Bytes,
     base: int,
@@ -117,23 +119,23 @@ def parse_tfrecord(
     keys: NDArray[Any],
     bits: NDArray[np.uint32],
     bad: NDArray[np.int64],
+    places: NDArray[np.int64],
 ) -> Counts:
-    """Parse whole records into rows. Index i, `base` <= i < `limit`, is key i - `base`; values are written as their `bits`.
+    """Parse whole records into rows. Index i, `base` <= i < `limit`, is key i - `base`; `bits` are those of the values.
 
     Rows that do not parse are left out and noted in `bad` as (record, problem, offending number); when it is full the
-    loop ends.
+    loop ends. `places` is scratch of shape [3, 3].
     """
     i = record = rows = nonzeros = num_bad = first_zero = first_minus = 0
-    places = np.zeros((3, 3), np.int64)
     offsets[0] = 0
     while i < data.size:
         record += 1
         start = i + HEADER_BYTES
-        stop = start + np.int64(_word(data, i)) + (np.int64(_word(data, i + 4)) << 32)
+        stop = start + signed(_word(data, i)) + (signed(_word(data, i + 4)) << 32)
         i = stop + FOOTER_BYTES
-        number = np.int64(0)
-        label = np.int64(0)
-        count = np.int64(0)
+        number = signed(0)
+        label = signed(0)
+        count = signed(0)
         if checksum(data, start, stop) != _word(data, stop):
             problem = DATA_CHECKSUM
         else:
@@ -164,9 +166,18 @@ def parse_tfrecord(
     return Counts(record, rows, nonzeros, num_bad, 0, first_zero, first_minus)
 
 
-@compiled
+@inlined
 def _varint(data: Bytes, i: int, stop: int) -> tuple[Any, int]:
     """The varint at `i` and where it ends; -1 for where if it does not end before `stop`."""
+    if i + WORD_BYTES <= stop:
+        word = load_word(data, i)
+        bits = trailing_zeros(~word & HIGH_BITS)
+        if bits < 40:
+            # Five bytes at most, which end at the first clear high bit: their seven low bits each, side by side.
+            word &= np.uint64(0xFFFFFFFFFF) >> np.uint64(39 - bits)
+            low = word & np.uint64(0x7F) | (word & np.uint64(0x7F00)) >> np.uint64(1)
+            middle = (word & np.uint64(0x7F0000)) >> np.uint64(2) | (word & np.uint64(0x7F000000)) >> np.uint64(3)
+            return low | middle | (word & np.uint64(0x7F00000000)) >> np.uint64(4), i + (bits >> 3) + 1
     value = np.uint64(0)
     shift = np.uint64(0)
     while i < stop and shift < np.uint64(70):
@@ -179,13 +190,13 @@ def _varint(data: Bytes, i: int, stop: int) -> tuple[Any, int]:
     return value, -1
 
 
-@compiled
+@inlined
 def _field(data: Bytes, i: int, stop: int) -> tuple[int, int, int, int]:
     """The protocol-buffer field at `i`: number, wire type, where its content begins and ends; number 0 if broken."""
     tag, i = _varint(data, i, stop)
     if i < 0 or tag >> np.uint64(3) == 0 or tag > np.uint64(0xFFFFFFFF):
         return 0, 0, 0, 0
-    number, kind = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
+    number, kind = signed(tag >> np.uint64(3)), signed(tag & np.uint64(7))
     start = i
     if kind == VARINT:
         _, after = _varint(data, i, stop)
@@ -197,7 +208,7 @@ def _field(data: Bytes, i: int, stop: int) -> tuple[int, int, int, int]:
         length, start = _varint(data, i, stop)
         if start < 0 or length > np.uint64(stop - start):
             return 0, 0, 0, 0
-        after = start + np.int64(length)
+        after = start + signed(length)
     else:
         return 0, 0, 0, 0
     if after < 0 or after > stop:
@@ -205,10 +216,11 @@ def _field(data: Bytes, i: int, stop: int) -> tuple[int, int, int, int]:
     return number, kind, start, after
 
 
-@compiled
+@scanning
 def _find_features(data: Bytes, start: int, stop: int, places: NDArray[np.int64]) -> int:
     """Note for `label`, `index` and `value` (rows of `places`) the kind of list and where it begins and ends."""
-    places[:] = 0
+    for which in range(3):
+        places[which, 0] = places[which, 1] = places[which, 2] = 0
     i = start
     while i < stop:
         number, kind, features, i = _field(data, i, stop)
@@ -226,7 +238,7 @@ def _find_features(data: Bytes, start: int, stop: int, places: NDArray[np.int64]
     return NONE
 
 
-@compiled
+@scanning
 def _note_entry(data: Bytes, start: int, stop: int, places: NDArray[np.int64]) -> bool:
     """Note one entry of the map of features, if it is one of the three; False if it is broken."""
     which = -1
@@ -242,18 +254,18 @@ def _note_entry(data: Bytes, start: int, stop: int, places: NDArray[np.int64]) -
             feature_start, feature_stop = begins, i
     if which < 0:
         return True
-    places[which] = 0
+    places[which, 0] = places[which, 1] = places[which, 2] = 0
     i = feature_start
     while i < feature_stop:
         number, kind, begins, i = _field(data, i, feature_stop)
         if number == 0:
             return False
-        if kind == DELIMITED and (number == FLOATS or number == INTEGERS):
+        if kind == DELIMITED and number in (FLOATS, INTEGERS):
             places[which, 0], places[which, 1], places[which, 2] = number, begins, i
     return True
 
 
-@compiled
+@inlined
 def _which(data: Bytes, start: int, stop: int) -> int:
     """0 for `label`, 1 for `index`, 2 for `value`, -1 for any other name."""
     if stop - start != 5:
@@ -268,21 +280,21 @@ def _which(data: Bytes, start: int, stop: int) -> int:
     return -1
 
 
-@compiled
+@scanning
 def _read_label(data: Bytes, places: NDArray[np.int64]) -> tuple[int, int]:
     """The problem with the label, if any, and the label (a float's bits where that is the problem)."""
     count = 0
-    label = np.int64(0)
+    label = signed(0)
     i, stop = places[0, 1], places[0, 2]
     while i < stop:
         number, kind, begins, i = _field(data, i, stop)
         if number == 0 or count > 0:
             return NO_LABEL, count
-        if places[0, 0] == INTEGERS and (kind == DELIMITED or kind == VARINT):
+        if places[0, 0] == INTEGERS and kind in (DELIMITED, VARINT):
             integer, after = _varint(data, begins, i)
-            label = np.int64(integer)
+            label = signed(integer)
         elif places[0, 0] == FLOATS and i - begins == 4:
-            label = np.int64(_word(data, begins))
+            label = signed(_word(data, begins))
             after = i
         else:
             return NO_LABEL, count
@@ -304,7 +316,7 @@ def _read_label(data: Bytes, places: NDArray[np.int64]) -> tuple[int, int]:
     return NONE, label
 
 
-@compiled
+@scanning
 def _read_keys(
     data: Bytes, places: NDArray[np.int64], base: int, limit: int, keys: NDArray[Any], written: int
 ) -> tuple[int, int, int]:
@@ -323,7 +335,7 @@ def _read_keys(
             integer, j = _varint(data, j, i)
             if j < 0:
                 return NO_EXAMPLE, 0, 0
-            index = np.int64(integer)
+            index = signed(integer)
             if index < base:
                 return KEY_BELOW_BASE, 0, index
             if index >= limit:
@@ -333,13 +345,14 @@ def _read_keys(
     return NONE, written - first, 0
 
 
-@compiled
+@scanning
 def _read_values(
     data: Bytes, places: NDArray[np.int64], bits: NDArray[np.uint32], written: int, count: int
 ) -> tuple[int, int]:
     """Write the bits of a row's `count` values from `bits[written]` on; all ones where there is no `value`."""
     if places[2, 0] == 0:
-        bits[written : written + count] = ONE_AS_FLOAT
+        for k in range(written, written + count):
+            bits[k] = ONE_AS_FLOAT
         return NONE, 0
     if places[2, 0] != FLOATS:
         return LENGTHS_DIFFER, 0
@@ -357,7 +370,7 @@ def _read_values(
         while j < i:
             value = _word(data, j)
             if value & EXPONENT_BITS == EXPONENT_BITS:
-                return NOT_FINITE, np.int64(value)
+                return NOT_FINITE, signed(value)
             bits[written] = value
             written += 1
             j += 4

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.batch import Batch
 from paceline.errors import ConfigError
 from paceline.kernels import logistic as kernels
 
@@ -20,7 +19,10 @@ MOST_KEYS = (1 << 24) - 1
 
 
 class Buffers(NamedTuple):
-    """What numbering the keys of a batch and summing its gradient write to; compiled loops take it whole."""
+    """What compiled steps write to: `distinct` keys of a batch and the `sums` of their gradients, and on the way
+
+    the tables that number keys (`slots`, `direct`, `turn`), each nonzero's number (`local`), and `weights` by number.
+    """
 
     slots: NDArray[Any]
     direct: NDArray[np.uint32]
@@ -38,21 +40,6 @@ class LogisticScratch:
         self.bias = features
         self._key_dtype = key_dtype
         self.buffers = self._make_buffers(0)
-        self._count = 0
-
-    def keys(self, batch: Batch) -> NDArray[Any]:
-        """The distinct keys of a batch, the bias first; valid until the next call."""
-        buffers = self.room_for(batch.num_nonzeros)
-        self._count = kernels.number_keys(
-            batch.keys, self.bias, buffers.slots, buffers.direct, buffers.turn, buffers.distinct, buffers.local
-        )
-        return buffers.distinct[: self._count]
-
-    def gradient(self, batch: Batch, weights: NDArray[np.float32]) -> tuple[NDArray[np.float32], float]:
-        """The sums of the rows' gradients by the keys that `keys` just gave, from their weights; and of their losses."""
-        sums = self.buffers.sums[: self._count]
-        losses = kernels.gradient(batch.offsets, self.buffers.local, batch.values, batch.labels, weights, sums)
-        return sums, losses
 
     def room_for(self, num_nonzeros: int) -> Buffers:
         """Buffers for a batch of so many nonzeros."""

@@ -32,7 +32,7 @@ from paceline.training.checkpoint import Progress, save_checkpoint
 from paceline.training.evaluate import Scorer, evaluate
 from paceline.training.pace import Gate, Pace
 from paceline.training.shard import Shard
-from paceline.training.worker import Worker
+from paceline.training.worker import Worker, run_in_steps
 
 PRIVATE_HOT_KEYS = 16_384
 
@@ -68,11 +68,14 @@ class Coordinator:
         self._leg_began = 0.0
         self._last_saved = 0.0
         self.began = 0.0
-        self._gate = Gate(config.workers, pace.staleness)
+        self._gate = Gate(config.workers, pace.staleness, engine.num_threads)
         # Private copies pay where workers write the same few weights with every row, and pace N must see every clock.
         shares_hot_keys = config.pace == "async" and config.batch_size == 1 and config.workers > 1
         num_private = min(PRIVATE_HOT_KEYS, len(dataset.manifest.hot_keys)) if shares_hot_keys else 0
-        self.shard = Shard(config.optimizer, dataset.features, dataset.key_dtype, self._gate, num_private)
+        self.shard = Shard(
+            config.optimizer, dataset.features, dataset.key_dtype, self._gate,
+            num_private=num_private, num_parts=engine.num_threads,
+        )  # fmt: skip
         self._order = EpochOrder([block.rows for block in train.blocks], config.seed)
         self._last_position = config.epochs * train.rows if config.epochs else NO_LIMIT
 
@@ -109,11 +112,10 @@ class Coordinator:
     # -- the run
 
     def train(self, run: Run) -> None:
-        """Train to the end, leaving metrics and checkpoints in `run`; raises `InterruptedRunError` where the user does."""
+        """Train to the end, leaving metrics and checkpoints in `run`; `InterruptedRunError` if the user stops it."""
         feed = self._make_feed()
         workers = [self._make_worker(rank, feed) for rank in range(self.config.workers)]
-        for worker in workers:
-            worker.warm_up()
+        workers[0].warm_up(self._fold)
         self.began = time.time()
         self._last_saved = time.perf_counter()
         with self._interrupts():
@@ -137,8 +139,11 @@ class Coordinator:
         feed.open(until)
         self._leg_began = time.perf_counter()
 
-        def work(rank: int) -> None:
-            workers[rank].run_in_steps() if self._fold == "mean" else workers[rank].run_fused()
+        def work(thread: int) -> None:
+            if self._fold == "mean":
+                run_in_steps(workers[thread :: self.engine.num_threads], part=thread)
+            else:
+                workers[thread].run_fused()
 
         def give_up() -> None:
             feed.pause()

@@ -31,7 +31,9 @@ class Scorer(NamedTuple):
         return out
 
 
-def scores_by_block(scorer: Scorer, dataset: Dataset, split: Split, threads: int) -> Iterator[tuple[Batch, NDArray[np.float32]]]:
+def scores_by_block(
+    scorer: Scorer, dataset: Dataset, split: Split, threads: int
+) -> Iterator[tuple[Batch, NDArray[np.float32]]]:
     """Each block of a split with its rows' scores, in order, computed by several threads."""
 
     def one(index: int) -> tuple[Batch, NDArray[np.float32]]:

@@ -72,7 +72,8 @@ class Model:
 def probabilities(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     """σ of scores, without overflow."""
     shrunk = np.exp(-np.abs(scores))
-    return np.where(scores >= 0, np.float32(1), shrunk).astype(np.float32) / (np.float32(1) + shrunk)
+    result: NDArray[np.float32] = np.where(scores >= 0, np.float32(1), shrunk) / (np.float32(1) + shrunk)
+    return result
 
 
 def save_model(folder: Path, parameters: NDArray[np.float32], source: dict[str, Any]) -> str:
@@ -126,7 +127,7 @@ def _batch_of_csr(rows: Any) -> Batch:
 
 def _read_only(rows: Batch) -> Batch:
     """The same rows as compiled loops get them from blocks: views that cannot be written."""
-    views = [array.view() for array in rows]
+    views = Batch(rows.labels.view(), rows.offsets.view(), rows.keys.view(), rows.values.view())
     for view in views:
         view.flags.writeable = False
-    return Batch(*views)
+    return views

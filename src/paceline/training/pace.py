@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Literal, NamedTuple
 
@@ -11,7 +12,10 @@ from numpy.typing import NDArray
 from paceline.kernels.gate import GONE, LINE, passes
 
 UNBOUNDED = 1 << 60
-NAP_SECONDS = 20e-6
+# A look at the clocks takes some nanoseconds. Workers with a core each look long; others soon give their core away.
+SPINS_WITH_A_CORE = 20_000
+SPINS_WITHOUT = 200
+NAP_SECONDS = 50e-6
 
 
 class Pace(NamedTuple):
@@ -38,8 +42,9 @@ class BrokenGateError(Exception):
 class Gate:
     """The clocks of all workers, in memory that compiled loops read and write, and waiting on them."""
 
-    def __init__(self, num_workers: int, staleness: int) -> None:
+    def __init__(self, num_workers: int, staleness: int, num_threads: int) -> None:
         self.staleness = staleness
+        self.spins = SPINS_WITH_A_CORE if num_threads <= (os.cpu_count() or 1) else SPINS_WITHOUT
         self.clocks: NDArray[np.int64] = np.full((num_workers, LINE), GONE)
         self.leads: NDArray[np.int64] = np.zeros((num_workers, LINE), np.int64)
         self._broken = False
@@ -64,7 +69,7 @@ class Gate:
 
     def wait(self, clocks: NDArray[np.int64], clock: int, staleness: int) -> None:
         """Block until `clock - slowest(clocks) <= staleness`."""
-        while not passes(clocks, clock, staleness):
+        while not passes(clocks, clock, staleness, self.spins):
             self.nap()
 
     def nap(self) -> None:

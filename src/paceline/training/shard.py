@@ -7,7 +7,7 @@ the hottest ones, which the fused loop for single rows uses at pace async.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -17,26 +17,27 @@ from paceline.config import OptimizerConfig
 from paceline.errors import ConfigError
 from paceline.kernels.fold import add_in
 from paceline.kernels.gate import LINE
-from paceline.kernels.logistic import all_weights, apply_gradient, gather, merge_private
+from paceline.kernels.logistic import all_weights, apply_gradient, merge_private
 from paceline.optimizers import Rules, rules_at, width
 from paceline.training.pace import Gate
 
 KEYS_A_LINE = 16
+DIRECT_KEYS = 65_536
 
 
-class Push:
-    """What one worker has pushed for the clock that is being folded."""
+class Push(NamedTuple):
+    """One worker's gradient for a clock: the sums over its rows, by distinct key, and how many rows they are."""
 
-    def __init__(self, keys: NDArray[Any], sums: NDArray[np.float32], num_rows: int) -> None:
-        self.keys = keys
-        self.sums = sums
-        self.num_rows = num_rows
+    keys: NDArray[Any]
+    sums: NDArray[np.float32]
+    num_rows: int
 
 
 class Shard:
     """The table of one model: keys 0 to `features` (the last is the bias), `width` numbers each."""
 
-    def __init__(self, settings: OptimizerConfig, features: int, key_dtype: np.dtype[Any], gate: Gate, num_private: int) -> None:
+    def __init__(self, settings: OptimizerConfig, features: int, key_dtype: np.dtype[Any], gate: Gate,
+                 *, num_private: int, num_parts: int) -> None:  # fmt: skip
         self.settings = settings
         self.bias = features
         self.num_keys = features + 1
@@ -50,9 +51,10 @@ class Shard:
         _check_memory(4 * size, features)
         self.table: NDArray[np.float32] = np.zeros(size, np.float32)
         self._bases = np.zeros((num_workers, max(1, self._private_stride) * self.width), np.float32)
-        self._pushes: list[Push | None] = [None] * num_workers
-        self._pushed = np.zeros((num_workers, LINE), np.int64)
-        self._parts = [FoldPart(key_dtype) for _ in range(num_workers)]
+        nothing = Push(np.zeros(0, key_dtype), np.zeros(0, np.float32), 0)
+        self._pushes = [nothing] * num_workers
+        self._parts = [FoldPart(key_dtype) for _ in range(num_parts)]
+        self._handed_in = np.zeros((num_parts, LINE), np.int64)
 
     @property
     def states(self) -> NDArray[np.float32]:
@@ -65,37 +67,36 @@ class Shard:
         all_weights(rules_at(self.settings, rows).keys, self.table, out)
         return out
 
-    def pull(self, rules: Rules, keys: NDArray[Any], out: NDArray[np.float32]) -> None:
-        """The weights of `keys` into `out`."""
-        gather(rules.keys, self.table, keys, out)
-
-    def push(self, rank: int, clock: int, rules: Rules, push: Push) -> None:
-        """Hand in a worker's gradient for a clock; returns when all workers' mean has been applied.
-
-        The workers share the fold, each taking the keys of its part; each key is added up in the order of ranks.
-        The arrays of `push` must stay as they are until then.
-        """
+    def push(self, rank: int, push: Push) -> None:
+        """Hand in a worker's gradient for the coming update. Its arrays must stay as they are until that is done."""
         self._pushes[rank] = push
-        self._pushed[rank, 0] = clock + 1
-        self._gate.wait(self._pushed, clock + 1, 0)
-        self._fold(rank, rules)
-        self._gate.clocks[rank, 0] = clock + 1
-        self._gate.wait(self._gate.clocks, clock + 1, self._gate.staleness)
 
-    def _fold(self, rank: int, rules: Rules) -> None:
-        pushes = [push for push in self._pushes if push is not None and push.num_rows]
-        part = self._parts[rank]
-        part.begin(sum(len(push.keys) for push in pushes))
+    def update(self, part: int, clock: int, rules: Rules) -> None:
+        """Apply the mean of what all workers pushed for a clock; blocks until they have, not until all is applied.
+
+        The threads that workers run on share this, each taking the keys of its part; whatever the parts, each key is
+        added up in the order of ranks.
+        """
+        self._handed_in[part, 0] = clock + 1
+        self._gate.wait(self._handed_in, clock + 1, 0)
+        pushes = [push for push in self._pushes if push.num_rows]
+        own = self._parts[part]
+        own.begin(sum(len(push.keys) for push in pushes))
         for push in pushes:
-            part.add(push, rank, len(self._parts))
+            own.add(push, part, len(self._parts))
         num_rows = sum(push.num_rows for push in pushes)
-        apply_gradient(
-            rules.keys, rules.bias, self.table, self.bias, part.distinct[: part.count], part.totals, num_rows
-        )
+        apply_gradient(rules.keys, rules.bias, self.table, self.bias, own.distinct[: own.count], own.totals, num_rows)
+
+    def warm_up(self, rules: Rules) -> None:
+        """Load or compile the loops of `update`; changes nothing."""
+        part = self._parts[0]
+        part.begin(0)
+        part.add(self._pushes[0], 0, 1)
+        apply_gradient(rules.keys, rules.bias, self.table, self.bias, part.distinct[:0], part.totals, 1)
 
     def enter(self, clock: int) -> None:
         """Ready the shard and its gate for workers at `clock`. Only while all are paused."""
-        self._pushed[:, 0] = clock
+        self._handed_in[:, 0] = clock
         self._gate.enter(clock)
 
     def private(self, rank: int) -> tuple[int, NDArray[np.float32]]:
@@ -135,6 +136,7 @@ class FoldPart:
             self._make_room(num_keys + num_keys // 4)
         if self._turn == 255:
             self._slots[:] = 0
+            self._direct[:] = 0
             self._turn = 0
         self._turn += 1
         self.count = 0
@@ -142,11 +144,14 @@ class FoldPart:
     def add(self, push: Push, part: int, parts: int) -> None:
         """Add the sums of a worker's keys that fall to this part."""
         self.count = add_in(
-            push.keys, push.sums, part, parts, self._slots, self._turn, self.distinct, self.totals, self.count
-        )
+            push.keys, push.sums, part, parts, self._slots, self._direct, self._turn, self._own, self.distinct,
+            self.totals, self.count,
+        )  # fmt: skip
 
     def _make_room(self, num_keys: int) -> None:
         self._slots = np.zeros((1 << (2 * num_keys).bit_length(), 2), self._key_dtype)
+        self._direct = np.zeros(DIRECT_KEYS, np.uint32)
+        self._own = np.zeros(num_keys + 1, np.int64)
         self.distinct = np.zeros(num_keys, self._key_dtype)
         self.totals = np.zeros(num_keys, np.float32)
         self._turn = 0
@@ -156,6 +161,6 @@ def _check_memory(needed_bytes: int, features: int) -> None:
     available = psutil.virtual_memory().available
     if needed_bytes > available:
         raise ConfigError(
-            f"a model of {features:,} features needs {needed_bytes / 1e9:.1f} GB of memory; {available / 1e9:.1f} GB are free",
+            f"a model of {features:,} features needs {needed_bytes / 1e9:.1f} GB of memory, {available / 1e9:.1f} are free",
             "prepare the data with fewer features (--hash-bits), or choose --optimizer sgd, which needs the least",
         )

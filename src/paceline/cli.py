@@ -1,0 +1,291 @@
+"""argv → configuration → a call. This file prints; it never computes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paceline.config import ENGINES, MODELS, OPTIMIZERS
+from paceline.errors import PacelineError
+
+PREPARE_FORMATS = ("auto", "criteo", "libsvm", "tfrecord", "parquet", "arrow", "csv")
+
+
+class Paragraphs(click.Command):
+    """A command whose epilog keeps its lines: examples."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.epilog:
+            formatter.write_paragraph()
+            for line in self.epilog.splitlines():
+                formatter.write(f"  {line}\n" if line else "\n")
+
+
+class Commands(click.Group):
+    """The commands, in the order in which one uses them."""
+
+    command_class = Paragraphs
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            for command in self.commands.values():
+                examples = [line for line in (command.epilog or "").splitlines() if line.startswith("paceline")]
+                for line in examples[:1]:
+                    formatter.write(f"  {line}\n")
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="paceline", prog_name="paceline")
+def cli() -> None:
+    """Train models by stochastic gradient descent, at any pace, on this machine."""
+
+
+@cli.command(epilog="Example:\npaceline demo\npaceline demo --rows 100000 --folder /tmp/demo")
+@click.option("--rows", default=1_000_000, show_default=True, help="Training rows to make up.")
+@click.option("--folder", type=click.Path(path_type=Path), default=Path("demo"), show_default=True,
+              help="Where the data (kept for the next time) and the runs go.")  # fmt: skip
+def demo(rows: int, folder: Path) -> None:
+    """Make up click data, train it in sync and in async, and compare the two."""
+    from paceline.demo import run_demo
+
+    run_demo(rows, folder, on_terminal_train)
+
+
+@cli.group(cls=Commands)
+def generate() -> None:
+    """Make up data."""
+
+
+generate.epilog = "paceline generate clicks --rows 1000000 --features 33762578 --out data/clicks"
+
+
+@generate.command(epilog="Example:\npaceline generate clicks --rows 1000000 --features 33762578 --out data/clicks")
+@click.option("--rows", type=int, required=True, help="Training rows.")
+@click.option("--features", type=int, default=33_762_578, show_default=True, help="Distinct keys; Criteo's by default.")
+@click.option("--out", required=True, help="Folder to make.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--test-rows", type=int, help="Held-out rows.  [default: a tenth of --rows]")
+def clicks(rows: int, features: int, out: str, seed: int, test_rows: int | None) -> None:
+    """Click rows like Criteo's: 39 nonzeros, heavy-tailed keys, labels with something to learn."""
+    from paceline.data.synthetic import generate_clicks
+    from paceline.reports.terminal import meter
+
+    held_out = max(1, rows // 10) if test_rows is None else test_rows
+    began = time.perf_counter()
+    with meter("generate") as bar:
+        dataset = generate_clicks(
+            out, rows=rows, features=features, test_rows=held_out, seed=seed,
+            progress=lambda done: bar.show(done / (rows + held_out), f"{done:,} rows"),
+        )  # fmt: skip
+    print_dataset(dataset, time.perf_counter() - began)
+
+
+@cli.command(
+    epilog="""Examples:
+paceline prepare train.tsv.gz --format criteo --test-fraction 0.1 --out data/criteo
+paceline prepare a9a --test a9a.t --features 123 --out data/a9a
+paceline prepare 'part-*.tfrecord' --test last.tfrecord --out data/records
+paceline prepare clicks.parquet --label clicked --hash-bits 20 --out data/mine"""
+)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option("--out", required=True, help="Folder to make.")
+@click.option("--format", "format_", type=click.Choice(PREPARE_FORMATS), default="auto", show_default=True)
+@click.option("--features", type=int, help="Number of keys; the largest one seen decides if left out.")
+@click.option("--hash-bits", type=int, default=22, show_default=True, help="Strings are hashed into 2^B keys.")
+@click.option("--index-base", type=click.Choice(["auto", "0", "1"]), default="auto", show_default=True,
+              help="The first key of LIBSVM and TFRecord files.")  # fmt: skip
+@click.option("--test", multiple=True, metavar="SOURCE", help="Held-out rows; may be given several times.")
+@click.option("--test-fraction", type=float, default=0.0, help="Hold out this share of the rows instead.")
+@click.option("--skip-bad-rows", type=int, default=0, show_default=True, help="Rows that may fail to parse.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the rows that are held out.")
+@click.option("--integers", type=click.Choice(["log", "bucket"]), default="log", show_default=True,
+              help="Criteo's integers: one log-scaled value each, or a hashed bucket.")  # fmt: skip
+@click.option("--label", default="label", show_default=True, help="The label column of Parquet, Arrow and CSV.")
+def prepare(format_: Any, sources: tuple[str, ...], test: tuple[str, ...], **options: Any) -> None:
+    """Turn raw files into a dataset: files, folders, globs or URLs, plain or compressed."""
+    from paceline.data.prepare import PrepareConfig, Progress
+    from paceline.data.prepare import prepare as prepare_data
+    from paceline.reports.terminal import meter
+
+    config = PrepareConfig(sources=list(sources), test=list(test), format=format_, **options)
+    began = time.perf_counter()
+    with meter("prepare") as bar:
+
+        def show(at: Progress) -> None:
+            speed = at.bytes_read / 1e6 / max(1e-9, time.perf_counter() - began)
+            share = at.bytes_read / at.bytes_total if at.bytes_total else 0.0
+            bar.show(min(share, 1.0), f"{at.rows:,} rows, {speed:.0f} MB/s")
+
+        prepared = prepare_data(config, show)
+    if prepared.bad_rows:
+        click.echo(f"skipped {prepared.bad_rows:,} bad rows", err=True)
+    print_dataset(prepared.dataset, prepared.seconds)
+
+
+@cli.command(
+    epilog="""Examples:
+paceline train --data data/clicks --pace async --workers 4
+paceline train recipes/a9a.toml --data data/a9a
+paceline train --data data/clicks --pace 4 --optimizer ftrl --l1 0.5 --test-every 100000"""
+)
+@click.argument("recipe", required=False, type=click.Path(path_type=Path), metavar="[RECIPE.toml]")
+@click.option("--data", help="Dataset folder, from `prepare` or `generate`.")
+@click.option("--model", help=f"{', '.join(MODELS)}.")
+@click.option("--pace", help="sync, async, or how many clocks a worker may run ahead.  [default: sync]")
+@click.option("--workers", type=int, help="Threads that train.  [default: 1]")
+@click.option("--shards", type=int, help="Parts of the model; the engine local has one.")
+@click.option("--batch-size", type=int, help="Rows a worker and clock.  [default: 100]")
+@click.option("--optimizer", help=f"{', '.join(OPTIMIZERS)}.  [default: adagrad]")
+@click.option("--learning-rate", type=float, help="Multiplies the mean gradient of an update.  [default: 0.05]")
+@click.option("--l1", type=float, help="L1 on the keys of an update, never on the bias.")
+@click.option("--l2", type=float, help="L2 on the keys of an update, never on the bias.")
+@click.option("--epochs", type=int, help="Passes over the training rows.  [default: 1]")
+@click.option("--steps", type=int, help="Stop after so many clocks of the furthest worker.")
+@click.option("--seconds", type=float, help="Stop after so much training time.")
+@click.option("--test-every", type=int, metavar="ROWS", help="Evaluate every so many rows, and at the end.")
+@click.option("--checkpoint-every", type=float, metavar="SECONDS", help="0 for none.  [default: 60]")
+@click.option("--engine", help=f"{', '.join(ENGINES)}.")
+@click.option("--seed", type=int, help="Of the order of the rows.  [default: 0]")
+@click.option("--run", help="Folder to make.  [default: a new one under runs/]")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of a recipe.")
+def train(recipe: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
+    """Train a model. Flags override the recipe, --set overrides both."""
+    from paceline.config import read_config
+
+    config = read_config(recipe, {name: value for name, value in flags.items() if value is not None}, settings)
+    print_run(on_terminal_train(config))
+
+
+@cli.command(epilog="Example:\npaceline resume runs/20260101-120000-logistic-sync")
+@click.argument("run")
+def resume(run: str) -> None:
+    """Go on with a run that was stopped, from its newest checkpoint."""
+    from paceline.run import resume as resume_run
+
+    print_run(watched("train", lambda watch: resume_run(run, watch, command_began())))
+
+
+@cli.command(epilog="Example:\npaceline evaluate runs/my-run --data data/clicks")
+@click.argument("run")
+@click.option("--data", required=True, help="Dataset folder.")
+@click.option("--split", type=click.Choice(["train", "test"]), help="Which rows.  [default: test, if there are any]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+def evaluate(run: str, data: str, split: Any, as_json: bool) -> None:
+    """Loss, error and AUC of a trained model on a dataset."""
+    import json
+
+    from paceline.predict import evaluate_model
+    from paceline.reports.terminal import print_table
+
+    rows, quality = evaluate_model(run, data, split)
+    if as_json:
+        click.echo(json.dumps({"rows": rows, **quality}))
+    else:
+        print_table(("rows", *quality), [(f"{rows:,}", *("–" if v is None else f"{v:.5f}" for v in quality.values()))])
+
+
+@cli.command(epilog="Example:\npaceline predict runs/my-run --data data/clicks --out scores.parquet")
+@click.argument("run")
+@click.option("--data", required=True, help="Dataset folder.")
+@click.option("--out", required=True, help="File to write: .parquet or .csv.")
+@click.option("--split", type=click.Choice(["train", "test"]), help="Which rows.  [default: test, if there are any]")
+def predict(run: str, data: str, out: str, split: Any) -> None:
+    """Write the probability of every row of a dataset: columns row, label, probability."""
+    from paceline.predict import write_predictions
+
+    rows = write_predictions(run, data, out, split)
+    click.echo(f"{rows:,} rows written to {out}")
+
+
+# -- what the commands print
+
+
+def command_began() -> float:
+    """When this process started, so that start-up time counts the interpreter and the imports too."""
+    import psutil
+
+    return float(psutil.Process().create_time())
+
+
+def on_terminal_train(config: Any) -> Any:
+    """Train with a progress bar; the time of the command's start counts."""
+    from paceline.run import train as train_run
+
+    return watched(f"train {config.pace}", lambda watch: train_run(config, watch, command_began()))
+
+
+def watched(title: str, work: Callable[[Any], Any]) -> Any:
+    """Call `work` with a watch that draws a run's status."""
+    from paceline.reports.terminal import meter
+
+    with meter(title) as bar:
+
+        def watch(at: Any) -> None:
+            speed = at.rows / at.seconds if at.seconds else 0.0
+            test = f", test loss {at.quality.loss:.4f}, AUC {at.quality.auc:.4f}" if at.quality else ""
+            bar.show(at.share, f"{at.rows:,} rows, {speed:,.0f} rows/s, loss {at.train_loss:.4f}{test}")
+
+        return work(watch)
+
+
+def print_run(run: Any) -> None:
+    from paceline.reports.terminal import RESULT_COLUMNS, print_table, result_row
+
+    print_table(RESULT_COLUMNS[1:], [result_row("", run.result)[1:]])
+    click.echo(f"run: {run.path}")
+
+
+def print_dataset(dataset: Any, seconds: float) -> None:
+    train_rows, test_rows = dataset.split("train").rows, dataset.split("test").rows
+    click.echo(
+        f"{dataset.path}: {train_rows:,} training and {test_rows:,} test rows, {dataset.features:,} features, "
+        f"in {seconds:.1f} s ({(train_rows + test_rows) / seconds:,.0f} rows/s)"
+    )
+
+
+def main() -> None:
+    """The command `paceline`: prints errors as one line and a hint, and exits with their code."""
+    try:
+        cli.main(prog_name="paceline", standalone_mode=False)
+    except click.exceptions.Abort:
+        fail("interrupted", "", 130)
+    except click.ClickException as error:
+        message, _, hint = error.format_message().partition("\n")
+        fail(*split_suggestion(message, hint, error), code=2)
+    except PacelineError as error:
+        fail(error.message, error.hint, error.exit_code)
+    except KeyboardInterrupt:
+        fail("interrupted", "", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def split_suggestion(message: str, hint: str, error: click.ClickException) -> tuple[str, str]:
+    """click's suggestion as our hint; without one, where to look."""
+    for start in (" Did you mean", " (Did you mean", " (Possible options"):
+        at = message.find(start)
+        if at >= 0:
+            return message[:at], message[at:].strip(" ()")
+    context = getattr(error, "ctx", None)
+    return message, hint or f"`{context.command_path if context else 'paceline'} --help` shows how"
+
+
+def fail(message: str, hint: str, code: int) -> None:
+    """Say what is wrong and leave."""
+    click.echo(f"error: {message}", err=True)
+    if hint:
+        click.echo(f"hint: {hint}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

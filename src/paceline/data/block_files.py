@@ -1,0 +1,179 @@
+"""How does one block lie on disk, and how is it written while the next one fills?"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from paceline.data.batch import Batch
+from paceline.errors import DataError
+from paceline.files import translated_disk_errors
+
+BLOCK_ROWS = 65_536
+BLOCK_BYTES = 64 << 20
+IPC_BYTES = 1 << 16  # more than the schema, the padding and the footer of a block take
+
+
+class BlockInfo(msgspec.Struct, frozen=True):
+    """One block as the manifest knows it; `longest` is the most nonzeros of a row."""
+
+    file: str
+    rows: int
+    nonzeros: int
+    longest: int
+    checksum: str
+
+
+class SplitInfo(msgspec.Struct, frozen=True):
+    """The blocks of the training or of the test rows."""
+
+    rows: int = 0
+    positives: int = 0
+    nonzeros: int = 0
+    blocks: tuple[BlockInfo, ...] = ()
+
+
+def read_block(folder: Path, info: BlockInfo) -> Batch:
+    """Map one block file and check it against the manifest."""
+    path = folder / info.file
+    again = "prepare the data again"
+    try:
+        source = pa.memory_map(str(path))
+    except (FileNotFoundError, OSError) as error:
+        raise DataError(f"block `{path}` cannot be opened: {error}", again) from None
+    content = source.read_buffer()
+    if xxhash.xxh3_64_hexdigest(content) != info.checksum:
+        raise DataError(f"block `{path}` has a wrong checksum: its bytes are not those that were written", again)
+    table = pa.ipc.open_file(content).get_batch(0)
+    features = table.column("features")
+    return Batch(
+        table.column("label").to_numpy(),
+        features.offsets.to_numpy(),
+        features.values.field(0).to_numpy(),
+        features.values.field(1).to_numpy(),
+    )
+
+
+def write_block(path: Path, rows: Batch, scratch: NDArray[np.uint8]) -> BlockInfo:
+    """Write one block file, put together in `scratch`. A crash before its bytes are on disk shows as a checksum."""
+    features = pa.LargeListArray.from_arrays(
+        rows.offsets, pa.StructArray.from_arrays([pa.array(rows.keys), pa.array(rows.values)], ["key", "value"])
+    )
+    table = pa.record_batch([pa.array(rows.labels), features], ["label", "features"])
+    sink = pa.FixedSizeBufferWriter(pa.py_buffer(scratch))
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_batch(table)
+    content = scratch[: sink.tell()].data
+    with translated_disk_errors(path), path.open("wb") as file:
+        file.write(content)
+    longest = int(np.diff(rows.offsets).max())
+    return BlockInfo(path.name, rows.num_rows, rows.num_nonzeros, longest, xxhash.xxh3_64_hexdigest(content))
+
+
+class OpenBlock:
+    """The rows of a block that is not full yet, in arrays that are used again for the next one."""
+
+    def __init__(self) -> None:
+        self._rows = Batch.from_lists([], [], [])
+        self._num_rows = 0
+        self._num_nonzeros = 0
+
+    @property
+    def rows(self) -> Batch:
+        """The rows so far, sharing memory."""
+        rows, nonzeros = self._num_rows, self._num_nonzeros
+        labels, offsets, keys, values = self._rows
+        return Batch(labels[:rows], offsets[: rows + 1], keys[:nonzeros], values[:nonzeros])
+
+    def take(self, batch: Batch) -> int:
+        """Copy as many of the rows as the block has room for; how many that were."""
+        most_nonzeros = BLOCK_BYTES // (batch.keys.itemsize + batch.values.itemsize)
+        count = min(batch.num_rows, BLOCK_ROWS - self._num_rows)
+        if self._num_nonzeros + batch.offsets[count] > most_nonzeros:
+            count = int(np.searchsorted(batch.offsets, most_nonzeros - self._num_nonzeros, side="right")) - 1
+            count = max(count, 0 if self._num_rows else 1)
+        nonzeros = int(batch.offsets[count])
+        start, stop = self._num_rows, self._num_rows + count
+        first, last = self._num_nonzeros, self._num_nonzeros + nonzeros
+        self._make_room(last, batch.keys.dtype)
+        self._rows.labels[start:stop] = batch.labels[:count]
+        np.add(batch.offsets[1 : count + 1], first, out=self._rows.offsets[start + 1 : stop + 1])
+        self._rows.keys[first:last] = batch.keys[:nonzeros]
+        self._rows.values[first:last] = batch.values[:nonzeros]
+        self._num_rows, self._num_nonzeros = stop, last
+        return count
+
+    def clear(self) -> None:
+        self._num_rows = self._num_nonzeros = 0
+
+    def _make_room(self, num_nonzeros: int, key_dtype: np.dtype[Any]) -> None:
+        labels, offsets, keys, values = self._rows
+        if num_nonzeros <= len(keys) and key_dtype == keys.dtype and len(labels):
+            return
+        capacity = max(num_nonzeros, 2 * len(keys))
+        new_keys, new_values = np.empty(capacity, key_dtype), np.empty(capacity, np.float32)
+        new_keys[: self._num_nonzeros] = keys[: self._num_nonzeros]
+        new_values[: self._num_nonzeros] = values[: self._num_nonzeros]
+        if not len(labels):
+            labels, offsets = np.empty(BLOCK_ROWS, np.uint8), np.zeros(BLOCK_ROWS + 1, np.int64)
+        self._rows = Batch(labels, offsets, new_keys, new_values)
+
+
+class BlockWriter:
+    """Writes the rows of one split as blocks, in a thread of its own: one block fills while another is written."""
+
+    def __init__(self, folder: Path, split: str) -> None:
+        self._folder = folder
+        self._split = split
+        self._filling, self._spare = OpenBlock(), OpenBlock()
+        self._scratch = np.empty(0, np.uint8)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="write")
+        self._writing: list[Future[BlockInfo]] = []
+        self._blocks: list[BlockInfo] = []
+        self._positives = 0
+
+    def append(self, batch: Batch) -> None:
+        """Copy rows into the open block, which is written when it is full. Errors of the disk come a block late."""
+        self._positives += int(np.count_nonzero(batch.labels))
+        while batch.num_rows:
+            taken = self._filling.take(batch)
+            if taken < batch.num_rows:
+                self._write()
+            batch = batch.slice(taken, batch.num_rows)
+
+    def finish(self) -> SplitInfo:
+        """Write the last block and wait for it."""
+        if self._filling.rows.num_rows:
+            self._write()
+        self._wait()
+        return SplitInfo(
+            rows=sum(block.rows for block in self._blocks),
+            positives=self._positives,
+            nonzeros=sum(block.nonzeros for block in self._blocks),
+            blocks=tuple(self._blocks),
+        )
+
+    def close(self) -> None:
+        """End the thread, once it is through with the block at hand."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _wait(self) -> None:
+        while self._writing:
+            self._blocks.append(self._writing.pop().result())
+
+    def _write(self) -> None:
+        self._wait()
+        self._filling, self._spare = self._spare, self._filling
+        self._filling.clear()
+        rows = self._spare.rows
+        if len(self._scratch) < rows.num_bytes + IPC_BYTES:
+            self._scratch = np.empty(rows.num_bytes + IPC_BYTES, np.uint8)
+        path = self._folder / f"{self._split}-{len(self._blocks):05d}.arrow"
+        self._writing.append(self._thread.submit(write_block, path, rows, self._scratch))

@@ -1,0 +1,64 @@
+"""How are eight bytes read at once?
+
+A word is eight bytes of an array as one little-endian uint64, from any position. Whoever reads one makes sure that
+the array goes on for eight bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from paceline.kernels.jit import inlined
+
+WORD_BYTES = 8
+ZEROS = np.uint64(0x3030303030303030)  # eight digits 0
+ABOVE_NINE = np.uint64(0x7676767676767676)  # carries into a byte's highest bit from ten on
+HIGH_BITS = np.uint64(0x8080808080808080)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_word(_context: Any, array: Any, index: Any) -> Any:
+    """The word at `array[index]` of an array of uint8."""
+    signature = types.uint64(array, index)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        view = context.make_array(signature.args[0])(context, builder, args[0])
+        position = context.cast(builder, args[1], signature.args[1], types.intp)
+        word = ir.IntType(64)
+        pointer = builder.bitcast(builder.gep(view.data, [position]), word.as_pointer())
+        return builder.load(pointer, align=1)
+
+    return signature, codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def trailing_zeros(_context: Any, word: Any) -> Any:
+    """How many of a word's lowest bits are 0; 64 if all are."""
+    signature = types.int64(types.uint64)
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return signature, codegen
+
+
+@inlined
+def count_digits(word: Any) -> Any:
+    """How many of a word's bytes, from the first on, are decimal digits."""
+    digits = np.uint64(word) ^ ZEROS
+    # A byte of ten or more sets its high bit. Its carry reaches only bytes behind the one that is looked for.
+    return trailing_zeros(((digits + ABOVE_NINE) | digits) & HIGH_BITS) >> 3
+
+
+@inlined
+def read_digits(word: Any, count: int) -> Any:
+    """The number that a word's first `count` bytes, 1 to 8 digits, spell."""
+    digits = (np.uint64(word) ^ ZEROS) << np.uint64(64 - 8 * count)
+    pairs = (digits * np.uint64(10) + (digits >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
+    fours = (pairs * np.uint64(100) + (pairs >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
+    return (fours * np.uint64(10000) + (fours >> np.uint64(32))) & np.uint64(0xFFFFFFFF)

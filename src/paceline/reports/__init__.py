@@ -1,0 +1,1 @@
+"""What a run looked like: live progress and tables in the terminal."""

@@ -1,0 +1,104 @@
+"""What does a person see while something runs, and when it is done?
+
+On a terminal a live bar; elsewhere plain lines, one every few seconds. Everything goes to standard error but results,
+which go to standard output.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+PLAIN_LINE_SECONDS = 5.0
+LIVE_SECONDS = 0.1
+
+
+class Meter(Protocol):
+    """Something that shows how far work is."""
+
+    def show(self, share: float, text: str) -> None:
+        """`share` of the work is done, 0 to 1; `text` says what there is to say."""
+
+
+class LiveMeter:
+    """A bar that redraws itself on a terminal."""
+
+    def __init__(self, progress: Progress, title: str) -> None:
+        self._progress = progress
+        self._task = progress.add_task(title, total=1.0, text="")
+        self._last = 0.0
+
+    def show(self, share: float, text: str) -> None:
+        now = time.monotonic()
+        if share >= 1 or now - self._last >= LIVE_SECONDS:
+            self._last = now
+            self._progress.update(self._task, completed=share, text=text)
+
+
+class PlainMeter:
+    """Lines for logs: one every few seconds."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._began = self._last = time.monotonic()
+
+    def show(self, share: float, text: str) -> None:
+        now = time.monotonic()
+        if now - self._last < PLAIN_LINE_SECONDS:
+            return
+        self._last = now
+        left = (now - self._began) * (1 - share) / share if share > 0 else float("nan")
+        remaining = f", {left:.0f} s left" if left == left else ""
+        print(f"{self._title}: {100 * share:.0f} %, {text}{remaining}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def meter(title: str) -> Iterator[Meter]:
+    """A live bar on a terminal, plain lines elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield PlainMeter(title)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+               TextColumn("{task.fields[text]}"), TimeRemainingColumn(compact=True))  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield LiveMeter(progress, title)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on standard output; the first column is left-aligned, numbers are right-aligned."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="left" if place == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
+
+
+RESULT_COLUMNS = ("run", "pace", "workers", "batch", "rows/s", "seconds", "test loss", "error", "AUC")
+
+
+def result_row(name: str, result: dict[str, Any]) -> list[str]:
+    """One run's line of a table with `RESULT_COLUMNS`."""
+    test = result["test"]
+    return [
+        name,
+        str(result["pace"]),
+        str(result["workers"]),
+        f"{result['batch_size']:,}",
+        f"{result['rows_per_second']:,.0f}",
+        f"{result['train_seconds']:.2f}",
+        *(number(test.get(key), digits) for key, digits in (("loss", 5), ("error", 4), ("auc", 4))),
+    ]
+
+
+def number(value: float | None, digits: int) -> str:
+    """A number for a table; a dash where there is none."""
+    return "–" if value is None else f"{value:.{digits}f}"
