@@ -71,7 +71,8 @@ def read_config(recipe: Path | None, flags: Mapping[str, Any], settings: Iterabl
     'sgd'
     """
     tree = _read_recipe(recipe) if recipe is not None else {}
-    for name, value in flags.items():
+    for name, given in flags.items():
+        value = str(given) if isinstance(given, Path) else given
         if name in SECTION_OF_FLAG:
             section, key = SECTION_OF_FLAG[name]
             tree.setdefault(section, {})[key] = value

@@ -134,7 +134,7 @@ class BlockWriter:
         self._split = split
         self._filling, self._spare = OpenBlock(), OpenBlock()
         self._scratch = np.empty(0, np.uint8)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="write")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="paceline-write")
         self._writing: list[Future[BlockInfo]] = []
         self._blocks: list[BlockInfo] = []
         self._positives = 0

@@ -75,7 +75,7 @@ def _by_bytes(head: NDArray[np.uint8], label: str) -> FormatName | None:
         return "parquet"
     if start.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
         return "arrow"
-    if len(head) >= HEADER_BYTES and walk_records(head)[2] != LENGTH_CHECKSUM:
+    if len(head) >= HEADER_BYTES and walk_records(head[:HEADER_BYTES])[2] != LENGTH_CHECKSUM:
         return "tfrecord"
     return _by_first_line(head, label)
 

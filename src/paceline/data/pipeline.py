@@ -29,7 +29,7 @@ def parse_in_order(chunks: Iterator[T], parse: Callable[[T], U]) -> Iterator[tup
     futures: SimpleQueue[Future[tuple[T, U]] | None] = SimpleQueue()
     room = threading.Semaphore(num_threads + AHEAD)
     closed = threading.Event()
-    parsers = ThreadPoolExecutor(num_threads, thread_name_prefix="parse")
+    parsers = ThreadPoolExecutor(num_threads, thread_name_prefix="paceline-parse")
 
     def parse_one(chunk: T) -> tuple[T, U]:
         return chunk, parse(chunk)
@@ -47,7 +47,7 @@ def parse_in_order(chunks: Iterator[T], parse: Callable[[T], U]) -> Iterator[tup
             futures.put(failed)
         futures.put(None)
 
-    reader = threading.Thread(target=read, name="read", daemon=True)
+    reader = threading.Thread(target=read, name="paceline-read", daemon=True)
     reader.start()
     try:
         while (future := futures.get()) is not None:

@@ -124,22 +124,25 @@ class RowFeed(Protocol):
 class ClockRows:
     """Pace sync: rank r of W takes the r-th slice of each clock's W · batch rows.
 
-    The last clock of an epoch is short and split evenly; a rank may get an empty piece then.
+    The last clock of an epoch is short and split evenly; a rank may get an empty piece then. Which rows a clock has
+    follows from its number, so `clock` is all there is to remember.
     """
 
     def __init__(self, num_rows: int, workers: int, batch_size: int, *, position: int, last: int, last_clock: int,
                  clock: int) -> None:  # fmt: skip
         self._num_rows = num_rows
         self._workers = workers
-        self._batch_size = batch_size
+        self._rows_a_clock = workers * batch_size
         self._last = last
         self._last_clock = last_clock
         self._lock = threading.Lock()
-        self.position = position
         self.clock = clock
-        self._starts = {clock: position}
         self._next_clock = [clock] * workers
         self._until = position
+
+    @property
+    def position(self) -> int:
+        return self._start(self.clock)
 
     def open(self, until: int) -> None:
         with self._lock:
@@ -155,18 +158,16 @@ class ClockRows:
             if clock == self.clock:
                 if self.position >= self._until or clock >= self._last_clock:
                     return None
-                self.position = self._end_of_clock(self.position)
                 self.clock += 1
-                self._starts[self.clock] = self.position
-                self._starts.pop(self.clock - 3, None)
-            start, stop = self._starts[clock], self._starts[clock + 1]
             self._next_clock[rank] = clock + 1
-        rows = stop - start
+        start = self._start(clock)
+        rows = self._start(clock + 1) - start
         return Piece(start + rank * rows // self._workers, start + (rank + 1) * rows // self._workers, trained=start)
 
-    def _end_of_clock(self, position: int) -> int:
-        end_of_epoch = (position // self._num_rows + 1) * self._num_rows
-        return min(position + self._workers * self._batch_size, end_of_epoch)
+    def _start(self, clock: int) -> int:
+        clocks_an_epoch = -(-self._num_rows // self._rows_a_clock)
+        epoch, clock = divmod(clock, clocks_an_epoch)
+        return epoch * self._num_rows + clock * self._rows_a_clock
 
 
 class QueueRows:

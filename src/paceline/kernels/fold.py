@@ -15,7 +15,8 @@ from paceline.kernels.keys import GOLDEN, Keys
 
 @compiled
 def add_in(keys: Keys, sums: NDArray[np.float32], part: int, parts: int, slots: Keys, direct: NDArray[np.uint32],
-           turn: int, own: NDArray[np.int64], distinct: Keys, totals: NDArray[np.float32], count: int) -> int:  # fmt: skip
+           turn: int, own: NDArray[np.int64], distinct: Keys, totals: NDArray[np.float32],
+           count: int) -> int:  # fmt: skip
     """Add one worker's `sums` of this part's `keys` to `totals`; returns how many distinct keys there are now.
 
     `slots` and `direct` are scratch as in `number_keys`, marked by `turn` (1 to 255), one for all workers of a clock;

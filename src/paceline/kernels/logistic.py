@@ -272,7 +272,7 @@ def train_batches(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: O
 @reassociated
 def score(rule: Any, table: Table, bias: int, num_keys: int, offsets: Offsets, keys: Keys, values: Floats,
           out: Floats) -> None:  # fmt: skip
-    """The scores w·x + b of rows into `out` [rows]; keys from `num_keys` on are unknown to the model and count nothing."""
+    """The scores w·x + b of rows into `out` [rows]; keys from `num_keys` on are unknown and count nothing."""
     step = width(rule)
     known = np.uint64(num_keys)
     for row in range(out.size):

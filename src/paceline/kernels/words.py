@@ -21,7 +21,7 @@ ABOVE_NINE = np.uint64(0x7676767676767676)  # carries into a byte's highest bit 
 HIGH_BITS = np.uint64(0x8080808080808080)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def load_word(_context: Any, array: Any, index: Any) -> Any:
     """The word at `array[index]` of an array of uint8."""
     signature = types.uint64(array, index)
@@ -36,7 +36,7 @@ def load_word(_context: Any, array: Any, index: Any) -> Any:
     return signature, codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def trailing_zeros(_context: Any, word: Any) -> Any:
     """How many of a word's lowest bits are 0; 64 if all are."""
     signature = types.int64(types.uint64)

@@ -25,9 +25,13 @@ KEPT = 2
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run stands: what has been trained on and for how long, and the losses since the last evaluation."""
+    """Where a run stands: what has been trained on and for how long, and the losses since the last evaluation.
+
+    `tested` is the position of that evaluation: one that was due when the run was stopped is made up for.
+    """
 
     position: int = 0
+    tested: int = 0
     clock: int = 0
     train_seconds: float = 0.0
     losses: float = 0.0

@@ -119,19 +119,20 @@ class Coordinator:
         self.began = time.time()
         self._last_saved = time.perf_counter()
         with self._interrupts():
-            while not self._finished(feed):
-                next_test = self._next_test()
-                self._run_leg(feed, workers, next_test)
+            while True:
+                if self.progress.position >= self._next_test() or self._finished(feed):
+                    self._evaluate(run)
+                if self._finished(feed):
+                    return
+                if self._checkpoint_due():
+                    self._save(run)
+                self._run_leg(feed, workers, self._next_test())
                 if self._interrupted:
                     self._save(run)
                     raise InterruptedRunError(
                         f"interrupted after {self.progress.position:,} rows; a checkpoint is saved",
                         f"`paceline resume {run.path}` goes on",
                     )
-                if self.progress.position >= next_test or self._finished(feed):
-                    self._evaluate(run)
-                if not self._finished(feed) and self._checkpoint_due():
-                    self._save(run)
 
     def _run_leg(self, feed: RowFeed, workers: list[Worker], until: int) -> None:
         """Let all workers train up to a boundary at or after `until`, or to one that `_look_around` asks for."""
@@ -154,6 +155,7 @@ class Coordinator:
         old = self.progress
         self.progress = Progress(
             position=feed.position,
+            tested=old.tested,
             clock=feed.clock,
             train_seconds=old.train_seconds + time.perf_counter() - self._leg_began,
             losses=old.losses + sum(worker.losses for worker in workers),
@@ -184,7 +186,7 @@ class Coordinator:
 
     def _next_test(self) -> int:
         every = self.config.test_every
-        return (self.progress.position // every + 1) * every if every else NO_LIMIT
+        return (self.progress.tested // every + 1) * every if every else NO_LIMIT
 
     def _checkpoint_due(self) -> bool:
         every = self.config.checkpoint_every
@@ -210,6 +212,7 @@ class Coordinator:
         self._tell(at.position, at.clock, at.train_seconds, line["train_loss"])
         self.progress = Progress(
             position=at.position,
+            tested=at.position,
             clock=at.clock,
             train_seconds=at.train_seconds,
             largest_lead=at.largest_lead,

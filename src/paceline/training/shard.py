@@ -161,6 +161,6 @@ def _check_memory(needed_bytes: int, features: int) -> None:
     available = psutil.virtual_memory().available
     if needed_bytes > available:
         raise ConfigError(
-            f"a model of {features:,} features needs {needed_bytes / 1e9:.1f} GB of memory, {available / 1e9:.1f} are free",
+            f"a model of {features:,} features needs {needed_bytes / 1e9:.1f} GB, {available / 1e9:.1f} GB are free",
             "prepare the data with fewer features (--hash-bits), or choose --optimizer sgd, which needs the least",
         )

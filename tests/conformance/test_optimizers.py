@@ -1,0 +1,87 @@
+"""Every optimizer passes this suite: it does what its formula says, in float64, and keeps the promises they share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.config import OPTIMIZERS, OptimizerConfig
+from paceline.kernels.logistic import all_weights, apply_gradient
+from paceline.optimizers import rules_at, width
+
+GRADIENTS = st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=30)
+
+
+def shrink(w: float, by: float) -> float:
+    return float(np.sign(w) * max(abs(w) - by, 0.0))
+
+
+def reference(settings: OptimizerConfig, gradients: list[float], l1: float, l2: float) -> float:
+    """The weight after these gradients, from the formulas in plain float64."""
+    w = z = n = s = 0.0
+    rate = settings.learning_rate
+    for g in gradients:
+        if settings.name == "sgd":
+            w = shrink(w - rate * (g + l2 * w), rate * l1)
+        elif settings.name == "adagrad":
+            g = g + l2 * w
+            s += g * g
+            step = rate / (np.sqrt(s) + settings.epsilon)
+            w = shrink(w - step * g, step * l1)
+        else:
+            sigma = (np.sqrt(n + g * g) - np.sqrt(n)) / rate
+            z, n = z + g - sigma * w, n + g * g
+            w = 0.0 if abs(z) <= l1 else -(z - np.sign(z) * l1) / ((settings.beta + np.sqrt(n)) / rate + l2)
+    return w
+
+
+def learn(settings: OptimizerConfig, gradients: list[float], key: int, bias: int) -> np.ndarray[Any, Any]:
+    """All four weights after applying gradients to one key."""
+    rules, table = rules_at(settings, 0), np.zeros(4 * width(settings), np.float32)
+    for g in gradients:
+        apply_gradient(rules.keys, rules.bias, table, bias, np.array([key], np.uint32), np.array([2 * g], np.float32), 2)
+    out = np.zeros(4, np.float32)
+    all_weights(rules.keys if key != bias else rules.bias, table, out)
+    return out
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("l1", "l2"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.2), (0.1, 0.1)])
+class TestEveryOptimizer:
+    @given(gradients=GRADIENTS)
+    @settings(max_examples=40, deadline=None)
+    def test_follows_its_formula(self, name: str, l1: float, l2: float, gradients: list[float]) -> None:
+        config = OptimizerConfig(name=name, learning_rate=0.1, l1=l1, l2=l2)
+        weights = learn(config, gradients, key=1, bias=3)
+        assert weights[1] == pytest.approx(reference(config, gradients, l1, l2), rel=2e-4, abs=2e-5)
+
+    @given(gradients=GRADIENTS)
+    @settings(max_examples=20, deadline=None)
+    def test_touches_only_the_keys_of_the_update(self, name: str, l1: float, l2: float, gradients: list[float]) -> None:
+        weights = learn(OptimizerConfig(name=name, l1=l1, l2=l2), gradients, key=1, bias=3)
+        assert weights[[0, 2, 3]].tolist() == [0, 0, 0]
+
+    def test_never_regularises_the_bias(self, name: str, l1: float, l2: float) -> None:
+        gradients = [1.0, -0.25, 0.5]
+        config = OptimizerConfig(name=name, learning_rate=0.1, l1=l1, l2=l2)
+        assert learn(config, gradients, key=3, bias=3)[3] == pytest.approx(reference(config, gradients, 0, 0), rel=1e-5)
+
+    def test_goes_against_the_gradient(self, name: str, l1: float, l2: float) -> None:
+        config = OptimizerConfig(name=name, learning_rate=0.1, l1=l1, l2=l2)
+        assert learn(config, [1.0] * 5, key=1, bias=3)[1] < 0 < learn(config, [-1.0] * 5, key=1, bias=3)[1]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_strong_l1_makes_exact_zeros(name: str) -> None:
+    config = OptimizerConfig(name=name, learning_rate=0.1, l1=50.0)
+    assert learn(config, [0.5, -0.5, 0.25], key=1, bias=3)[1] == 0
+
+
+def test_sgd_rate_decays_by_rows() -> None:
+    config = OptimizerConfig(name="sgd", learning_rate=1.0, decay_rows=1000, decay_power=0.5)
+    rates = [float(rules_at(config, rows).keys.rate) for rows in (0, 1000, 3000)]
+    assert rates == pytest.approx([1.0, 2**-0.5, 0.5])

@@ -1,0 +1,99 @@
+"""Data and small things that many tests use. Everything is generated; nothing is fetched."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from paceline.data import block_files
+from paceline.data.batch import Batch
+from paceline.data.blocks import Dataset, DatasetWriter
+from paceline.data.synthetic import generate_clicks
+
+
+@pytest.fixture(scope="session")
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """6,000 training and 2,000 test rows of clicks over 5,000 features, in blocks of 1,000 rows."""
+    path = tmp_path_factory.mktemp("data") / "clicks"
+    with small_blocks(1_000):
+        generate_clicks(path, rows=6_000, features=5_000, test_rows=2_000, seed=3, progress=lambda _: None)
+    return path
+
+
+@pytest.fixture(scope="session")
+def one_key_a_row(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """997 training rows in blocks of 100: row i has key i alone, value 1. What touched a row shows in its weight."""
+    path = tmp_path_factory.mktemp("data") / "one-key-a-row"
+    rows = np.arange(997)
+    batch = Batch(
+        (rows % 2).astype(np.uint8), np.arange(998), rows.astype(np.uint32), np.ones(997, np.float32)
+    )
+    with small_blocks(100), DatasetWriter(path, features=997, source={}) as writer:
+        writer.add("train", batch)
+        writer.finish()
+    return path
+
+
+class small_blocks:  # noqa: N801 (reads as the context that it is)
+    """While it lasts, blocks have this many rows."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._patch = pytest.MonkeyPatch()
+
+    def __enter__(self) -> None:
+        self._patch.setattr(block_files, "BLOCK_ROWS", self._rows)
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.undo()
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left() -> Iterator[None]:
+    """A worker that outlives its run fails the test."""
+    yield
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("paceline-")]
+    assert not left
+
+
+class Outcome(NamedTuple):
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run `paceline` with arguments, in this process."""
+    from paceline.cli import main
+
+    def run(*arguments: Any) -> Outcome:
+        monkeypatch.setattr("sys.argv", ["paceline", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        return Outcome(code, *capsys.readouterr())
+
+    return run
+
+
+def all_rows(dataset: Dataset, split: Any) -> Batch:
+    """Every row of a split, with the input's keys."""
+    from paceline.data.batch import concatenate
+
+    count = len(dataset.split(split).blocks)
+    rows = concatenate([dataset.block(split, i) for i in range(count)])
+    input_key = dataset.key_order.to_blocks(np.arange(dataset.features, dtype=rows.keys.dtype))
+    return rows._replace(keys=input_key[rows.keys])

@@ -1,0 +1,159 @@
+"""The loops of logistic regression against float64 NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.config import OptimizerConfig
+from paceline.data.batch import Batch
+from paceline.kernels import logistic as kernels
+from paceline.models.logistic import LogisticScratch
+from paceline.optimizers import rules_at
+
+FEATURES = 300
+RULES = rules_at(OptimizerConfig(name="sgd", learning_rate=0.5), 0)
+
+
+def random_rows(rng: np.random.Generator, num_rows: int, longest: int = 12) -> Batch:
+    """Rows of 0 to `longest` distinct keys."""
+    lengths = rng.integers(0, longest + 1, num_rows)
+    keys = [rng.choice(FEATURES, n, replace=False) for n in lengths]
+    values = [rng.normal(size=n) for n in lengths]
+    labels = rng.integers(0, 2, num_rows)
+    return Batch.from_lists(labels.tolist(), [k.tolist() for k in keys], [v.tolist() for v in values])
+
+
+def dense(rows: Batch) -> np.ndarray[Any, Any]:
+    """The rows as a float64 matrix, the bias as its last column."""
+    matrix = np.zeros((rows.num_rows, FEATURES + 1))
+    matrix[np.repeat(np.arange(rows.num_rows), np.diff(rows.offsets)), rows.keys] = rows.values
+    matrix[:, -1] = 1
+    return matrix
+
+
+def mean_loss(weights: np.ndarray[Any, Any], rows: Batch) -> float:
+    """log(1 + exp(−y z)) for y = ±1, as the issue's formula has it."""
+    y = 2.0 * rows.labels - 1
+    return float(np.logaddexp(0, -y * (dense(rows) @ weights)).mean())
+
+
+def compute(weights: np.ndarray[Any, Any], rows: Batch) -> tuple[np.ndarray[Any, Any], float]:
+    """The sums of the gradient as a dense vector, and of the losses, from the compiled step."""
+    scratch = LogisticScratch(FEATURES, np.dtype(np.uint32))
+    buffers = scratch.room_for(rows.num_nonzeros)
+    count, losses = kernels.compute_step(
+        RULES.keys, weights.astype(np.float32), FEATURES, rows.offsets, rows.keys, rows.values, rows.labels, buffers
+    )
+    sums = np.zeros(FEATURES + 1)
+    assert len(set(buffers.distinct[:count].tolist())) == count
+    sums[buffers.distinct[:count]] = buffers.sums[:count]
+    return sums, losses
+
+
+@given(seed=st.integers(0, 2**32 - 1), num_rows=st.integers(1, 200))
+@settings(max_examples=40, deadline=None)
+def test_gradient_is_the_formula(seed: int, num_rows: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, weights = random_rows(rng, num_rows), rng.normal(size=FEATURES + 1)
+    x, y = dense(rows), 2.0 * rows.labels - 1
+    z = x @ weights
+    expected = x.T @ (y * (1 / (1 + np.exp(-y * z)) - 1))
+    sums, losses = compute(weights, rows)
+    assert sums == pytest.approx(expected, rel=1e-3, abs=1e-3)
+    assert losses == pytest.approx(num_rows * mean_loss(weights, rows), rel=1e-4)
+
+
+def test_gradient_by_finite_differences() -> None:
+    rng = np.random.default_rng(5)
+    rows, weights = random_rows(rng, 50), rng.normal(size=FEATURES + 1) * 0.3
+    sums, _ = compute(weights, rows)
+    for key in [*rng.choice(FEATURES, 20, replace=False), FEATURES]:
+        step = np.zeros(FEATURES + 1)
+        step[key] = 1e-5
+        slope = (mean_loss(weights + step, rows) - mean_loss(weights - step, rows)) / 2e-5
+        assert sums[key] / rows.num_rows == pytest.approx(slope, rel=1e-3, abs=1e-5)
+
+
+def test_numbering_survives_many_turns() -> None:
+    """The tables are not cleared between batches; their marks run out after 255 and begin anew."""
+    rng = np.random.default_rng(1)
+    scratch = LogisticScratch(FEATURES, np.dtype(np.uint32))
+    buffers = scratch.room_for(2_000)
+    buffers = buffers._replace(direct=buffers.direct[:100])
+    for _ in range(600):
+        keys = rng.integers(0, FEATURES, rng.integers(0, 40)).astype(np.uint32)
+        count = kernels.number_keys(
+            keys, FEATURES, buffers.slots, buffers.direct, buffers.turn, buffers.distinct, buffers.local
+        )
+        distinct = buffers.distinct[:count]
+        assert sorted(distinct.tolist()) == sorted({*keys.tolist(), FEATURES})
+        assert distinct[buffers.local[: keys.size]].tolist() == keys.tolist()
+
+
+def train_everywhere(rows: Batch, batch_size: int, private: int) -> np.ndarray[Any, Any]:
+    """One pass of the fused loops over rows in order; the weights."""
+    first_private = 320
+    table = np.zeros(first_private + private + 16, np.float32)
+    base = np.zeros(private + 16, np.float32)
+    clocks, leads = np.zeros((1, 8), np.int64), np.zeros((1, 8), np.int64)
+    if batch_size == 1:
+        done, _ = kernels.train_rows(
+            RULES.keys, RULES.bias, table, FEATURES, rows.offsets, rows.keys, rows.values, rows.labels,
+            np.arange(rows.num_rows, dtype=np.int32), 0, first_private, base, private, 0, clocks, 0, 1 << 60, 10, leads,
+        )  # fmt: skip
+        kernels.merge_private(table, 0, first_private, base, 0, private)
+        kernels.merge_private(table, FEATURES, first_private + private, base, private, 1 if private else 0)
+    else:
+        buffers = LogisticScratch(FEATURES, np.dtype(np.uint32)).room_for(rows.num_nonzeros)
+        done, _ = kernels.train_batches(
+            RULES.keys, RULES.bias, table, FEATURES, rows.offsets, rows.keys, rows.values, rows.labels, 0, batch_size,
+            buffers, clocks, 0, 1 << 60, 10, leads,
+        )  # fmt: skip
+    assert done == rows.num_rows
+    assert clocks[0, 0] == -(-rows.num_rows // batch_size)
+    return table[: FEATURES + 1]
+
+
+@pytest.mark.parametrize(("batch_size", "private"), [(1, 0), (1, 1), (1, 50), (1, 300), (7, 0), (64, 0), (500, 0)])
+def test_fused_loops_are_gradient_descent(batch_size: int, private: int) -> None:
+    rows = random_rows(np.random.default_rng(8), 300)
+    weights, x = np.zeros(FEATURES + 1), dense(rows)
+    for start in range(0, rows.num_rows, batch_size):
+        part = slice(start, start + batch_size)
+        slopes = 1 / (1 + np.exp(-(x[part] @ weights))) - rows.labels[part]
+        weights -= 0.5 * (x[part].T @ slopes) / len(slopes)
+    assert train_everywhere(rows, batch_size, private) == pytest.approx(weights, rel=1e-3, abs=1e-4)
+
+
+def test_a_shut_gate_stops_the_loops_and_they_go_on_where_they_stopped() -> None:
+    rows = random_rows(np.random.default_rng(2), 40)
+    table, base = np.zeros(400, np.float32), np.zeros(16, np.float32)
+    clocks, leads = np.zeros((2, 8), np.int64), np.zeros((2, 8), np.int64)
+    order = np.arange(40, dtype=np.int32)
+
+    def go_on(start: int) -> int:
+        done, _ = kernels.train_rows(
+            RULES.keys, RULES.bias, table, FEATURES, rows.offsets, rows.keys, rows.values, rows.labels, order, start,
+            0, base, 0, 0, clocks, 0, 3, 5, leads,
+        )  # fmt: skip
+        return done
+
+    assert go_on(0) == 4  # clocks 0 to 3 may begin while the other worker is at 0
+    clocks[1, 0] = 10
+    assert go_on(4) == 14
+    clocks[1, 0] = np.iinfo(np.int64).max
+    assert go_on(14) == 40
+    assert leads[0, 0] == 3
+    assert table[: FEATURES + 1] == pytest.approx(train_everywhere(rows, 1, 0), rel=1e-5)
+
+
+def test_scores_leave_unknown_keys_out() -> None:
+    rows = Batch.from_lists([0, 0], [[1, 7], []], [[2.0, 100.0], []])
+    out = np.zeros(2, np.float32)
+    kernels.score(RULES.keys, np.array([0, 3, 0, 0.5], np.float32), 3, 3, rows.offsets, rows.keys, rows.values, out)
+    assert out.tolist() == [6.5, 0.5]

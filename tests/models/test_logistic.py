@@ -1,0 +1,29 @@
+"""Loss, error and AUC as scikit-learn has them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import log_loss, roc_auc_score
+
+from paceline.models.logistic import quality
+
+ROWS = st.lists(st.tuples(st.integers(0, 1), st.integers(-8, 8)), min_size=2, max_size=60)
+
+
+@given(rows=ROWS)
+@settings(max_examples=100, deadline=None)
+def test_quality_with_many_ties(rows: list[tuple[int, int]]) -> None:
+    labels = np.array([label for label, _ in rows], np.uint8)
+    scores = np.array([score for _, score in rows], np.float32) / 2
+    got = quality(scores, labels)
+    assert got.loss == pytest.approx(log_loss(labels, 1 / (1 + np.exp(-scores.astype(float))), labels=[0, 1]))
+    assert got.error == pytest.approx(((scores > 0) != labels).mean())
+    if 0 < labels.sum() < len(labels):
+        assert got.auc == pytest.approx(roc_auc_score(labels, scores))
+    else:
+        assert math.isnan(got.auc)

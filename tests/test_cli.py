@@ -1,0 +1,207 @@
+"""The command as its users meet it: what it prints, the files it leaves, its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import paceline
+from tests.conftest import Command
+
+
+def tree(path: Path) -> list[str]:
+    return sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
+
+
+def test_generate_train_evaluate_predict(command: Command, tmp_path: Path) -> None:
+    data, run, scores = tmp_path / "clicks", tmp_path / "run", tmp_path / "scores.parquet"
+    made = command("generate", "clicks", "--rows", 3000, "--features", 2000, "--test-rows", 500, "--out", data)
+    assert made.code == 0
+    assert "3,000 training and 500 test rows, 2,000 features" in made.out
+    trained = command("train", "--data", data, "--pace", "async", "--workers", 2, "--batch-size", 1, "--run", run)
+    assert trained.code == 0
+    assert trained.out.splitlines()[-1] == f"run: {run}"
+    assert re.search(r"async\s+2\s+1\s+[\d,]+\s+\d+\.\d+\s+0\.\d+\s+0\.\d+\s+0\.\d+", trained.out)
+    assert tree(run) == [
+        "config.toml", "metrics.jsonl", "model/model.json", "model/model.safetensors", "result.json", "roles.json",
+    ]  # fmt: skip
+    evaluated = command("evaluate", run, "--data", data, "--json")
+    assert json.loads(evaluated.out) == pytest.approx({"rows": 500, **paceline.Run(run).result["test"]}, rel=1e-6)
+    assert command("predict", run, "--data", data, "--out", scores).code == 0
+    assert scores.exists()
+
+
+def test_result_has_what_scripts_rely_on(clicks: Path, tmp_path: Path) -> None:
+    result = paceline.train(data=clicks, run=tmp_path / "run", workers=2).result
+    assert set(result) == {
+        "status", "model", "pace", "engine", "device", "workers", "shards", "batch_size", "optimizer", "rows", "steps",
+        "startup_seconds", "train_seconds", "rows_per_second", "test", "wire", "max_staleness", "restarts",
+        "peak_memory_bytes", "model_sha256",
+    }  # fmt: skip
+    assert set(result["test"]) == {"loss", "error", "auc"}
+    assert result["wire"] == {"bytes_sent": 0, "bytes_received": 0, "bytes_per_row": 0.0}
+    assert result["restarts"] == {"workers": 0, "shards": 0}
+    assert result["peak_memory_bytes"] > 0
+    assert result["rows_per_second"] == pytest.approx(result["rows"] / result["train_seconds"])
+
+
+def test_without_a_name_a_run_goes_under_runs(
+    command: Command, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {command("train", "--data", clicks).out.splitlines()[-1] for _ in range(2)}
+    assert len(names) == 2
+    for name in names:
+        assert re.fullmatch(r"run: runs/\d{8}-\d{6}-logistic-sync(-2)?", name)
+
+
+def test_no_test_rows_is_fine(command: Command, one_key_a_row: Path, tmp_path: Path) -> None:
+    outcome = command("train", "--data", one_key_a_row, "--run", tmp_path / "run")
+    assert outcome.code == 0
+    assert paceline.Run(tmp_path / "run").result["test"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "hint"),
+    [
+        (["train"], "no data to train on", "--data DIR"),
+        (["train", "--data", "nowhere"], "no dataset at `nowhere`", "paceline prepare"),
+        (["train", "--data", "."], "is no dataset: it has no manifest.json", "paceline prepare"),
+        (["train", "--dta", "x"], "No such option '--dta'", "Did you mean"),
+        (["train", "--workers", "two"], "'two' is not a valid integer", "--help"),
+        (["trian"], "No such command 'trian'", "Did you mean 'train'?"),
+        (["train", "--data", "x", "--pace", "-1"], "`pace` is `-1`", "`--pace async` never waits"),
+        (["train", "recipe.toml"], "recipe `recipe.toml` cannot be read", "TOML"),
+        (["resume", "nowhere"], "`nowhere` is no run folder", "`train` made"),
+        (["evaluate", "nowhere", "--data", "x"], "`nowhere` is no run folder", "`train` made"),
+        (["generate", "clicks", "--rows", "0", "--out", "x"], "`rows` is 0", "1 row or more"),
+        (["generate", "clicks", "--rows", "5", "--features", "3", "--out", "x"], "`features` is 3", "Criteo"),
+        (["prepare", "nowhere.tsv", "--out", "x"], "nowhere.tsv", ""),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_with_a_hint(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], error: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = command(*arguments)
+    assert outcome.code == 2
+    lines = outcome.err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("error: ")
+    assert error in lines[0]
+    assert lines[1].startswith("hint: ")
+    assert hint in lines[1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_existing_run_folder_is_left_alone(command: Command, clicks: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine").write_text("precious")
+    outcome = command("train", "--data", clicks, "--run", tmp_path / "run")
+    assert outcome.code == 2
+    assert "exists already" in outcome.err
+    assert tree(tmp_path) == ["run/mine"]
+
+
+def test_a_damaged_block_is_found_when_it_is_read(command: Command, clicks: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(clicks, tmp_path / "data")
+    path = tmp_path / "data" / "train-00002.arrow"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    outcome = command("train", "--data", tmp_path / "data", "--run", tmp_path / "run", "--workers", 2)
+    assert outcome.code == 2
+    assert "train-00002.arrow` has a wrong checksum" in outcome.err
+    assert paceline.Run(tmp_path / "run").result["status"] == "failed"
+
+
+def test_divergence_fails_the_run(command: Command, clicks: Path, tmp_path: Path) -> None:
+    outcome = command("train", "--data", clicks, "--optimizer", "sgd", "--learning-rate", 1e38, "--run", tmp_path / "r")
+    assert outcome.code == 1
+    assert "no longer a number" in outcome.err
+    assert "--learning-rate" in outcome.err.splitlines()[-1]
+
+
+def test_demo(command: Command, tmp_path: Path) -> None:
+    outcome = command("demo", "--rows", 3000, "--folder", tmp_path / "demo")
+    assert outcome.code == 0
+    lines = outcome.out.splitlines()
+    assert lines[0].split() == ["run", "pace", "workers", "batch", "rows/s", "seconds", "test", "loss", "error", "AUC"]
+    assert [line.split()[1] for line in lines[1:3]] == ["sync", "async"]
+    assert lines[3:] == [f"run: {tmp_path}/demo/run-sync", f"run: {tmp_path}/demo/run-async"]
+    again = command("demo", "--rows", 3000, "--folder", tmp_path / "demo")
+    assert again.out.splitlines()[-1].endswith("run-async-2")
+
+
+def test_help_shows_an_example_for_each_command(command: Command) -> None:
+    text = command("--help").out
+    for name in ("demo", "generate", "prepare", "train", "resume", "evaluate", "predict"):
+        assert f"\n  paceline {name}" in text
+
+
+class TestCtrlC:
+    """A real process and real signals."""
+
+    def start(self, clicks: Path, run: Path, *more: str) -> subprocess.Popen[str]:
+        arguments = ["train", "--data", str(clicks), "--run", str(run), *more]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "paceline.cli", *arguments], stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        metrics = run / "metrics.jsonl"
+        deadline = time.monotonic() + 60
+        while not metrics.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert process.poll() is None, process.communicate()[1]
+        return process
+
+    @pytest.mark.parametrize("pace", ["sync", "async", "2"])
+    def test_once_saves_and_resume_goes_on(self, clicks: Path, tmp_path: Path, pace: str, command: Command) -> None:
+        flags = ["--pace", pace, "--workers", "2", "--batch-size", "8", "--epochs", "60", "--test-every", "6000"]
+        process = self.start(clicks, tmp_path / "run", *flags)
+        began = time.monotonic()
+        os.kill(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 130
+        assert time.monotonic() - began < 5
+        assert "interrupted after" in err
+        assert f"`paceline resume {tmp_path}/run` goes on" in err
+        assert paceline.Run(tmp_path / "run").result["status"] == "interrupted"
+        assert command("resume", tmp_path / "run").code == 0
+        result = paceline.Run(tmp_path / "run").result
+        assert (result["status"], result["rows"]) == ("done", 60 * 6000)
+        assert len(paceline.Run(tmp_path / "run").metrics) == 60
+        if pace == "sync":
+            whole = command("train", "--data", clicks, "--run", tmp_path / "whole", *flags)
+            assert whole.code == 0
+            assert paceline.Run(tmp_path / "whole").result["model_sha256"] == result["model_sha256"]
+
+    def test_twice_ends_at_once(self, clicks: Path, tmp_path: Path) -> None:
+        process = self.start(clicks, tmp_path / "run", "--epochs", "100000", "--test-every", "6000")
+        os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(timeout=5) == 130
+        process.communicate()
+
+    def test_kill_leaves_the_last_checkpoint(self, clicks: Path, tmp_path: Path, command: Command) -> None:
+        """SIGKILL at any moment: what a checkpoint promised is there, and the end has the same bits."""
+        flags = ["--pace", "sync", "--workers", "2", "--batch-size", "8", "--epochs", "80", "--test-every", "6000"]
+        process = self.start(clicks, tmp_path / "run", *flags, "--checkpoint-every", "0.05")
+        while not (tmp_path / "run" / "checkpoints" / "latest").exists():
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+        assert command("resume", tmp_path / "run").code == 0
+        assert command("train", "--data", clicks, "--run", tmp_path / "whole", *flags).code == 0
+        shas = [paceline.Run(tmp_path / name).result["model_sha256"] for name in ("run", "whole")]
+        assert shas[0] == shas[1]
+        assert [m["rows"] for m in paceline.Run(tmp_path / "run").metrics] == [6000 * (i + 1) for i in range(80)]

@@ -1,0 +1,90 @@
+"""What was asked for is checked before anything starts, and said in one line with a hint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.config import RunConfig, read_config, to_toml
+from paceline.errors import ConfigError
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+
+
+def test_flags_override_the_recipe_and_settings_override_both(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('data = "d"\npace = 4\nworkers = 2\n[optimizer]\nname = "ftrl"\nbeta = 2.0\nl1 = 0.5\n')
+    config = read_config(recipe, {"workers": 3, "learning_rate": 0.3}, ["optimizer.beta=0.25", "workers=8"])
+    assert (config.pace, config.workers) == (4, 8)
+    assert config.optimizer == RunConfig().optimizer.__class__(name="ftrl", beta=0.25, l1=0.5, learning_rate=0.3)
+
+
+def test_config_toml_reads_back(tmp_path: Path) -> None:
+    config = read_config(None, {"data": "d", "pace": "3", "l2": 0.1, "seconds": 2.5})
+    (tmp_path / "config.toml").write_bytes(to_toml(config))
+    assert read_config(tmp_path / "config.toml", {}) == config
+
+
+@pytest.mark.parametrize(
+    ("flags", "message", "hint"),
+    [
+        ({"pace": "-1"}, "`pace` is `-1`; it is `sync`, `async`, or how many clocks", "--pace async"),
+        ({"pace": "0"}, "`pace` is `0`", "--pace sync"),
+        ({"pace": "fast"}, "`pace` is `fast`", "never waits"),
+        ({"workers": 0}, "`workers` is 0; it is 1 or more", "--workers 1"),
+        ({"batch_size": -5}, "`batch_size` is -5", "--batch-size 1"),
+        ({"shards": 2}, "the engine `local` keeps the model in one", "leave --shards out"),
+        ({"optimizer": "adagard"}, "`optimizer` is `adagard`", "did you mean `adagrad`?"),
+        ({"model": "tree"}, "`model` is `tree`; it is one of logistic", "--model logistic"),
+        ({"learning_rate": 0.0}, "nothing would be learned", "usual"),
+        ({"learning_rate": float("nan")}, "`learning_rate` is nan", "1"),
+        ({"epochs": 0}, "nothing ends this run", "--steps N"),
+        ({"l1": -1.0}, "`l1` is -1.0", "--l1"),
+        ({"wrokers": 3}, "unknown setting `wrokers`", "did you mean `workers`?"),
+        ({"batch_size": "many"}, "`batch_size`: expected `int`, got `str`", "--help"),
+        ({"data": ""}, "no data to train on", "--data DIR"),
+    ],
+)
+def test_wrong_flags(flags: dict[str, Any], message: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_config(None, {"data": "d", **flags})
+    assert message in error.value.message
+    assert hint in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("optimizer.decay_rows=100", "but adagrad slows down by itself"),
+        ("optimizer.beat=1", "unknown setting `optimizer.beat`"),
+        ("nonsense", "is not section.key=value"),
+        ("a.b.c=1", "is not section.key=value"),
+        ("workers.many=3", "unknown setting|expected"),
+    ],
+)
+def test_wrong_settings(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_config(None, {"data": "d"}, [setting])
+
+
+def test_recipes_that_do_not_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_config(tmp_path / "none.toml", {})
+    (tmp_path / "bad.toml").write_text("pace = async")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        read_config(tmp_path / "bad.toml", {})
+    (tmp_path / "flat.toml").write_text('data = "d"\noptimizer = "sgd"')
+    with pytest.raises(ConfigError, match="it is a section"):
+        read_config(tmp_path / "flat.toml", {})
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.name)
+def test_shipped_recipes_run(recipe: Path, clicks: Path, tmp_path: Path) -> None:
+    """Every recipe trains for one step on made-up data."""
+    import paceline
+
+    run = paceline.train(recipe, data=clicks, run=tmp_path / "run", steps=1)
+    assert run.result["steps"] == 1
+    assert recipe.read_text().startswith("#")
