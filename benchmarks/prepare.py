@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from paceline.data.prepare import PrepareConfig, prepare
-from paceline.kernels.tfrecord import checksum
+from paceline.kernels.crc32c import checksum
 
 FEATURES, NUMERIC = 33_762_578, 13
 # How many different strings each of Criteo's 26 columns has.

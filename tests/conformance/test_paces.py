@@ -179,9 +179,9 @@ class TestWhenItStops:
 
     @pytest.mark.parametrize("pace", ["sync", "async", 2])
     def test_evaluates_at_row_counts(self, tmp_path: Path, clicks: Path, pace: Any) -> None:
-        run = train(tmp_path, clicks, pace=pace, workers=2, batch_size=10, test_every=1_500)
-        assert [line["rows"] for line in run.metrics] == [1500, 3000, 4500, 6000]
-        assert [line["epoch"] for line in run.metrics] == [0.25, 0.5, 0.75, 1.0]
+        run = train(tmp_path, clicks, pace=pace, workers=2, batch_size=10, test_every=1_700)
+        assert [line["rows"] for line in run.metrics] == [1700, 3400, 5100, 6000]
+        assert [line["epoch"] for line in run.metrics] == [rows / 6000 for rows in (1700, 3400, 5100, 6000)]
         seconds = [line["seconds"] for line in run.metrics]
         assert seconds == sorted(seconds)
         assert run.metrics[-1]["test_loss"] == run.result["test"]["loss"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,6 +19,7 @@ from paceline.files import translated_disk_errors
 
 BLOCK_ROWS = 65_536
 BLOCK_BYTES = 64 << 20
+WRITING_THREADS = 2
 IPC_BYTES = 1 << 16  # more than the schema, the padding and the footer of a block take
 
 
@@ -61,8 +63,8 @@ def read_block(folder: Path, info: BlockInfo) -> Batch:
     )
 
 
-def write_block(path: Path, rows: Batch, scratch: NDArray[np.uint8]) -> BlockInfo:
-    """Write one block file, put together in `scratch`. A crash before its bytes are on disk shows as a checksum."""
+def serialise(rows: Batch, scratch: NDArray[np.uint8]) -> memoryview:
+    """The bytes of a block file, put together at the front of `scratch`."""
     features = pa.LargeListArray.from_arrays(
         rows.offsets, pa.StructArray.from_arrays([pa.array(rows.keys), pa.array(rows.values)], ["key", "value"])
     )
@@ -70,11 +72,14 @@ def write_block(path: Path, rows: Batch, scratch: NDArray[np.uint8]) -> BlockInf
     sink = pa.FixedSizeBufferWriter(pa.py_buffer(scratch))
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_batch(table)
-    content = scratch[: sink.tell()].data
+    return scratch[: sink.tell()].data
+
+
+def write_block(path: Path, content: memoryview) -> str:
+    """Write a block file; its checksum. A crash before the bytes are on disk shows as a wrong checksum later."""
     with translated_disk_errors(path), path.open("wb") as file:
         file.write(content)
-    longest = int(np.diff(rows.offsets).max())
-    return BlockInfo(path.name, rows.num_rows, rows.num_nonzeros, longest, xxhash.xxh3_64_hexdigest(content))
+    return xxhash.xxh3_64_hexdigest(content)
 
 
 class OpenBlock:
@@ -126,33 +131,42 @@ class OpenBlock:
         self._rows = Batch(labels, offsets, new_keys, new_values)
 
 
+class Written(NamedTuple):
+    """A block that is being written: what the manifest will say, its checksum, and the memory it is written from."""
+
+    info: BlockInfo
+    checksum: Future[str]
+    scratch: NDArray[np.uint8]
+
+
 class BlockWriter:
-    """Writes the rows of one split as blocks, in a thread of its own: one block fills while another is written."""
+    """Writes the rows of one split as blocks. Threads write the files: finding memory for them takes the system time."""
 
     def __init__(self, folder: Path, split: str) -> None:
         self._folder = folder
         self._split = split
-        self._filling, self._spare = OpenBlock(), OpenBlock()
-        self._scratch = np.empty(0, np.uint8)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="paceline-write")
-        self._writing: list[Future[BlockInfo]] = []
+        self._open = OpenBlock()
+        self._threads = ThreadPoolExecutor(WRITING_THREADS, thread_name_prefix="paceline-write")
+        self._writing: deque[Written] = deque()
+        self._free = [np.empty(0, np.uint8)] * WRITING_THREADS
         self._blocks: list[BlockInfo] = []
         self._positives = 0
 
     def append(self, batch: Batch) -> None:
-        """Copy rows into the open block, which is written when it is full. Errors of the disk come a block late."""
+        """Copy rows into the open block, which is written when it is full. Errors of the disk come blocks late."""
         self._positives += int(np.count_nonzero(batch.labels))
         while batch.num_rows:
-            taken = self._filling.take(batch)
+            taken = self._open.take(batch)
             if taken < batch.num_rows:
                 self._write()
             batch = batch.slice(taken, batch.num_rows)
 
     def finish(self) -> SplitInfo:
-        """Write the last block and wait for it."""
-        if self._filling.rows.num_rows:
+        """Write the last block and wait for all."""
+        if self._open.rows.num_rows:
             self._write()
-        self._wait()
+        while self._writing:
+            self._wait_for_oldest()
         return SplitInfo(
             rows=sum(block.rows for block in self._blocks),
             positives=self._positives,
@@ -161,19 +175,25 @@ class BlockWriter:
         )
 
     def close(self) -> None:
-        """End the thread, once it is through with the block at hand."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
-
-    def _wait(self) -> None:
-        while self._writing:
-            self._blocks.append(self._writing.pop().result())
+        """End the threads, once they are through with the blocks at hand."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _write(self) -> None:
-        self._wait()
-        self._filling, self._spare = self._spare, self._filling
-        self._filling.clear()
-        rows = self._spare.rows
-        if len(self._scratch) < rows.num_bytes + IPC_BYTES:
-            self._scratch = np.empty(rows.num_bytes + IPC_BYTES, np.uint8)
-        path = self._folder / f"{self._split}-{len(self._blocks):05d}.arrow"
-        self._writing.append(self._thread.submit(write_block, path, rows, self._scratch))
+        rows = self._open.rows
+        if not self._free:
+            self._wait_for_oldest()
+        scratch = self._free.pop()
+        if len(scratch) < rows.num_bytes + IPC_BYTES:
+            scratch = np.empty(rows.num_bytes + IPC_BYTES, np.uint8)
+        name = f"{self._split}-{len(self._blocks) + len(self._writing):05d}.arrow"
+        content = serialise(rows, scratch)
+        checksum = self._threads.submit(write_block, self._folder / name, content)
+        longest = int(np.diff(rows.offsets).max())
+        info = BlockInfo(name, rows.num_rows, rows.num_nonzeros, longest, checksum="")
+        self._writing.append(Written(info, checksum, scratch))
+        self._open.clear()
+
+    def _wait_for_oldest(self) -> None:
+        info, checksum, scratch = self._writing.popleft()
+        self._blocks.append(msgspec.structs.replace(info, checksum=checksum.result()))
+        self._free.append(scratch)

@@ -23,7 +23,7 @@ from paceline.data.sources import Chunk, Source, cut_at_lines, first_lines
 from paceline.errors import DataError
 from paceline.kernels.criteo import INTEGERS, STRINGS, bucket_integers, parse_criteo, scale_integers
 from paceline.kernels.hashing import salt_of
-from paceline.kernels.text import NEWLINE, Problem, count_byte
+from paceline.kernels.text import Problem
 
 Text = NDArray[np.uint8]
 Integers = Literal["log", "bucket"]
@@ -99,8 +99,10 @@ class Criteo:
     def parse(self, chunk: Chunk[Text], most_bad: int) -> Parsed:
         text = chunk.content
         header = self._header_bytes(text) if chunk.start == 0 else 0
-        lines = count_byte(text, NEWLINE)
-        room = Room.of(lines, lines * (INTEGERS + STRINGS), key_dtype(self.features + INTEGERS), most_bad)
+        # The shortest line that may be bad is one character, the shortest row `1` and 39 separators.
+        most_rows = len(text) // (1 + INTEGERS + STRINGS) + 1
+        most_nonzeros = most_rows * (INTEGERS + STRINGS)
+        room = Room.of(len(text) // 2, most_nonzeros, key_dtype(self.features + INTEGERS), most_bad)
         separator, before_label = self.layout
         counts = parse_criteo(text[header:], separator, before_label, self._string_salts, self._mask, *room)
         keys, values = room.keys[: counts.nonzeros], room.values[: counts.nonzeros]

@@ -36,7 +36,7 @@ class KeyOrder:
         self._front = np.zeros(num_hot, narrow)
         in_front = self._input_keys < num_hot
         self._front[self._input_keys[in_front]] = self._block_keys[in_front]
-        self._dictionary = np.zeros((max(4, 1 << (2 * num_hot).bit_length()), 2), narrow)
+        self._dictionary = np.zeros((max(4, 1 << (4 * num_hot).bit_length()), 2), narrow)
         fill_dictionary(self._dictionary, self._input_keys[~in_front], self._block_keys[~in_front])
 
     def renumber(self, keys: NDArray[Any], counts: NDArray[np.int64]) -> None:

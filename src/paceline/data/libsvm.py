@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from paceline.data.parsed import BadRow, Parsed, Room, key_dtype, shown
 from paceline.data.sources import Chunk, Source, cut_at_lines, first_lines
 from paceline.kernels.libsvm import parse_libsvm
-from paceline.kernels.text import COLON, NEWLINE, Counts, Problem, count_byte
+from paceline.kernels.text import Counts, Problem
 
 Text = NDArray[np.uint8]
 
@@ -44,8 +44,9 @@ class Libsvm:
         return Parsed(room.batch(counts), counts.lines, bad, counts.first_zero, counts.first_minus)
 
     def _parse(self, text: Text, most_bad: int) -> tuple[Room, NDArray[np.int64], Counts]:
-        most_nonzeros = count_byte(text, COLON)
-        room = Room.of(count_byte(text, NEWLINE), most_nonzeros, key_dtype(self.features), most_bad)
+        # The shortest line is `1` and the shortest nonzero `1:1`, each with something behind it.
+        most_nonzeros = len(text) // 4
+        room = Room.of(len(text) // 2, most_nonzeros, key_dtype(self.features), most_bad)
         close = np.empty((most_nonzeros, 3), np.int64)
         limit = (self.features if self.features is not None else 1 << 32) + self.base
         return room, close, parse_libsvm(text, self.base, limit, *room, close)

@@ -71,7 +71,7 @@ class Room(NamedTuple):
     def of(rows: int, nonzeros: int, key_dtype: type, most_bad: int) -> Room:
         """Room for so many rows, nonzeros and bad rows at most, until this thread asks again."""
         room: Room | None = getattr(_rooms, "room", None)
-        num_bad = max(1, min(most_bad, rows))
+        num_bad = max(1, min(most_bad, rows + 1))
         if (
             room is None
             or len(room.labels) < rows

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 MOST_THREADS = 16  # one thread writes what they parse, so more would only wait, and fill memory
-AHEAD = 8  # chunks in flight beyond one a thread, for when the calling thread is busy
+AHEAD = 6  # chunks in flight beyond one a thread, for when the calling thread is busy
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -211,5 +211,7 @@ class QueueRows:
             return piece
 
     def _batches_a_piece(self) -> int:
-        fair_share = (self._until - self.position) // (4 * self._workers)
-        return max(1, max(SMALLEST_PIECE_ROWS, min(fair_share, PIECE_ROWS)) // self._batch_size)
+        """A quarter of a fair share of what is left, within bounds, and no batch that begins after the limit."""
+        left = self._until - self.position
+        rows = max(SMALLEST_PIECE_ROWS, min(left // (4 * self._workers), PIECE_ROWS))
+        return min(max(1, rows // self._batch_size), -(-left // self._batch_size))

@@ -16,9 +16,7 @@ from paceline.kernels.text import (
     NEWLINE,
     NONE,
     NUMBER_INFINITE,
-    RETURN,
     SPACE,
-    TAB,
     ZERO,
     Bytes,
     Counts,
@@ -155,5 +153,5 @@ def _read_index(text: Bytes, start: int) -> tuple[int, int]:
 
 @inlined
 def _ends(byte: int) -> bool:
-    """Whether a cell ends before this byte."""
-    return byte in (SPACE, NEWLINE, TAB, RETURN, HASH)
+    """Whether a cell ends before this byte. Other control characters are found out when the next cell is read."""
+    return byte <= SPACE or byte == HASH

@@ -15,14 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.kernels.crc32c import checksum
 from paceline.kernels.jit import inlined, scanning
 from paceline.kernels.text import NONE, Bytes, Counts, Problem, signed
 from paceline.kernels.words import HIGH_BITS, WORD_BYTES, load_word, trailing_zeros
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
-POLYNOMIAL = 0x82F63B78  # CRC-32C, bits reversed
-LOW_BYTE = np.uint64(255)
-MASK_DELTA = np.uint32(0xA282EAD8)
 
 NOT_FINITE = int(Problem.NOT_FINITE)
 LABEL_OUTSIDE, NO_LABEL, NO_INDEX = int(Problem.LABEL_OUTSIDE), int(Problem.NO_LABEL), int(Problem.NO_INDEX)
@@ -37,47 +35,6 @@ ONE_AS_FLOAT = 0x3F800000
 EXPONENT_BITS = np.uint32(0x7F800000)  # all set: infinite, or no number
 
 WHOLE, CUT_SHORT, LENGTH_CHECKSUM = 0, 1, 2
-
-
-def _checksum_tables() -> NDArray[np.uint32]:
-    """`tables[j][b]`: what byte b, followed by j zero bytes, adds to a CRC."""
-    tables = np.zeros((8, 256), np.uint32)
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (POLYNOMIAL if crc & 1 else 0)
-        tables[0, byte] = crc
-    for j in range(1, 8):
-        tables[j] = tables[0, tables[j - 1] & 255] ^ tables[j - 1] >> 8
-    return tables
-
-
-TABLES = _checksum_tables()
-
-
-@scanning
-def checksum(data: Bytes, start: int, stop: int) -> Any:
-    """The masked CRC-32C of `data[start:stop]`, eight bytes a step."""
-    crc = np.uint32(0xFFFFFFFF)
-    i = start
-    while i + 8 <= stop:
-        word = load_word(data, i) ^ np.uint64(crc)
-        crc = (
-            TABLES[7, word & LOW_BYTE]
-            ^ TABLES[6, word >> np.uint64(8) & LOW_BYTE]
-            ^ TABLES[5, word >> np.uint64(16) & LOW_BYTE]
-            ^ TABLES[4, word >> np.uint64(24) & LOW_BYTE]
-            ^ TABLES[3, word >> np.uint64(32) & LOW_BYTE]
-            ^ TABLES[2, word >> np.uint64(40) & LOW_BYTE]
-            ^ TABLES[1, word >> np.uint64(48) & LOW_BYTE]
-            ^ TABLES[0, word >> np.uint64(56)]
-        )
-        i += 8
-    while i < stop:
-        crc = TABLES[0, (crc ^ np.uint32(data[i])) & np.uint32(255)] ^ crc >> np.uint32(8)
-        i += 1
-    crc = crc ^ np.uint32(0xFFFFFFFF)
-    return np.uint32(np.uint32(crc >> np.uint32(15) | crc << np.uint32(17)) + MASK_DELTA)
 
 
 @inlined
@@ -367,11 +324,21 @@ def _read_values(
         left -= (i - j) >> 2
         if left < 0 or (i - j) & 3 != 0:
             return LENGTHS_DIFFER, 0
-        while j < i:
-            value = _word(data, j)
-            if value & EXPONENT_BITS == EXPONENT_BITS:
-                return NOT_FINITE, signed(value)
-            bits[written] = value
-            written += 1
-            j += 4
+        # Without a way out of the loop it works on several values at once.
+        infinite = False
+        for k in range((i - j) >> 2):
+            value = _word(data, j + 4 * k)
+            infinite |= value & EXPONENT_BITS == EXPONENT_BITS
+            bits[written + k] = value
+        if infinite:
+            return NOT_FINITE, _first_infinite(bits, written)
+        written += (i - j) >> 2
     return LENGTHS_DIFFER if left != 0 else NONE, 0
+
+
+@inlined
+def _first_infinite(bits: NDArray[np.uint32], start: int) -> int:
+    k = start
+    while bits[k] & EXPONENT_BITS != EXPONENT_BITS:
+        k += 1
+    return signed(bits[k])

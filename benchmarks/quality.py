@@ -1,0 +1,99 @@
+"""How good are the models that the shipped recipes train, on real data?
+
+    python benchmarks/quality.py DATA [--write]
+
+DATA holds `libsvm/a9a` and `a9a.t`, `criteo/criteo_80k.tsv.gz` and `tfrecord/criteo-80k/tfrecordsNN`. What is missing
+is named and left out. Prints one JSON line a case and a table; `--write` keeps it under benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from embedded import machine
+
+import paceline
+from paceline.data.prepare import PrepareConfig, prepare
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+RESULTS = Path(__file__).parent / "results"
+
+
+def a9a(data: Path, folder: Path) -> dict[str, Any]:
+    return {"sources": [str(data / "libsvm" / "a9a")], "test": [str(data / "libsvm" / "a9a.t")], "features": 123}
+
+
+def criteo(data: Path, folder: Path) -> dict[str, Any]:
+    """The last tenth of the rows is for testing."""
+    with gzip.open(data / "criteo" / "criteo_80k.tsv.gz", "rb") as file:
+        lines = file.readlines()
+    cut = len(lines) * 9 // 10
+    for name, part in (("train.tsv", lines[:cut]), ("test.tsv", lines[cut:])):
+        (folder / name).write_bytes(b"".join(part))
+    return {"sources": [str(folder / "train.tsv")], "test": [str(folder / "test.tsv")], "integers": "bucket"}
+
+
+def criteo_tfrecord(data: Path, folder: Path) -> dict[str, Any]:
+    files = data / "tfrecord" / "criteo-80k"
+    return {"sources": [str(files / f"tfrecords0{i}") for i in range(4)], "test": [str(files / "tfrecords22")]}
+
+
+# recipe → (its data, what its test figures must be: name, bound, whether the bound is the least or the most)
+CASES: dict[str, tuple[Callable[[Path, Path], dict[str, Any]], list[tuple[str, float, str]]]] = {
+    "a9a": (a9a, [("error", 0.152, "at most"), ("auc", 0.900, "at least")]),
+    "criteo": (criteo, [("auc", 0.765, "at least")]),
+    "criteo-tfrecord": (criteo_tfrecord, []),
+}
+
+
+def measure(data: Path) -> Iterator[dict[str, Any]]:
+    """Prepare and train each case; a line a case."""
+    for name, (source, bounds) in CASES.items():
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            try:
+                prepared = prepare(PrepareConfig(**source(data, folder), out=str(folder / "data")), lambda _: None)
+            except (OSError, paceline.PacelineError) as error:
+                yield {"recipe": name, "left out": str(error).splitlines()[0]}
+                continue
+            result = paceline.train(RECIPES / f"{name}.toml", data=folder / "data", run=folder / "run").result
+        test = result["test"]
+        holds = all(test[key] <= bound if how == "at most" else test[key] >= bound for key, bound, how in bounds)
+        rows = {split: prepared.dataset.split(split).rows for split in ("train", "test")}  # type: ignore[arg-type]
+        asked = ", ".join(f"{key} {how} {bound}" for key, bound, how in bounds)
+        yield {"recipe": name, **rows, **test, "asked": asked, "holds": holds}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    table = (
+        f"# Models of the shipped recipes, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. "
+        "`python benchmarks/quality.py DATA`.\n\n"
+        "| recipe | rows | test rows | test loss | error | AUC | asked for | holds |\n|---|---|---|---|---|---|---|---|\n"
+    )
+    for line in measure(arguments.data):
+        print(json.dumps(line), flush=True)
+        if "left out" in line:
+            table += f"| {line['recipe']} | left out: {line['left out']} | | | | | | |\n"
+            continue
+        table += (
+            f"| {line['recipe']} | {line['train']:,} | {line['test']:,} | {line['loss']:.4f} | {line['error']:.4f} "
+            f"| {line['auc']:.4f} | {line['asked']} | {'yes' if line['holds'] else '**no**'} |\n"
+        )
+    print(table)
+    if arguments.write:
+        (RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-quality.md").write_text(table)
+
+
+if __name__ == "__main__":
+    main()
