@@ -12,10 +12,10 @@ import pytest
 
 import paceline
 from paceline.config import OPTIMIZERS
+from paceline.data.reader import RowReader
 from paceline.data.rows import QueueRows
 from paceline.kernels.gate import GONE
 from paceline.training.pace import Gate
-from paceline.training.worker import Worker
 
 PACES = ["sync", "async", 1, 3]
 
@@ -76,14 +76,15 @@ class TestSyncIsExact:
     ) -> None:
         settings = {"pace": "sync", "workers": 4, "batch_size": 30, "epochs": 2, "optimizer": "adagrad", "seed": 5}
         plain = train(tmp_path, clicks, **settings).result["model_sha256"]
-        rng, step = np.random.default_rng(0), Worker.step
+        rng, batch = np.random.default_rng(0), RowReader.batch
 
-        def dawdle(worker: Worker, clock: int) -> Any:
-            if rng.random() < 0.05:
+        def dawdle(reader: RowReader, pieces: Any) -> Any:
+            if rng.random() < 0.3:
                 time.sleep(rng.random() / 200)
-            return step(worker, clock)
+            return batch(reader, pieces)
 
-        monkeypatch.setattr(Worker, "step", dawdle)
+        monkeypatch.setattr(RowReader, "batch", dawdle)
+        monkeypatch.setattr("paceline.training.lockstep.ROWS_A_CALL", 240)
         for cores in (1, 2, 3, 4):
             monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
             assert train(tmp_path, clicks, **settings).result["model_sha256"] == plain

@@ -27,16 +27,19 @@ def expected_row(label: int, numbers: list[str], strings: list[str], kind: str) 
     def add(key: int, value: float) -> None:
         features[key] = float(np.float32(features.get(key, 0) + value))
 
-    for j, text in enumerate(numbers):
-        if text and kind == "log":
+    shift = 13 if kind == "log" else 0
+    for j, text in enumerate([*numbers, *[""] * (13 - len(numbers))]):
+        if not text:
+            add(shift + reference(f"I{j + 1}", b"") % 2**BITS, 1)
+        elif kind == "log":
             add(j, log_value(float(np.float32(float(text)))))
-        elif text:
+        else:
             x = float(np.float32(float(text)))
             bucket = f"b{math.floor(math.log(x) ** 2)}" if x > 2 else str(math.floor(x))
             add(reference(f"I{j + 1}", bucket.encode()) % 2**BITS, 1)
     for j, text in enumerate(strings):
         if text:
-            add(reference(f"C{j + 1}", text.encode()) % 2**BITS + (13 if kind == "log" else 0), 1)
+            add(reference(f"C{j + 1}", text.encode()) % 2**BITS + shift, 1)
     return label, features
 
 
@@ -85,7 +88,7 @@ def test_header_id_and_separator_are_recognised(
     assert made.dataset.features == 13 + 2**BITS
     first, second = rows_of(made.dataset)
     assert same(first, expected_row(1, ["7", "-2"], ["x", "", "z"], "log"))
-    assert second == (0, {1: 0.0})
+    assert same(second, expected_row(0, ["", "0"], [], "log"))
 
 
 def test_every_file_may_have_a_header(tmp_path: Path) -> None:
@@ -157,6 +160,6 @@ def test_32_hash_bits_need_wider_keys(tmp_path: Path) -> None:
     made = run(tmp_path, write(tmp_path / "a", criteo_row("1", ["5"], ["a", "b"])), hash_bits=32)
     assert made.dataset.features == 2**32 + 13
     assert made.dataset.block("train", 0).keys.dtype == np.uint64
-    assert sorted(made.dataset.manifest.hot_keys) == sorted(
-        [0, reference("C1", b"a") % 2**32 + 13, reference("C2", b"b") % 2**32 + 13]
-    )
+    blanks = {reference(f"I{j}", b"") % 2**32 + 13 for j in range(2, 14)}
+    strings = {reference("C1", b"a") % 2**32 + 13, reference("C2", b"b") % 2**32 + 13}
+    assert set(made.dataset.manifest.hot_keys) == {0} | blanks | strings

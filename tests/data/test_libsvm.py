@@ -67,6 +67,8 @@ def test_hostile_text_parses_or_is_bad(lines: list[str], data: bytes) -> None:
         ("nan 1:1", 1, ["`nan`"]),
         ("1:2 3:4", 1, ["`1:2`", "no label"]),
         ("1 3", 3, ["`3`", "index:value"]),
+        ("1 3qid:4", 3, ["`3qid:4`", "index:value"]),
+        ("1 1:1\x01 2:1", 6, ["index:value"]),
         ("1 1:1 x:2", 7, ["`x:2`", "index:value"]),
         ("1 -4:2", 3, ["`-4:2`"]),
         ("1 3:abc", 3, ["`3:abc`", "number"]),

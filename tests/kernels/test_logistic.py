@@ -47,8 +47,9 @@ def compute(weights: np.ndarray[Any, Any], rows: Batch) -> tuple[np.ndarray[Any,
     scratch = LogisticScratch(FEATURES, np.dtype(np.uint32))
     buffers = scratch.room_for(rows.num_nonzeros)
     count, losses = kernels.compute_step(
-        RULES.keys, weights.astype(np.float32), FEATURES, rows.offsets, rows.keys, rows.values, rows.labels, buffers
-    )
+        RULES.keys, weights.astype(np.float32), FEATURES, rows.offsets, rows.keys, rows.values, rows.labels, buffers,
+        buffers.distinct, buffers.sums,
+    )  # fmt: skip
     sums = np.zeros(FEATURES + 1)
     assert len(set(buffers.distinct[:count].tolist())) == count
     sums[buffers.distinct[:count]] = buffers.sums[:count]

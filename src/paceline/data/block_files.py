@@ -140,7 +140,7 @@ class Written(NamedTuple):
 
 
 class BlockWriter:
-    """Writes the rows of one split as blocks. Threads write the files: finding memory for them takes the system time."""
+    """Writes the rows of one split as blocks. Threads write the files: finding memory for them takes time."""
 
     def __init__(self, folder: Path, split: str) -> None:
         self._folder = folder

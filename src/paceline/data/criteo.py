@@ -1,13 +1,17 @@
 """How is Criteo's click data read?
 
 A line is `[id] label I1 … I13 C1 … C26`, separated by tabs (Criteo's own files) or commas (Kaggle's CSV), with or
-without a header. Blank cells are absent. C1 to C26 are strings, hashed with the column's name as salt
-(`kernels/hashing.py`). The integers are one of
+without a header. C1 to C26 are strings, hashed with the column's name as salt (`kernels/hashing.py`) unless they are
+blank. The integers are one of
 
 - `log`: integer j is key j - 1 with the value 0.3 · log(1 + x), for negative x -0.3 · log(1 - x); strings are the
   keys from 13 on, features = 13 + 2**hash_bits;
 - `bucket`: integers are strings as well: x > 2 the text `b` and floor(log(x)²), a smaller x itself, hashed with I1 to
   I13 as salt; every value is 1, features = 2**hash_bits.
+
+A blank integer is the empty string, hashed with its column's name as salt: that it is missing tells something. On the
+first 80,000 rows of Kaggle's data, the last 8,000 of them to test, logistic regression reached an AUC of 0.7680 without
+and 0.7707 with these keys. Such keys for blank strings changed nothing (0.7707), so these are absent.
 """
 
 from __future__ import annotations
@@ -104,7 +108,9 @@ class Criteo:
         most_nonzeros = most_rows * (INTEGERS + STRINGS)
         room = Room.of(len(text) // 2, most_nonzeros, key_dtype(self.features + INTEGERS), most_bad)
         separator, before_label = self.layout
-        counts = parse_criteo(text[header:], separator, before_label, self._string_salts, self._mask, *room)
+        counts = parse_criteo(
+            text[header:], separator, before_label, self._integer_salts, self._string_salts, self._mask, *room
+        )
         keys, values = room.keys[: counts.nonzeros], room.values[: counts.nonzeros]
         if self.integers == "log":
             scale_integers(keys, values)

@@ -16,33 +16,30 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-def parse_in_order(chunks: Iterator[T], parse: Callable[[T], U]) -> Iterator[tuple[T, U]]:
-    """Each chunk with what `parse` makes of it, in order; the first exception of either is raised in its turn.
+def parse_in_order(chunks: Iterator[T], parse: Callable[[T], U]) -> Iterator[U]:
+    """What `parse` makes of each chunk, in order; the first exception of either is raised in its turn.
 
     `chunks` is consumed by a thread of its own, a bounded number ahead. Closing the iterator ends all threads, once
     they are through with the chunk at hand.
 
     >>> list(parse_in_order(iter([1, 2, 3]), lambda number: number * number))
-    [(1, 1), (2, 4), (3, 9)]
+    [1, 4, 9]
     """
     num_threads = min(MOST_THREADS, os.cpu_count() or 1)
-    futures: SimpleQueue[Future[tuple[T, U]] | None] = SimpleQueue()
+    futures: SimpleQueue[Future[U] | None] = SimpleQueue()
     room = threading.Semaphore(num_threads + AHEAD)
     closed = threading.Event()
     parsers = ThreadPoolExecutor(num_threads, thread_name_prefix="paceline-parse")
 
-    def parse_one(chunk: T) -> tuple[T, U]:
-        return chunk, parse(chunk)
-
     def read() -> None:
         try:
             for chunk in chunks:
-                futures.put(parsers.submit(parse_one, chunk))
+                futures.put(parsers.submit(parse, chunk))
                 room.acquire()
                 if closed.is_set():
                     return
         except BaseException as error:  # noqa: BLE001 - raised where the results are consumed, in its turn
-            failed: Future[tuple[T, U]] = Future()
+            failed: Future[U] = Future()
             failed.set_exception(error)
             futures.put(failed)
         futures.put(None)

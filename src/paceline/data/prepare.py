@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -110,8 +109,13 @@ def prepare(config: PrepareConfig, progress: Callable[[Progress], None]) -> Prep
 
 def _read(sources: list[Source], reading: Format, seen: Seen) -> Iterator[Batch]:
     """The rows of all files, in order."""
+
+    def parse(chunk: Chunk[Any]) -> tuple[Chunk[None], Parsed]:
+        # The text or table goes as soon as it is parsed, not when its turn comes.
+        return Chunk(chunk.source, None, chunk.start, chunk.bytes_read), reading.parse(chunk, seen.most_bad + 1)
+
     chunks = (chunk for source in sources for chunk in reading.chunks(source))
-    for chunk, parsed in parse_in_order(chunks, partial(reading.parse, most_bad=seen.most_bad + 1)):
+    for chunk, parsed in parse_in_order(chunks, parse):
         seen.take(chunk, parsed)
         yield parsed.batch
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,10 +30,10 @@ class RowReader:
         for segment in self._order.segments(piece):
             yield self._dataset.block("train", segment.block), segment.rows
 
-    def batch(self, piece: Piece) -> Batch:
-        """The rows of a piece one behind the other, valid until the next call."""
-        found = list(self.in_place(piece))
-        num_rows = piece.stop - piece.start
+    def batch(self, pieces: Sequence[Piece]) -> Batch:
+        """The rows of some pieces one behind the other, valid until the next call."""
+        found = [part for piece in pieces for part in self.in_place(piece)]
+        num_rows = sum(piece.stop - piece.start for piece in pieces)
         if num_rows > len(self._labels) or num_rows * self._dataset.longest_row > len(self._keys):
             self._make_room(num_rows, sum(count_nonzeros(block.offsets, rows) for block, rows in found))
         filled = 0

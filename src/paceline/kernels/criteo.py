@@ -43,7 +43,8 @@ def parse_criteo(
     text: Bytes,
     separator: int,
     before_label: int,
-    salts: NDArray[np.uint64],
+    integer_salts: NDArray[np.uint64],
+    string_salts: NDArray[np.uint64],
     mask: Any,
     labels: NDArray[np.uint8],
     offsets: NDArray[np.int64],
@@ -53,8 +54,9 @@ def parse_criteo(
 ) -> Counts:
     """Parse lines into rows: integer j is key j with its value, string j of hash h is key 13 + (h & `mask`) with 1.
 
-    `before_label` columns come before the label; `salts` are those of C1 to C26. Rows that do not parse are left out
-    and noted in `bad` as (line, problem, line start, place); when it is full the loop ends.
+    A blank integer is the empty string of its column, a blank string is absent. `before_label` columns come before
+    the label; the salts are those of I1 to I13 and C1 to C26. Rows that do not parse are left out and noted in `bad`
+    as (line, problem, line start, place); when it is full the loop ends.
     """
     i = line = rows = nonzeros = num_bad = first_zero = first_minus = 0
     mask = np.uint64(mask)
@@ -92,6 +94,9 @@ def parse_criteo(
                 break
             start = i = i + 1
             if text[i] == separator:
+                keys[written] = np.uint64(INTEGERS) + (mix(integer_salts[field]) & mask)
+                values[written] = 1
+                written += 1
                 continue
             trust, number, i = read_short_number(text, i)
             if trust == NUMBER_INFINITE:
@@ -111,7 +116,7 @@ def parse_criteo(
                 problem = TOO_FEW_FIELDS
                 break
             start = i = i + 1
-            state = salts[field]
+            state = string_salts[field]
             byte = text[i]
             while byte != separator and byte != NEWLINE and byte != RETURN:
                 state = (state ^ np.uint64(byte)) * FNV_PRIME

@@ -2,26 +2,61 @@
 
 `clocks` is int64 [workers, LINE]: the clock of rank r is `clocks[r, 0]`, alone on its cache line. A worker that
 has left the gate stands at `GONE`. Clocks only grow while workers run, so a check that reads them without a lock errs
-on the side of waiting.
+on the side of waiting. They are read and written atomically: whoever sees a clock also sees what was written before it.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numba.core import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from paceline.kernels.jit import compiled
 
 LINE = 8
 GONE = np.int64(np.iinfo(np.int64).max)
+BYTES = 8
+
+
+@intrinsic
+def read_clock(_context: Any, clocks: Any, rank: Any) -> Any:
+    """`clocks[rank, 0]`, read anew each time."""
+    signature = types.int64(clocks, rank)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_place(context, builder, signature, args), "acquire", BYTES)
+
+    return signature, codegen
+
+
+@intrinsic
+def set_clock(_context: Any, clocks: Any, rank: Any, clock: Any) -> Any:
+    """`clocks[rank, 0] = clock`, after everything that was written before."""
+    signature = types.void(clocks, rank, types.int64)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[2], _place(context, builder, signature, args), "release", BYTES)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+def _place(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """The address of a rank's clock."""
+    view = context.make_array(signature.args[0])(context, builder, args[0])
+    rank = context.cast(builder, args[1], signature.args[1], types.intp)
+    return builder.gep(view.data, [builder.mul(rank, context.get_constant(types.intp, LINE))])
 
 
 @compiled
 def slowest(clocks: NDArray[np.int64]) -> int:
     """The smallest clock of the workers in the gate, or GONE."""
-    least = clocks[0, 0]
+    least = read_clock(clocks, 0)
     for rank in range(1, clocks.shape[0]):
-        least = min(least, clocks[rank, 0])
+        least = min(least, read_clock(clocks, rank))
     return least
 
 

@@ -73,14 +73,14 @@ def parse_libsvm(
             problem = LABEL_NO_NUMBER
         while problem == NONE:
             start = i = skip_blanks(text, i)
-            if text[i] == NEWLINE or text[i] == HASH:
-                break
-            if text[i] == 113 and text[i + 1] == 105 and text[i + 2] == 100 and text[i + 3] == COLON:  # qid:
-                while not _ends(text[i]):
-                    i += 1
-                continue
             index, i = _read_index(text, i)
-            if i == start or text[i] != COLON:
+            if text[i] != COLON or i == start:
+                if i == start and (text[i] == NEWLINE or text[i] == HASH):
+                    break
+                if i == start and text[i] == 113 and text[i + 1] == 105 and text[i + 2] == 100 and text[i + 3] == COLON:
+                    while not _ends(text[i]):  # qid:
+                        i += 1
+                    continue
                 problem = KEY_NO_NUMBER
                 break
             if index >= limit or i - start > 18:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.gate import passes, slowest
+from paceline.kernels.gate import passes, read_clock, set_clock, slowest
 from paceline.kernels.jit import compiled, prefetch, reassociated
 from paceline.kernels.keys import GOLDEN, Keys
 from paceline.kernels.rules import Table, update, weight, width
@@ -125,17 +125,16 @@ def gradient(
 
 @compiled
 def compute_step(rule: Any, table: Table, bias: int, offsets: Offsets, keys: Keys, values: Floats,
-                 labels: NDArray[np.uint8], buffers: Any) -> tuple[int, float]:  # fmt: skip
+                 labels: NDArray[np.uint8], buffers: Any, distinct: Keys, sums: Floats
+                 ) -> tuple[int, float]:  # fmt: skip
     """Number, gather and gradient for one batch; returns how many distinct keys it has and the sum of its losses.
 
-    Leaves the keys in `buffers.distinct` and the sums of their gradients in `buffers.sums`.
+    Leaves the keys in `distinct` and the sums of their gradients in `sums`.
     """
     first, last = offsets[0], offsets[labels.size]
-    count = number_keys(
-        keys[first:last], bias, buffers.slots, buffers.direct, buffers.turn, buffers.distinct, buffers.local
-    )
-    weights, sums = buffers.weights[:count], buffers.sums[:count]
-    gather(rule, table, buffers.distinct[:count], weights)
+    count = number_keys(keys[first:last], bias, buffers.slots, buffers.direct, buffers.turn, distinct, buffers.local)
+    weights = buffers.weights[:count]
+    gather(rule, table, distinct[:count], weights)
     return count, gradient(offsets, buffers.local, values[first:last], labels, weights, sums)
 
 
@@ -197,7 +196,7 @@ def train_rows(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: Offs
     shift = np.uint64(private)
     own_bias = np.uint64(bias) if num_hot == 0 else np.uint64(private + num_hot)
     losses, product = 0.0, 1.0
-    clock = clocks[rank, 0]
+    clock = read_clock(clocks, rank)
     lead = seen[rank, 0]
     last_seen = slowest(clocks)
     i = start
@@ -237,7 +236,7 @@ def train_rows(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: Offs
         i += 1
         row_count += 1
         clock += 1
-        clocks[rank, 0] = clock
+        set_clock(clocks, rank, clock)
     seen[rank, 0] = lead
     return i, losses + np.log(product)
 
@@ -253,19 +252,22 @@ def train_batches(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: O
     Stops where the gate does. Returns the row it stopped before and the sum of the losses.
     """
     losses = 0.0
-    clock = clocks[rank, 0]
+    clock = read_clock(clocks, rank)
     row = start
     while row < labels.size:
         if not passes(clocks, clock, staleness, spins):
             break
         seen[rank, 0] = max(seen[rank, 0], clock - slowest(clocks))
         stop = min(row + batch_size, labels.size)
-        count, more = compute_step(rule, table, bias, offsets[row : stop + 1], keys, values, labels[row:stop], buffers)
+        count, more = compute_step(
+            rule, table, bias, offsets[row : stop + 1], keys, values, labels[row:stop], buffers,
+            buffers.distinct, buffers.sums,
+        )  # fmt: skip
         losses += more
         apply_gradient(rule, bias_rule, table, bias, buffers.distinct[:count], buffers.sums, stop - row)
         row = stop
         clock += 1
-        clocks[rank, 0] = clock
+        set_clock(clocks, rank, clock)
     return row, losses
 
 

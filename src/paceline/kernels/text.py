@@ -224,7 +224,7 @@ def _scale(mantissa: Any, exponent: int, cut: bool) -> tuple[float, int]:
 def skip_blanks(text: Bytes, start: int) -> int:
     """The first position from `start` that is no space, tab or carriage return."""
     i = start
-    while text[i] == SPACE or text[i] == TAB or text[i] == RETURN:
+    while text[i] <= SPACE and (text[i] == SPACE or text[i] == TAB or text[i] == RETURN):
         i += 1
     return i
 

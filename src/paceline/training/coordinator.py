@@ -10,10 +10,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import psutil
@@ -25,14 +25,16 @@ from paceline.data.reader import RowReader
 from paceline.data.rows import NO_LIMIT, ClockRows, EpochOrder, QueueRows, RowFeed
 from paceline.engines.local import LocalEngine
 from paceline.errors import DataError, InterruptedRunError
+from paceline.kernels.gate import LINE
 from paceline.models.logistic import LogisticScratch, Quality
 from paceline.optimizers import rules_at
 from paceline.run_folder import Run
 from paceline.training.checkpoint import Progress, save_checkpoint
 from paceline.training.evaluate import Scorer, evaluate
+from paceline.training.lockstep import LockstepThread, Pushes
 from paceline.training.pace import Gate, Pace
 from paceline.training.shard import Shard
-from paceline.training.worker import Worker, run_in_steps
+from paceline.training.worker import Worker
 
 PRIVATE_HOT_KEYS = 16_384
 
@@ -48,6 +50,18 @@ class Status(NamedTuple):
 
 
 Watch = Callable[[Status], None]
+
+
+class Thread(Protocol):
+    """What one thread of the engine does in a leg."""
+
+    losses: float
+
+    def run(self) -> None:
+        """Train until there are no rows before the next stop."""
+
+    def warm_up(self) -> None:
+        """Load or compile the loops; changes nothing."""
 
 
 class Coordinator:
@@ -69,13 +83,11 @@ class Coordinator:
         self._last_saved = 0.0
         self.began = 0.0
         self._gate = Gate(config.workers, pace.staleness, engine.num_threads)
+        self._handed_in = np.zeros((engine.num_threads, LINE), np.int64)
         # Private copies pay where workers write the same few weights with every row, and pace N must see every clock.
         shares_hot_keys = config.pace == "async" and config.batch_size == 1 and config.workers > 1
         num_private = min(PRIVATE_HOT_KEYS, len(dataset.manifest.hot_keys)) if shares_hot_keys else 0
-        self.shard = Shard(
-            config.optimizer, dataset.features, dataset.key_dtype, self._gate,
-            num_private=num_private, num_parts=engine.num_threads,
-        )  # fmt: skip
+        self.shard = Shard(config.optimizer, dataset.features, config.workers, num_private)
         self._order = EpochOrder([block.rows for block in train.blocks], config.seed)
         self._last_position = config.epochs * train.rows if config.epochs else NO_LIMIT
 
@@ -114,8 +126,8 @@ class Coordinator:
     def train(self, run: Run) -> None:
         """Train to the end, leaving metrics and checkpoints in `run`; `InterruptedRunError` if the user stops it."""
         feed = self._make_feed()
-        workers = [self._make_worker(rank, feed) for rank in range(self.config.workers)]
-        workers[0].warm_up(self._fold)
+        threads = self._make_threads(feed)
+        threads[0].warm_up()
         self.began = time.time()
         self._last_saved = time.perf_counter()
         with self._interrupts():
@@ -126,7 +138,7 @@ class Coordinator:
                     return
                 if self._checkpoint_due():
                     self._save(run)
-                self._run_leg(feed, workers, self._next_test())
+                self._run_leg(feed, threads, self._next_test())
                 if self._interrupted:
                     self._save(run)
                     raise InterruptedRunError(
@@ -134,23 +146,18 @@ class Coordinator:
                         f"`paceline resume {run.path}` goes on",
                     )
 
-    def _run_leg(self, feed: RowFeed, workers: list[Worker], until: int) -> None:
+    def _run_leg(self, feed: RowFeed, threads: Sequence[Thread], until: int) -> None:
         """Let all workers train up to a boundary at or after `until`, or to one that `_look_around` asks for."""
-        self.shard.enter(feed.clock)
+        self._handed_in[:, 0] = feed.clock
+        self._gate.enter(feed.clock)
         feed.open(until)
         self._leg_began = time.perf_counter()
-
-        def work(thread: int) -> None:
-            if self._fold == "mean":
-                run_in_steps(workers[thread :: self.engine.num_threads], part=thread)
-            else:
-                workers[thread].run_fused()
 
         def give_up() -> None:
             feed.pause()
             self._gate.break_up()
 
-        self.engine.run(work, lambda: self._look_around(feed, workers), give_up)
+        self.engine.run(lambda thread: threads[thread].run(), lambda: self._look_around(feed, threads), give_up)
         self.shard.settle()
         old = self.progress
         self.progress = Progress(
@@ -158,22 +165,22 @@ class Coordinator:
             tested=old.tested,
             clock=feed.clock,
             train_seconds=old.train_seconds + time.perf_counter() - self._leg_began,
-            losses=old.losses + sum(worker.losses for worker in workers),
+            losses=old.losses + sum(thread.losses for thread in threads),
             loss_rows=old.loss_rows + feed.position - old.position,
             largest_lead=max(old.largest_lead, self._gate.largest_lead),
         )
-        for worker in workers:
-            worker.losses = 0.0
+        for thread in threads:
+            thread.losses = 0.0
         self._measure_memory()
 
-    def _look_around(self, feed: RowFeed, workers: list[Worker]) -> None:
+    def _look_around(self, feed: RowFeed, threads: Sequence[Thread]) -> None:
         """While workers train: pause them where time is up, and tell who watches how far they are."""
         seconds = self.progress.train_seconds + time.perf_counter() - self._leg_began
         time_is_up = self.config.seconds and seconds >= self.config.seconds
         if self._interrupted or time_is_up or self._checkpoint_due():
             feed.pause()
         rows = self.progress.loss_rows + feed.position - self.progress.position
-        losses = self.progress.losses + sum(worker.losses for worker in workers)
+        losses = self.progress.losses + sum(thread.losses for thread in threads)
         self._tell(feed.position, feed.clock, seconds, losses / rows if rows else float("nan"))
         self._measure_memory()
 
@@ -246,17 +253,22 @@ class Coordinator:
             clock=self.progress.clock,
         )
 
-    def _make_worker(self, rank: int, feed: RowFeed) -> Worker:
-        return Worker(
-            rank,
-            feed,
-            RowReader(self.dataset, self._order),
-            LogisticScratch(self.dataset.features, self.dataset.key_dtype),
-            self.shard,
-            self._gate,
-            self.config.optimizer,
-            self.config.batch_size,
-        )
+    def _make_threads(self, feed: RowFeed) -> Sequence[Thread]:
+        """What runs on the engine's threads: in sync each takes several workers, otherwise one."""
+        config, dataset = self.config, self.dataset
+        pushes = Pushes.make(config.workers, config.batch_size * dataset.longest_row, dataset.key_dtype)
+        threads: list[Thread] = []
+        for number in range(self.engine.num_threads):
+            reader = RowReader(dataset, self._order)
+            scratch = LogisticScratch(dataset.features, dataset.key_dtype)
+            own = (feed, reader, scratch, self.shard, self._gate)
+            if self._fold == "mean":
+                ranks = list(range(config.workers))[number :: self.engine.num_threads]
+                lockstep = (pushes, self._handed_in, config.optimizer, config.batch_size)
+                threads.append(LockstepThread(number, ranks, *own, *lockstep))
+            else:
+                threads.append(Worker(number, *own, config.optimizer, config.batch_size))
+        return threads
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:

@@ -72,7 +72,8 @@ class Model:
 def probabilities(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     """σ of scores, without overflow."""
     shrunk = np.exp(-np.abs(scores))
-    return (np.where(scores >= 0, 1, shrunk) / (1 + shrunk)).astype(np.float32)
+    result: NDArray[np.float32] = (np.where(scores >= 0, 1, shrunk) / (1 + shrunk)).astype(np.float32)
+    return result
 
 
 def save_model(folder: Path, parameters: NDArray[np.float32], source: dict[str, Any]) -> str:

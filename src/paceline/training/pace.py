@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.gate import GONE, LINE, passes
+from paceline.kernels.gate import GONE, LINE
 
 UNBOUNDED = 1 << 60
 # A look at the clocks takes some nanoseconds. Workers with a core each look long; others soon give their core away.
@@ -66,11 +66,6 @@ class Gate:
     def break_up(self) -> None:
         """Let nobody wait any longer: a worker has failed."""
         self._broken = True
-
-    def wait(self, clocks: NDArray[np.int64], clock: int, staleness: int) -> None:
-        """Block until `clock - slowest(clocks) <= staleness`."""
-        while not passes(clocks, clock, staleness, self.spins):
-            self.nap()
 
     def nap(self) -> None:
         """Give way to others for a moment while the gate is shut."""

@@ -1,8 +1,7 @@
-"""What does a worker do? Both bodies of a step, to be read whole.
+"""What does a worker do at every pace but sync, embedded?
 
-`run_in_steps` is pace sync: compute on the batch, push the gradient, update together. `Worker.run_fused` is every other
-pace, embedded: it hands whole pieces to a compiled loop that reads and writes the shared table itself. Both return
-when there are no rows until the next leg.
+It draws pieces of the epoch and hands each to a compiled loop that reads and writes the shared table itself, for many
+steps in one call, and checks the gate before each.
 """
 
 from __future__ import annotations
@@ -17,27 +16,11 @@ from paceline.data.batch import Batch
 from paceline.data.reader import RowReader
 from paceline.data.rows import Piece, RowFeed
 from paceline.errors import DivergedError
-from paceline.kernels.logistic import compute_step, train_batches, train_rows
+from paceline.kernels.logistic import train_batches, train_rows
 from paceline.models.logistic import LogisticScratch
 from paceline.optimizers import Rules, rules_at
 from paceline.training.pace import Gate
-from paceline.training.shard import Push, Shard
-
-
-def run_in_steps(workers: list[Worker], part: int) -> None:
-    """Pace sync for the workers of one thread, which takes this part of every update.
-
-    A clock of lock-step is the same whoever computes it, so workers beyond the cores share threads.
-    """
-    shard, gate = workers[0].shard, workers[0].gate
-    clock = int(gate.clocks[workers[0].rank, 0])
-    while None not in (pieces := [worker.step(clock) for worker in workers]):
-        shard.update(part, clock, rules_at(shard.settings, pieces[0].trained))  # type: ignore[union-attr]
-        clock += 1
-        for worker in workers:
-            gate.clocks[worker.rank, 0] = clock
-    for worker in workers:
-        gate.leave(worker.rank)
+from paceline.training.shard import Shard
 
 
 class Worker:
@@ -65,42 +48,16 @@ class Worker:
         self.losses = 0.0
         self._row_count = 0
 
-    def step(self, clock: int) -> Piece | None:
-        """One clock of pace sync but for the update: wait at the gate, pull, compute, push. None: out of rows."""
-        piece = self.feed.take(self.rank)
-        if piece is None:
-            return None
-        batch = self.reader.batch(piece)
-        self.gate.wait(self.gate.clocks, clock, self.gate.staleness)
-        push, losses = self._compute(batch, rules_at(self.settings, piece.trained))
-        self.shard.push(self.rank, push)
-        self._count(piece, losses)
-        return piece
-
-    def _compute(self, batch: Batch, rules: Rules) -> tuple[Push, float]:
-        """The gradient of a batch on the table's weights as they are, and the sum of its losses."""
-        buffers = self.scratch.room_for(batch.num_nonzeros)
-        count, losses = compute_step(
-            rules.keys,
-            self.shard.table,
-            self.shard.bias,
-            batch.offsets,
-            batch.keys,
-            batch.values,
-            batch.labels,
-            buffers,
-        )
-        return Push(buffers.distinct[:count], buffers.sums[:count], batch.num_rows), losses
-
-    def run_fused(self) -> None:
+    def run(self) -> None:
         """Draw pieces and train on each in one compiled loop, which stops only where the gate is shut."""
         while (piece := self.feed.take(self.rank)) is not None:
             rules = rules_at(self.settings, piece.trained)
             if self.batch_size == 1:
                 losses = sum(self._train_rows(block, rows, rules) for block, rows in self.reader.in_place(piece))
             else:
-                losses = self._train_batches(self.reader.batch(piece), rules)
-            self._count(piece, losses)
+                losses = self._train_batches(self.reader.batch([piece]), rules)
+            self.losses += losses
+            check_losses(losses, piece, self.rank, self.feed.clock, float(rules.keys.rate))
         self.gate.leave(self.rank)
 
     def _train_rows(self, block: Batch, rows: NDArray[np.int32], rules: Rules) -> float:
@@ -133,26 +90,21 @@ class Worker:
                 return losses
             gate.nap()
 
-    def warm_up(self, fold: str) -> None:
+    def warm_up(self) -> None:
         """Load, or on a machine's first run compile, the loops that this worker will use; changes nothing."""
         rules, first_row = rules_at(self.settings, 0), Piece(0, 1, 0)
-        block, rows = next(self.reader.in_place(first_row))
-        batch = self.reader.batch(first_row)
-        if fold == "mean":
-            self._compute(batch, rules)
-            self.shard.warm_up(rules)
-        elif self.batch_size == 1:
+        if self.batch_size == 1:
+            block, rows = next(self.reader.in_place(first_row))
             self._train_rows(block, rows[:0], rules)
         else:
-            self._train_batches(batch.slice(0, 0), rules)
+            self._train_batches(self.reader.batch([]), rules)
 
-    def _count(self, piece: Piece, losses: float) -> None:
-        """Book the sum of a piece's losses, which must be a number."""
-        self.losses += losses
-        if not math.isfinite(losses):
-            rate = float(rules_at(self.settings, piece.trained).keys.rate)
-            raise DivergedError(
-                f"the training loss is no longer a number: worker {self.rank}, step {self.feed.clock}, "
-                f"row {piece.start:,}, learning rate {rate:g}",
-                f"--learning-rate {rate / 10:g}, or --optimizer adagrad; check the data for huge values",
-            )
+
+def check_losses(losses: float, piece: Piece, rank: int, clock: int, rate: float) -> None:
+    """Raise unless a sum of losses is a number."""
+    if not math.isfinite(losses):
+        raise DivergedError(
+            f"the training loss is no longer a number: worker {rank}, step {clock}, row {piece.start:,}, "
+            f"learning rate {rate:g}",
+            f"--learning-rate {rate / 10:g}, or --optimizer adagrad; check the data for huge values",
+        )

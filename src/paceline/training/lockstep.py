@@ -1,0 +1,139 @@
+"""What does a thread do at pace sync? It takes its workers through every clock, in step with the other threads.
+
+A clock of lock-step is the same whoever computes it, so workers beyond the cores share threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.config import OptimizerConfig
+from paceline.data.reader import RowReader
+from paceline.data.rows import Piece, RowFeed
+from paceline.kernels.gate import LINE
+from paceline.kernels.lockstep import AT_GATE, OUT_OF_ROOM, train_clocks
+from paceline.models.logistic import MOST_KEYS, LogisticScratch
+from paceline.optimizers import rules_at
+from paceline.training.pace import Gate
+from paceline.training.shard import Shard
+from paceline.training.worker import check_losses
+
+ROWS_A_CALL = 4_096
+
+
+class Pushes(NamedTuple):
+    """Every worker's gradient of the clock, by rank: distinct keys, the sums over its rows, and how many of each.
+
+    Memory is set aside for the longest rows there are, but only what is written to is ever used.
+    """
+
+    keys: NDArray[Any]
+    sums: NDArray[np.float32]
+    counts: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    @staticmethod
+    def make(num_workers: int, batch_nonzeros: int, key_dtype: np.dtype[Any]) -> Pushes:
+        size = min(batch_nonzeros, MOST_KEYS) + 1
+        return Pushes(
+            np.empty((num_workers, size), key_dtype),
+            np.empty((num_workers, size), np.float32),
+            np.zeros((num_workers, LINE), np.int64),
+            np.zeros((num_workers, LINE), np.int64),
+        )
+
+
+class Fold(NamedTuple):
+    """Working memory of one thread's part of a fold: totals by distinct key, and tables to find them."""
+
+    slots: NDArray[Any]
+    direct: NDArray[np.uint32]
+    own: NDArray[np.int64]
+    distinct: NDArray[Any]
+    totals: NDArray[np.float32]
+    turn: NDArray[np.int64]
+
+    @staticmethod
+    def make(num_keys: int, num_direct: int, key_dtype: np.dtype[Any]) -> Fold:
+        return Fold(
+            np.zeros((1 << (2 * num_keys).bit_length(), 2), key_dtype),
+            np.zeros(num_direct, np.uint32),
+            np.zeros(num_keys + 1, np.int64),
+            np.zeros(num_keys, key_dtype),
+            np.zeros(num_keys, np.float32),
+            np.zeros(1, np.int64),
+        )
+
+
+class LockstepThread:
+    """One thread of pace sync: its workers' `ranks`, its `part` of every fold, and the `losses` it has booked."""
+
+    def __init__(self, part: int, ranks: list[int], feed: RowFeed, reader: RowReader, scratch: LogisticScratch,
+                 shard: Shard, gate: Gate, pushes: Pushes, handed_in: NDArray[np.int64], settings: OptimizerConfig,
+                 batch_size: int) -> None:  # fmt: skip
+        self.losses = 0.0
+        self._part = part
+        self._ranks = ranks
+        self._feed = feed
+        self._reader = reader
+        self._scratch = scratch
+        self._shard = shard
+        self._gate = gate
+        self._pushes = pushes
+        self._handed_in = handed_in
+        self._settings = settings
+        self._fold = self._make_fold(256)
+        # A rate that decays changes with every clock; otherwise one call takes many small clocks.
+        self._clocks_a_call = 1 if settings.decay_rows else max(1, ROWS_A_CALL // (len(ranks) * batch_size))
+
+    def run(self) -> None:
+        """Train until there are no rows before the next stop."""
+        while pieces := self._take():
+            self._train(pieces)
+        for rank in self._ranks:
+            self._gate.leave(rank)
+
+    def warm_up(self) -> None:
+        """Load, or on a machine's first run compile, the loops; changes nothing."""
+        self._train([])
+
+    def _take(self) -> list[Piece]:
+        """The rows of the next clocks, clock by clock and rank by rank."""
+        pieces: list[Piece] = []
+        for _ in range(self._clocks_a_call):
+            clock = [piece for rank in self._ranks if (piece := self._feed.take(rank)) is not None]
+            if not clock:
+                break
+            pieces += clock
+        return pieces
+
+    def _train(self, pieces: list[Piece]) -> None:
+        """Run the clocks of these rows in a compiled loop, which comes back only to wait longer or for more room."""
+        shard, gate = self._shard, self._gate
+        rules = rules_at(self._settings, pieces[0].trained if pieces else 0)
+        batch = self._reader.batch(pieces)
+        starts = np.cumsum([0, *(piece.stop - piece.start for piece in pieces)])
+        buffers = self._scratch.room_for(int(np.diff(batch.offsets[starts]).max(initial=0)))
+        done, phase, losses = 0, AT_GATE, 0.0
+        while True:
+            done, phase, more = train_clocks(
+                rules.keys, rules.bias, shard.table, shard.bias, batch.offsets, batch.keys, batch.values, batch.labels,
+                starts, np.array(self._ranks), buffers, self._pushes, self._fold, self._part, done, phase,
+                gate.clocks, self._handed_in, gate.spins,
+            )  # fmt: skip
+            losses += more
+            if done * len(self._ranks) == len(pieces):
+                break
+            if phase == OUT_OF_ROOM:
+                self._fold = self._make_fold(2 * int(self._pushes.counts[:, 0].sum()))
+            else:
+                gate.nap()
+        self.losses += losses
+        if pieces:
+            check_losses(losses, pieces[0], self._ranks[0], self._feed.clock, float(rules.keys.rate))
+
+    def _make_fold(self, num_keys: int) -> Fold:
+        return Fold.make(num_keys, len(self._scratch.buffers.direct), self._scratch.buffers.slots.dtype)
