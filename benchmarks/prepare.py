@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import resource
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -208,6 +209,7 @@ def measure(case: str, path: Path, small: Path, folder: Path) -> dict[str, Any]:
     prepare(PrepareConfig(sources=[str(small)], out=str(folder / f"{case}-small.data"), **settings), lambda _: None)
     out = folder / f"{case}.data"
     made = prepare(PrepareConfig(sources=[str(path)], out=str(out), **settings), lambda _: None)
+    shutil.rmtree(out)  # or the system would go on writing it to the disk while the next case runs
     return {
         "case": case,
         "rows": made.rows,

@@ -30,9 +30,7 @@ def one_key_a_row(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """997 training rows in blocks of 100: row i has key i alone, value 1. What touched a row shows in its weight."""
     path = tmp_path_factory.mktemp("data") / "one-key-a-row"
     rows = np.arange(997)
-    batch = Batch(
-        (rows % 2).astype(np.uint8), np.arange(998), rows.astype(np.uint32), np.ones(997, np.float32)
-    )
+    batch = Batch((rows % 2).astype(np.uint8), np.arange(998), rows.astype(np.uint32), np.ones(997, np.float32))
     with small_blocks(100), DatasetWriter(path, features=997, source={}) as writer:
         writer.add("train", batch)
         writer.finish()

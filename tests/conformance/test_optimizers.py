@@ -43,7 +43,9 @@ def learn(settings: OptimizerConfig, gradients: list[float], key: int, bias: int
     """All four weights after applying gradients to one key."""
     rules, table = rules_at(settings, 0), np.zeros(4 * width(settings), np.float32)
     for g in gradients:
-        apply_gradient(rules.keys, rules.bias, table, bias, np.array([key], np.uint32), np.array([2 * g], np.float32), 2)
+        apply_gradient(
+            rules.keys, rules.bias, table, bias, np.array([key], np.uint32), np.array([2 * g], np.float32), 2
+        )
     out = np.zeros(4, np.float32)
     all_weights(rules.keys if key != bias else rules.bias, table, out)
     return out

@@ -90,7 +90,7 @@ def test_a_full_disk_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "open", full)
+    monkeypatch.setattr(block_files.HashedFile, "write", full)
     with pytest.raises(UsageError, match="no room left"):
         make(tmp_path / "data", random_rows(500))
     monkeypatch.undo()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import cycle, pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,8 +19,8 @@ def test_an_epoch_holds_each_row_once(blocks: list[int], seed: int, data: st.Dat
     epoch = data.draw(st.integers(0, 5))
     cuts = sorted({0, total, *data.draw(st.lists(st.integers(0, total), max_size=6))})
     seen: Counter[tuple[int, int]] = Counter()
-    for start, stop in zip(cuts, cuts[1:], strict=False):
-        for segment in order.segments(Piece(epoch * total + start, epoch * total + stop, 0)):
+    for start, stop in pairwise(cuts):
+        for segment in order.segments(np.arange(epoch * total + start, epoch * total + stop)):
             seen.update((segment.block, row) for row in segment.rows.tolist())
     assert seen == Counter({(b, r): 1 for b, rows in enumerate(blocks) for r in range(rows)})
 
@@ -28,8 +28,8 @@ def test_an_epoch_holds_each_row_once(blocks: list[int], seed: int, data: st.Dat
 def test_order_depends_on_seed_and_epoch_alone() -> None:
     def rows(seed: int, epoch: int) -> list[tuple[int, int]]:
         order = EpochOrder([1000, 1000, 500], seed)
-        piece = Piece(2500 * epoch, 2500 * (epoch + 1), 0)
-        return [(s.block, r) for s in order.segments(piece) for r in s.rows.tolist()]
+        positions = np.arange(2500 * epoch, 2500 * (epoch + 1))
+        return [(s.block, r) for s in order.segments(positions) for r in s.rows.tolist()]
 
     assert rows(1, 0) == rows(1, 0)
     assert rows(1, 0) != rows(1, 1)
@@ -40,64 +40,102 @@ def test_order_depends_on_seed_and_epoch_alone() -> None:
     assert sum(count for step, count in steps.items() if step != 1) > 25
 
 
-FEEDS = st.sampled_from([ClockRows, QueueRows])
+def test_scattered_positions_are_those_of_the_whole() -> None:
+    order = EpochOrder([70, 33, 64, 1], 9)
+    whole = [(s.block, r) for s in order.segments(np.arange(168, 336)) for r in s.rows.tolist()]
+    for step in (2, 3, 50):
+        chosen = np.arange(168 + step - 1, 336, step)
+        some = [(s.block, r) for s in order.segments(chosen) for r in s.rows.tolist()]
+        assert some == [whole[i - 168] for i in chosen]
 
 
-@given(
-    kind=FEEDS, num_rows=st.integers(1, 500), workers=st.integers(1, 9), batch=st.integers(1, 120),
-    epochs=st.integers(1, 3), seed=st.integers(0, 1000), stops=st.lists(st.integers(1, 1500), max_size=4),
-)  # fmt: skip
-@settings(max_examples=150, deadline=None)
-def test_every_position_is_handed_out_once(
-    kind: type[ClockRows | QueueRows], num_rows: int, workers: int, batch: int, epochs: int, seed: int, stops: list[int]
+SIZES = {
+    "num_rows": st.integers(1, 500), "workers": st.integers(1, 9), "batch": st.integers(1, 120),
+    "epochs": st.integers(1, 3), "seed": st.integers(0, 1000), "stops": st.lists(st.integers(1, 1500), max_size=4),
+}  # fmt: skip
+
+
+@given(**SIZES)
+@settings(max_examples=100, deadline=None)
+def test_the_queue_hands_out_every_position_once(
+    num_rows: int, workers: int, batch: int, epochs: int, seed: int, stops: list[int]
 ) -> None:
     """Workers draw in a random order, legs end at random places, someone pauses at random: nothing is lost."""
-    rng = np.random.default_rng(seed)
-    last = epochs * num_rows
-    feed = kind(num_rows, workers, batch, position=0, last=last, last_clock=NO_LIMIT, clock=0)
+    rng, last = np.random.default_rng(seed), epochs * num_rows
+    feed = QueueRows(num_rows, workers, batch, position=0, last=last, last_clock=NO_LIMIT, clock=0)
     got: list[Piece] = []
-    for until in [*sorted(stops), NO_LIMIT, NO_LIMIT]:
+    for until in [*sorted(stops), NO_LIMIT]:
         feed.open(until)
-        out_of_rows: set[int] = set()
-        while len(out_of_rows) < workers:
-            rank = int(rng.integers(workers))
+        while (piece := feed.take(int(rng.integers(workers)))) is not None:
+            got.append(piece)
             if until != NO_LIMIT and rng.random() < 0.02:
                 feed.pause()
-            piece = feed.take(rank)
-            if piece is None:
-                out_of_rows.add(rank)
-            else:
-                assert rank not in out_of_rows or kind is QueueRows
-                got.append(piece)
-        assert sum(p.stop - p.start for p in got) == feed.position
-    positions = [i for p in got for i in range(p.start, p.stop)]
-    assert sorted(positions) == list(range(last))
+        assert feed.position < min(until, last) + batch or until == NO_LIMIT
+    assert [i for p in got for i in range(p.start, p.stop)] == list(range(last))
     for piece in got:
-        assert piece.stop - piece.start <= batch or kind is QueueRows
-        assert piece.start == piece.stop or piece.start // num_rows == (piece.stop - 1) // num_rows
+        assert piece.start // num_rows == (piece.stop - 1) // num_rows
+
+
+@given(**SIZES, most=st.integers(1, 20), threads=st.integers(1, 9))
+@settings(max_examples=100, deadline=None)
+def test_clocks_hand_out_every_position_once(
+    num_rows: int, workers: int, batch: int, epochs: int, seed: int, stops: list[int], most: int, threads: int
+) -> None:
+    """Threads take the clocks of their ranks, some far ahead of others; all come to the same boundary."""
+    rng, last, threads = np.random.default_rng(seed), epochs * num_rows, min(threads, workers)
+    feed = ClockRows(num_rows, workers, batch, position=0, last=last, last_clock=NO_LIMIT, clock=0)
+    positions: list[int] = []
+    for until in [*sorted(stops), NO_LIMIT]:
+        feed.open(until)
+        running = set(range(threads))
+        while running:
+            thread = int(rng.choice(sorted(running)))
+            if until != NO_LIMIT and rng.random() < 0.02:
+                feed.pause()
+            ranks = list(range(thread, workers, threads))
+            taken = feed.take(ranks, most)
+            if taken is None:
+                # Out of rows for now: but others may have gone further, to where this thread must follow.
+                running.discard(thread)
+                continue
+            running = set(range(threads))
+            assert (len(taken.starts) - 1) % len(ranks) == 0
+            assert np.diff(taken.starts).max() <= batch
+            assert len({*(taken.positions // num_rows).tolist()}) <= 1
+            positions += taken.positions.tolist()
+        assert sorted(positions) == list(range(feed.position))
+    assert feed.position == last
+
+
+def slices(feed: ClockRows, ranks: list[int], most: int) -> list[list[int]]:
+    taken = feed.take(ranks, most)
+    assert taken is not None
+    return [part.tolist() for part in np.split(taken.positions, taken.starts[1:-1])]
 
 
 def test_sync_ranks_take_slices_of_the_clock() -> None:
     feed = ClockRows(10, 2, 3, position=0, last=20, last_clock=NO_LIMIT, clock=0)
     feed.open(NO_LIMIT)
-    taken = [[feed.take(rank) for _ in range(3)] for rank in (0, 1)]
-    assert [[(p.start, p.stop, p.trained) for p in pieces if p] for pieces in taken] == [
-        [(0, 3, 0), (6, 8, 6), (10, 13, 10)],
-        [(3, 6, 0), (8, 10, 6), (13, 16, 10)],
-    ]
+    assert slices(feed, [0], 5) == [[0, 1, 2], [6, 7]]
+    assert slices(feed, [1], 1) == [[3, 4, 5]]
+    assert slices(feed, [1], 1) == [[8, 9]]
+    assert slices(feed, [0], 1) == [[10, 11, 12]]
 
 
 def test_a_rank_may_get_no_rows_of_the_last_clock() -> None:
     feed = ClockRows(7, 4, 1, position=4, last=7, last_clock=NO_LIMIT, clock=1)
     feed.open(NO_LIMIT)
-    pieces = [feed.take(rank) for rank in range(4)]
-    assert [p.stop - p.start for p in pieces if p] == [0, 1, 1, 1]
+    assert slices(feed, [0, 1, 2, 3], 1) == [[], [4], [5], [6]]
 
 
-@pytest.mark.parametrize("kind", [ClockRows, QueueRows])
-def test_steps_are_clocks_of_the_furthest_worker(kind: type[ClockRows | QueueRows]) -> None:
-    feed = kind(10_000, 3, 10, position=0, last=NO_LIMIT, last_clock=40, clock=0)
-    feed.open(NO_LIMIT)
-    while any([feed.take(rank) is not None for rank in range(3)]):
-        assert feed.clock <= 40
-    assert feed.clock == 40
+def test_steps_are_clocks_of_the_furthest_worker() -> None:
+    clocks = ClockRows(10_000, 3, 10, position=0, last=NO_LIMIT, last_clock=40, clock=0)
+    clocks.open(NO_LIMIT)
+    while clocks.take([0, 1, 2], 7) is not None:
+        assert clocks.clock <= 40
+    queue = QueueRows(10_000, 3, 10, position=0, last=NO_LIMIT, last_clock=40, clock=0)
+    queue.open(NO_LIMIT)
+    ranks = cycle(range(3))
+    while queue.take(next(ranks)) is not None:
+        assert queue.clock <= 40
+    assert clocks.clock == queue.clock == 40

@@ -19,7 +19,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 1), st.integers(-8, 8)), min_size=2, ma
 @settings(max_examples=100, deadline=None)
 def test_quality_with_many_ties(rows: list[tuple[int, int]]) -> None:
     labels = np.array([label for label, _ in rows], np.uint8)
-    scores = np.array([score for _, score in rows], np.float32) / 2
+    scores = np.array([score / 2 for _, score in rows], np.float32)
     got = quality(scores, labels)
     assert got.loss == pytest.approx(log_loss(labels, 1 / (1 + np.exp(-scores.astype(float))), labels=[0, 1]))
     assert got.error == pytest.approx(((scores > 0) != labels).mean())

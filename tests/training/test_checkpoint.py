@@ -37,7 +37,7 @@ def without_seconds(line: dict[str, Any]) -> dict[str, Any]:
 def test_a_resumed_sync_run_has_the_bits_of_an_undisturbed_one(
     tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:
-    flags = {"data": clicks, "pace": "sync", "workers": 3, "batch_size": 40, "epochs": 2, "optimizer": optimizer,
+    flags: dict[str, Any] = {"data": clicks, "pace": "sync", "workers": 3, "batch_size": 40, "epochs": 2, "optimizer": optimizer,
              "test_every": 2_500}  # fmt: skip
     whole = paceline.train(run=tmp_path / "whole", **flags)
     with monkeypatch.context() as patch:
@@ -64,7 +64,7 @@ def test_resumed_runs_read_the_rest_of_the_rows(
     tmp_path: Path, one_key_a_row: Path, monkeypatch: pytest.MonkeyPatch, pace: Any, batch_size: int
 ) -> None:
     rate = 2.0**-40
-    flags = {"data": one_key_a_row, "pace": pace, "workers": 3, "batch_size": batch_size,
+    flags: dict[str, Any] = {"data": one_key_a_row, "pace": pace, "workers": 3, "batch_size": batch_size,
              "optimizer": "sgd", "learning_rate": rate, "test_every": 160}  # fmt: skip
     with monkeypatch.context() as patch:
         stop_after(patch, 5)
@@ -136,11 +136,9 @@ class TestDamage:
         assert not list(folder.glob(".*"))
 
 
-def test_metrics_are_cut_back_to_the_checkpoint(
-    tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run killed after evaluations that no checkpoint has seen writes them again, once."""
-    flags = {"data": clicks, "pace": "sync", "batch_size": 100, "test_every": 1_000}
+    flags: dict[str, Any] = {"data": clicks, "pace": "sync", "batch_size": 100, "test_every": 1_000}
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
         with pytest.raises(InterruptedRunError):
@@ -175,7 +173,9 @@ def test_resuming_after_the_data_is_gone(tmp_path: Path, clicks: Path, monkeypat
 def test_a_diverging_run_says_where_and_what_to_do(tmp_path: Path, clicks: Path) -> None:
     for pace, batch_size in (("sync", 50), ("async", 1), (2, 50)):
         path = tmp_path / f"{pace}"
-        with pytest.raises(RunError, match=r"no longer a number: worker \d, step \d+, row [\d,]+, learning rate 1e\+38") as e:
+        with pytest.raises(
+            RunError, match=r"no longer a number: worker \d, step \d+, row [\d,]+, learning rate 1e\+38"
+        ) as e:
             paceline.train(
                 data=clicks, run=path, pace=pace, batch_size=batch_size, workers=2, optimizer="sgd", learning_rate=1e38
             )

@@ -22,7 +22,12 @@ from tests.conftest import all_rows
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, clicks: Path) -> paceline.Run:
     return paceline.train(
-        data=clicks, run=tmp_path_factory.mktemp("runs") / "run", pace="async", batch_size=1, epochs=2, learning_rate=0.1
+        data=clicks,
+        run=tmp_path_factory.mktemp("runs") / "run",
+        pace="async",
+        batch_size=1,
+        epochs=2,
+        learning_rate=0.1,
     )
 
 

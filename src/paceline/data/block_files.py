@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import xxhash
-from numpy.typing import NDArray
 
 from paceline.data.batch import Batch
 from paceline.errors import DataError
@@ -20,7 +20,6 @@ from paceline.files import translated_disk_errors
 BLOCK_ROWS = 65_536
 BLOCK_BYTES = 64 << 20
 WRITING_THREADS = 2
-IPC_BYTES = 1 << 16  # more than the schema, the padding and the footer of a block take
 
 
 class BlockInfo(msgspec.Struct, frozen=True):
@@ -63,23 +62,40 @@ def read_block(folder: Path, info: BlockInfo) -> Batch:
     )
 
 
-def serialise(rows: Batch, scratch: NDArray[np.uint8]) -> memoryview:
-    """The bytes of a block file, put together at the front of `scratch`."""
+def write_block(path: Path, rows: Batch) -> BlockInfo:
+    """Write one block file. A crash before its bytes are on disk shows as a wrong checksum later."""
     features = pa.LargeListArray.from_arrays(
         rows.offsets, pa.StructArray.from_arrays([pa.array(rows.keys), pa.array(rows.values)], ["key", "value"])
     )
     table = pa.record_batch([pa.array(rows.labels), features], ["label", "features"])
-    sink = pa.FixedSizeBufferWriter(pa.py_buffer(scratch))
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_batch(table)
-    return scratch[: sink.tell()].data
+    with translated_disk_errors(path), path.open("wb", buffering=0) as file:
+        hashed = HashedFile(file)
+        with pa.ipc.new_file(pa.PythonFile(hashed, mode="w"), table.schema) as writer:
+            writer.write_batch(table)
+    longest = int(np.diff(rows.offsets).max())
+    return BlockInfo(path.name, rows.num_rows, rows.num_nonzeros, longest, hashed.digest.hexdigest())
 
 
-def write_block(path: Path, content: memoryview) -> str:
-    """Write a block file; its checksum. A crash before the bytes are on disk shows as a wrong checksum later."""
-    with translated_disk_errors(path), path.open("wb") as file:
-        file.write(content)
-    return xxhash.xxh3_64_hexdigest(content)
+class HashedFile:
+    """A file to write to that keeps the checksum of what was written; pyarrow hands it large arrays uncopied."""
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+        self.digest = xxhash.xxh3_64()
+        self.closed = False
+
+    def write(self, content: bytes) -> int:
+        self.digest.update(content)
+        left = memoryview(content)
+        while len(left):
+            left = left[self._file.write(left) :]
+        return memoryview(content).nbytes
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class OpenBlock:
@@ -131,14 +147,6 @@ class OpenBlock:
         self._rows = Batch(labels, offsets, new_keys, new_values)
 
 
-class Written(NamedTuple):
-    """A block that is being written: what the manifest will say, its checksum, and the memory it is written from."""
-
-    info: BlockInfo
-    checksum: Future[str]
-    scratch: NDArray[np.uint8]
-
-
 class BlockWriter:
     """Writes the rows of one split as blocks. Threads write the files: finding memory for them takes time."""
 
@@ -146,9 +154,9 @@ class BlockWriter:
         self._folder = folder
         self._split = split
         self._open = OpenBlock()
+        self._free = [OpenBlock() for _ in range(WRITING_THREADS)]
+        self._writing: deque[tuple[OpenBlock, Future[BlockInfo]]] = deque()
         self._threads = ThreadPoolExecutor(WRITING_THREADS, thread_name_prefix="paceline-write")
-        self._writing: deque[Written] = deque()
-        self._free = [np.empty(0, np.uint8)] * WRITING_THREADS
         self._blocks: list[BlockInfo] = []
         self._positives = 0
 
@@ -179,21 +187,14 @@ class BlockWriter:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _write(self) -> None:
-        rows = self._open.rows
+        path = self._folder / f"{self._split}-{len(self._blocks) + len(self._writing):05d}.arrow"
+        self._writing.append((self._open, self._threads.submit(write_block, path, self._open.rows)))
         if not self._free:
             self._wait_for_oldest()
-        scratch = self._free.pop()
-        if len(scratch) < rows.num_bytes + IPC_BYTES:
-            scratch = np.empty(rows.num_bytes + IPC_BYTES, np.uint8)
-        name = f"{self._split}-{len(self._blocks) + len(self._writing):05d}.arrow"
-        content = serialise(rows, scratch)
-        checksum = self._threads.submit(write_block, self._folder / name, content)
-        longest = int(np.diff(rows.offsets).max())
-        info = BlockInfo(name, rows.num_rows, rows.num_nonzeros, longest, checksum="")
-        self._writing.append(Written(info, checksum, scratch))
-        self._open.clear()
+        self._open = self._free.pop()
 
     def _wait_for_oldest(self) -> None:
-        info, checksum, scratch = self._writing.popleft()
-        self._blocks.append(msgspec.structs.replace(info, checksum=checksum.result()))
-        self._free.append(scratch)
+        block, written = self._writing.popleft()
+        self._blocks.append(written.result())
+        block.clear()
+        self._free.append(block)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from paceline.data.batch import Batch
 from paceline.data.blocks import Dataset
-from paceline.data.rows import EpochOrder, Piece
+from paceline.data.rows import EpochOrder
 from paceline.kernels.reading import count_nonzeros, read_rows
 
 
@@ -25,15 +25,15 @@ class RowReader:
         self._keys: NDArray[Any] = np.zeros(0, dataset.key_dtype)
         self._values = np.zeros(0, np.float32)
 
-    def in_place(self, piece: Piece) -> Iterator[tuple[Batch, NDArray[np.int32]]]:
-        """The rows of a piece where they lie: mapped blocks, and which of their rows in which order."""
-        for segment in self._order.segments(piece):
+    def in_place(self, positions: NDArray[np.int64]) -> Iterator[tuple[Batch, NDArray[np.int32]]]:
+        """The rows at ascending positions of an epoch where they lie: blocks, and which of their rows, in order."""
+        for segment in self._order.segments(positions):
             yield self._dataset.block("train", segment.block), segment.rows
 
-    def batch(self, pieces: Sequence[Piece]) -> Batch:
-        """The rows of some pieces one behind the other, valid until the next call."""
-        found = [part for piece in pieces for part in self.in_place(piece)]
-        num_rows = sum(piece.stop - piece.start for piece in pieces)
+    def batch(self, positions: NDArray[np.int64]) -> Batch:
+        """The rows at ascending positions of an epoch one behind the other, valid until the next call."""
+        found = list(self.in_place(positions))
+        num_rows = len(positions)
         if num_rows > len(self._labels) or num_rows * self._dataset.longest_row > len(self._keys):
             self._make_room(num_rows, sum(count_nonzeros(block.offsets, rows) for block, rows in found))
         filled = 0

@@ -26,14 +26,14 @@ NO_LIMIT = 1 << 62
 
 
 class Piece(NamedTuple):
-    """Rows for one worker: positions `start` up to `stop`, of one epoch.
-
-    `trained` rows were handed out before its clock began; rates that decay do so by it.
-    """
+    """Rows for one worker: positions `start` up to `stop`, of one epoch."""
 
     start: int
     stop: int
-    trained: int
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        return np.arange(self.start, self.stop)
 
 
 class Segment(NamedTuple):
@@ -47,7 +47,7 @@ class EpochOrder:
     """The order of rows in every epoch, from the run's seed and the blocks' row counts.
 
     >>> order = EpochOrder([3, 2], seed=1)
-    >>> sorted((s.block, row) for s in order.segments(Piece(0, 5, 0)) for row in s.rows.tolist())
+    >>> sorted((s.block, row) for s in order.segments(np.arange(5)) for row in s.rows.tolist())
     [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
     """
 
@@ -58,18 +58,20 @@ class EpochOrder:
         self._epochs: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._blocks: dict[tuple[int, int], NDArray[np.int32]] = {}
 
-    def segments(self, piece: Piece) -> Iterator[Segment]:
-        """The rows of a piece, block by block, in order. Safe from several threads."""
-        epoch, start = divmod(piece.start, self.num_rows)
-        stop = start + piece.stop - piece.start
+    def segments(self, positions: NDArray[np.int64]) -> Iterator[Segment]:
+        """The rows at ascending positions of one epoch, block by block, in order. Safe from several threads."""
+        if not positions.size:
+            return
+        epoch = int(positions[0]) // self.num_rows
         blocks, ends = self._epoch(epoch)
-        place = int(np.searchsorted(ends, start, side="right"))
-        while start < stop:
-            block = int(blocks[place])
-            begins = int(ends[place]) - int(self._block_rows[block])
-            until = min(stop, int(ends[place]))
-            yield Segment(block, self._block(epoch, block)[start - begins : until - begins])
-            start, place = until, place + 1
+        places = positions - epoch * self.num_rows
+        first = int(np.searchsorted(ends, places[0], side="right"))
+        last = int(np.searchsorted(ends, places[-1], side="right"))
+        cuts = [0, *np.searchsorted(places, ends[first:last]).tolist(), places.size]
+        for number, block in enumerate(blocks[first : last + 1].tolist()):
+            begins = int(ends[first + number]) - int(self._block_rows[block])
+            inside = places[cuts[number] : cuts[number + 1]]
+            yield Segment(block, self._block(epoch, block)[inside - begins])
 
     def _epoch(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The blocks of an epoch in order, and the place in the epoch where each ends."""
@@ -101,7 +103,7 @@ def _keep_newest(cache: dict[Any, Any], count: int) -> None:
 
 
 class RowFeed(Protocol):
-    """What hands rows to workers. `take` never blocks; None means out of rows until the next `open`."""
+    """What hands rows out, as the coordinator sees it."""
 
     @property
     def position(self) -> int:
@@ -117,15 +119,24 @@ class RowFeed(Protocol):
     def pause(self) -> None:
         """Hand out nothing beyond the nearest boundary that all workers can reach. From any thread."""
 
-    def take(self, rank: int) -> Piece | None:
-        """The next rows of a worker."""
+
+class Clocks(NamedTuple):
+    """The rows of some ranks in some clocks: clock by clock, and in a clock rank by rank.
+
+    `positions` of the rows, and `starts` [clocks × ranks + 1] of each rank's slice among them; `trained` rows were
+    handed out before the first of these clocks.
+    """
+
+    positions: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    trained: int
 
 
 class ClockRows:
     """Pace sync: rank r of W takes the r-th slice of each clock's W · batch rows.
 
-    The last clock of an epoch is short and split evenly; a rank may get an empty piece then. Which rows a clock has
-    follows from its number, so `clock` is all there is to remember.
+    The last clock of an epoch is short and split evenly; a rank may get no rows then. Which rows a clock has follows
+    from its number, so `clock` is all there is to remember.
     """
 
     def __init__(self, num_rows: int, workers: int, batch_size: int, *, position: int, last: int, last_clock: int,
@@ -133,6 +144,7 @@ class ClockRows:
         self._num_rows = num_rows
         self._workers = workers
         self._rows_a_clock = workers * batch_size
+        self._clocks_an_epoch = -(-num_rows // self._rows_a_clock)
         self._last = last
         self._last_clock = last_clock
         self._lock = threading.Lock()
@@ -152,21 +164,28 @@ class ClockRows:
         with self._lock:
             self._until = self.position
 
-    def take(self, rank: int) -> Piece | None:
+    def take(self, ranks: list[int], most: int) -> Clocks | None:
+        """The next clocks of `ranks`, at most so many, of one epoch; None: out of rows until the next `open`."""
         with self._lock:
-            clock = self._next_clock[rank]
-            if clock == self.clock:
-                if self.position >= self._until or clock >= self._last_clock:
-                    return None
+            first = self._next_clock[ranks[0]]
+            stop = min(first + most, (first // self._clocks_an_epoch + 1) * self._clocks_an_epoch, self._last_clock)
+            while self.clock < stop and self.position < self._until:
                 self.clock += 1
-            self._next_clock[rank] = clock + 1
-        start = self._start(clock)
-        rows = self._start(clock + 1) - start
-        return Piece(start + rank * rows // self._workers, start + (rank + 1) * rows // self._workers, trained=start)
+            stop = min(stop, self.clock)
+            for rank in ranks:
+                self._next_clock[rank] = stop
+        if stop <= first:
+            return None
+        begins = np.array([self._start(clock) for clock in range(first, stop + 1)])
+        rows = np.diff(begins)[:, None]
+        slices = [begins[:-1, None] + (np.array(ranks) + i) * rows // self._workers for i in (0, 1)]
+        lengths = (slices[1] - slices[0]).ravel()
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        positions = np.arange(starts[-1]) + np.repeat(slices[0].ravel() - starts[:-1], lengths)
+        return Clocks(positions, starts, int(begins[0]))
 
     def _start(self, clock: int) -> int:
-        clocks_an_epoch = -(-self._num_rows // self._rows_a_clock)
-        epoch, clock = divmod(clock, clocks_an_epoch)
+        epoch, clock = divmod(clock, self._clocks_an_epoch)
         return epoch * self._num_rows + clock * self._rows_a_clock
 
 
@@ -199,13 +218,14 @@ class QueueRows:
             self._until = self.position
 
     def take(self, rank: int) -> Piece | None:
+        """The next rows of a worker; None: out of rows until the next `open`."""
         with self._lock:
             clocks_left = self._last_clock - max(self._clocks)
             if self.position >= self._until or clocks_left <= 0:
                 return None
             batches = min(self._batches_a_piece(), self._last_clock - self._clocks[rank])
             end_of_epoch = (self.position // self._num_rows + 1) * self._num_rows
-            piece = Piece(self.position, min(self.position + batches * self._batch_size, end_of_epoch), self.position)
+            piece = Piece(self.position, min(self.position + batches * self._batch_size, end_of_epoch))
             self.position = piece.stop
             self._clocks[rank] += -(-(piece.stop - piece.start) // self._batch_size)
             return piece

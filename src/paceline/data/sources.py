@@ -167,6 +167,17 @@ def open_for_seeking(source: Source) -> Iterator[Any]:
         yield raw
 
 
+@contextmanager
+def open_mapped(source: Source) -> Iterator[Any]:
+    """Like `open_for_seeking`, with a local file's pages mapped: what is read of it takes no memory of its own."""
+    with open_for_seeking(source) as raw:
+        if not isinstance(source.file_system, pa.fs.LocalFileSystem):
+            yield raw
+            return
+        with pa.memory_map(source.path) as mapped:
+            yield mapped
+
+
 def _compression(source: Source, raw: Any) -> str | None:
     """How a file is compressed, by its first bytes; its suffix must not promise something else."""
     first = raw.read(4)

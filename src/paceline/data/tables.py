@@ -15,7 +15,7 @@ import pyarrow.parquet
 
 from paceline.data.columnar import Columnar, Columns, columns_of, require_columns
 from paceline.data.parsed import Parsed
-from paceline.data.sources import Chunk, Source, open_for_seeking, open_stream, read_head
+from paceline.data.sources import Chunk, Source, open_for_seeking, open_mapped, open_stream, read_head
 
 CHUNK_CELLS = 1 << 20
 CHUNK_BYTES = 8 << 20
@@ -73,7 +73,7 @@ class Arrow(Columnar):
 def _record_batches(source: Source, columns: Columns) -> Iterator[tuple[pa.RecordBatch, int]]:
     """The record batches of a file or stream, and how much of it was read with each."""
     if _is_arrow_file(source):
-        with open_for_seeking(source) as raw:
+        with open_mapped(source) as raw:
             reader = pa.ipc.open_file(raw)
             require_columns(columns, columns_of(reader.schema, columns.label, source), source)
             for i in range(reader.num_record_batches):

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.hashing import hash_text
-from paceline.kernels.jit import scanning
+from paceline.kernels.jit import compiled
 from paceline.kernels.text import NEWLINE, NUMBER_MISSING, Bytes, read_number
 
 BLANK = 4  # beside EXACT, CLOSE, NUMBER_MISSING and NUMBER_INFINITE
 LONGEST_NUMBER = 400
 
 
-@scanning
+@compiled
 def read_cells(
     text: Bytes, offsets: NDArray[Any], numbers: NDArray[np.float64], trusts: NDArray[np.uint8], cell: Bytes
 ) -> None:
@@ -51,7 +51,7 @@ def read_cells(
         numbers[i] = number
 
 
-@scanning
+@compiled
 def hash_cells(text: Bytes, offsets: NDArray[Any], salt: Any, mask: Any, first_key: Any, keys: NDArray[Any]) -> None:
     """`keys[i]` becomes the key of cell i: `first_key` + (its hash & `mask`)."""
     for i in range(offsets.size - 1):

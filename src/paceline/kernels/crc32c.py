@@ -14,7 +14,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import inlined, scanning
+from paceline.kernels.jit import compiled, inlined
 from paceline.kernels.words import WORD_BYTES, load_word
 
 POLYNOMIAL = 0x82F63B78  # its bits reversed
@@ -51,7 +51,7 @@ def _masked(crc: Any) -> Any:
     return np.uint32(np.uint32(crc >> np.uint32(15) | crc << np.uint32(17)) + MASK_DELTA)
 
 
-@scanning
+@compiled
 def checksum_by_tables(data: NDArray[np.uint8], start: int, stop: int) -> Any:
     """The masked CRC-32C of `data[start:stop]` (uint32), on any processor."""
     crc = ALL_ONES
@@ -90,7 +90,7 @@ def _add_word(_context: Any, crc: Any, word: Any) -> Any:
     return signature, codegen
 
 
-@scanning
+@compiled
 def checksum_by_instruction(data: NDArray[np.uint8], start: int, stop: int) -> Any:
     """The masked CRC-32C of `data[start:stop]` (uint32), where the processor has an instruction for it."""
     crc = np.uint64(ALL_ONES)

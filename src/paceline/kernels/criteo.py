@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.hashing import FNV_PRIME, mix
-from paceline.kernels.jit import scanning
+from paceline.kernels.jit import compiled
 from paceline.kernels.text import (
     NEWLINE,
     NONE,
@@ -38,7 +38,7 @@ LABEL_NO_NUMBER = int(Problem.LABEL_NO_NUMBER)
 TOO_FEW_FIELDS, TOO_MANY_FIELDS = int(Problem.TOO_FEW_FIELDS), int(Problem.TOO_MANY_FIELDS)
 
 
-@scanning
+@compiled
 def parse_criteo(
     text: Bytes,
     separator: int,
@@ -152,7 +152,7 @@ def parse_criteo(
     return Counts(line, rows, nonzeros, num_bad, 0, first_zero, first_minus)
 
 
-@scanning
+@compiled
 def scale_integers(keys: NDArray[Any], values: NDArray[np.float32]) -> None:
     """Put the integers x (keys 0 to 12) on a log scale, in place: 0.3 · log(1 + x), and for x < 0 its mirror image."""
     for k in range(keys.size):
@@ -166,7 +166,7 @@ def scale_integers(keys: NDArray[Any], values: NDArray[np.float32]) -> None:
                 values[k] = -LOG_SCALE * np.log1p(-np.float64(value))
 
 
-@scanning
+@compiled
 def bucket_integers(keys: NDArray[Any], values: NDArray[np.float32], salts: NDArray[np.uint64], mask: Any) -> None:
     """Make the integers (keys 0 to 12) strings and hash them with the `salts` of I1 to I13; all keys move down by 13.
 

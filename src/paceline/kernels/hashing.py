@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import inlined, scanning
+from paceline.kernels.jit import compiled, inlined
 
 FNV_BASIS = np.uint64(0xCBF29CE484222325)
 FNV_PRIME = np.uint64(0x100000001B3)
@@ -53,7 +53,7 @@ def hash_text(salt: Any, text: NDArray[np.uint8], start: int, stop: int) -> Any:
     return mix(hash_bytes(salt, text, start, stop))
 
 
-@scanning
+@compiled
 def draw(seed: Any, first_row: int, chosen: NDArray[np.bool_], threshold: Any) -> None:
     """`chosen[i]` becomes whether row `first_row + i` is drawn: its splitmix64 number is below `threshold`."""
     state = mix(np.uint64(seed))

@@ -40,29 +40,26 @@ if "NUMBA_CACHE_DIR" not in os.environ:
     numba.config.CACHE_DIR = str(cache_folder())
 
 
+# Loops here make no arrays, so references to arrays need no counting (`_nrt`). Numba counts them atomically at every
+# call that is not inlined, and threads that share an array would pass that counter back and forth.
+OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy", "_nrt": False}
+
+
 def compiled(function: F) -> F:
-    """Compile a loop over arrays: called without the GIL, sums may be reordered only where `reassociated` says so."""
-    result: F = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
-    return result
-
-
-def scanning(function: F) -> F:
-    """Like `compiled`, for loops that make no arrays: references to arrays are not counted."""
-    result: F = numba.njit(nogil=True, cache=True, error_model="numpy", _nrt=False)(function)
+    """Compile a loop over arrays: called without the GIL; sums are added in the order that is written."""
+    result: F = numba.njit(**OPTIONS)(function)
     return result
 
 
 def inlined(function: F) -> F:
-    """Like `compiled`, and copied into each loop that calls it: a call would count references to its arrays."""
-    result: F = numba.njit(nogil=True, cache=True, error_model="numpy", forceinline=True, _nrt=False)(function)
+    """Like `compiled`, and copied into each loop that calls it."""
+    result: F = numba.njit(**OPTIONS, forceinline=True)(function)
     return result
 
 
 def reassociated(function: F) -> F:
     """Like `compiled`, with floating-point sums free to be reordered for vector units (the same on every call)."""
-    result: F = numba.njit(
-        nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp"}
-    )(function)
+    result: F = numba.njit(**OPTIONS, fastmath={"reassoc", "contract", "nsz", "arcp"})(function)
     return result
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import inlined, scanning
+from paceline.kernels.jit import compiled, inlined
 
 Keys = NDArray[Any]  # uint32 or uint64
 
@@ -20,7 +20,7 @@ MARKS = 4096
 MARK_SHIFT = np.uint64(64 - 12)
 
 
-@scanning
+@compiled
 def fill_dictionary(dictionary: Keys, keys: Keys, positions: Keys) -> None:
     """Enter `keys[i]` → `positions[i]` into an empty `dictionary` with room to spare."""
     mask = np.uint64(dictionary.shape[0] - 1)
@@ -33,7 +33,7 @@ def fill_dictionary(dictionary: Keys, keys: Keys, positions: Keys) -> None:
         dictionary[slot, 1] = positions[i]
 
 
-@scanning
+@compiled
 def renumber(keys: Keys, front: Keys, dictionary: Keys, counts: NDArray[np.int64]) -> None:
     """Replace each of `keys` in place by its new number, and count those that land in front.
 
@@ -58,7 +58,7 @@ def renumber(keys: Keys, front: Keys, dictionary: Keys, counts: NDArray[np.int64
         keys[k] = number
 
 
-@scanning
+@compiled
 def merge_repeats(
     offsets: NDArray[np.int64],
     keys: Keys,
@@ -130,7 +130,7 @@ def _surely_distinct(keys: Keys, start: int, stop: int, marks: NDArray[np.uint32
     return not shared
 
 
-@scanning
+@compiled
 def tally_runs(keys: Keys, tally: NDArray[np.int64]) -> None:
     """Count in `tally[n]` the keys that stand n times in `keys`, which are sorted; the last entry is for n and more."""
     start = 0
@@ -140,7 +140,7 @@ def tally_runs(keys: Keys, tally: NDArray[np.int64]) -> None:
             start = k
 
 
-@scanning
+@compiled
 def pick_runs(keys: Keys, least: int, num_least: int, picked: Keys, counts: NDArray[np.int64]) -> int:
     """Pick from sorted `keys` those that stand more than `least` times, and the first `num_least` that stand so often.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import inlined, scanning
+from paceline.kernels.jit import compiled, inlined
 from paceline.kernels.text import (
     CLOSE,
     COLON,
@@ -36,7 +36,7 @@ KEY_NO_NUMBER, KEY_BELOW_BASE = int(Problem.KEY_NO_NUMBER), int(Problem.KEY_BELO
 KEY_TOO_LARGE = int(Problem.KEY_TOO_LARGE)
 
 
-@scanning
+@compiled
 def parse_libsvm(
     text: Bytes,
     base: int,

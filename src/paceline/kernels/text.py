@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import inlined, scanning
+from paceline.kernels.jit import compiled, inlined
 from paceline.kernels.words import WORD_BYTES, count_digits, load_word, read_digits
 
 Bytes = NDArray[np.uint8]
@@ -248,7 +248,7 @@ def label_of(trust: int, number: float) -> tuple[int, int]:
     return NONE, signed(number)
 
 
-@scanning
+@compiled
 def count_byte(text: Bytes, byte: int) -> int:
     """How often `byte` occurs."""
     wanted = np.uint8(byte)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.crc32c import checksum
-from paceline.kernels.jit import inlined, scanning
+from paceline.kernels.jit import compiled, inlined
 from paceline.kernels.text import NONE, Bytes, Counts, Problem, signed
 from paceline.kernels.words import HIGH_BITS, WORD_BYTES, load_word, trailing_zeros
 
@@ -48,7 +48,7 @@ def _word(data: Bytes, i: int) -> Any:
     )
 
 
-@scanning
+@compiled
 def walk_records(data: Bytes) -> tuple[int, int, int, int]:
     """Follow the lengths: where the last whole record ends, how many there are, what stopped, bytes it would need."""
     i = num_records = 0
@@ -66,7 +66,7 @@ def walk_records(data: Bytes) -> tuple[int, int, int, int]:
     return i, num_records, WHOLE if i == data.size else CUT_SHORT, HEADER_BYTES
 
 
-@scanning
+@compiled
 def parse_tfrecord(
     data: Bytes,
     base: int,
@@ -173,7 +173,7 @@ def _field(data: Bytes, i: int, stop: int) -> tuple[int, int, int, int]:
     return number, kind, start, after
 
 
-@scanning
+@compiled
 def _find_features(data: Bytes, start: int, stop: int, places: NDArray[np.int64]) -> int:
     """Note for `label`, `index` and `value` (rows of `places`) the kind of list and where it begins and ends."""
     for which in range(3):
@@ -195,7 +195,7 @@ def _find_features(data: Bytes, start: int, stop: int, places: NDArray[np.int64]
     return NONE
 
 
-@scanning
+@compiled
 def _note_entry(data: Bytes, start: int, stop: int, places: NDArray[np.int64]) -> bool:
     """Note one entry of the map of features, if it is one of the three; False if it is broken."""
     which = -1
@@ -237,7 +237,7 @@ def _which(data: Bytes, start: int, stop: int) -> int:
     return -1
 
 
-@scanning
+@compiled
 def _read_label(data: Bytes, places: NDArray[np.int64]) -> tuple[int, int]:
     """The problem with the label, if any, and the label (a float's bits where that is the problem)."""
     count = 0
@@ -273,7 +273,7 @@ def _read_label(data: Bytes, places: NDArray[np.int64]) -> tuple[int, int]:
     return NONE, label
 
 
-@scanning
+@compiled
 def _read_keys(
     data: Bytes, places: NDArray[np.int64], base: int, limit: int, keys: NDArray[Any], written: int
 ) -> tuple[int, int, int]:
@@ -302,7 +302,7 @@ def _read_keys(
     return NONE, written - first, 0
 
 
-@scanning
+@compiled
 def _read_values(
     data: Bytes, places: NDArray[np.int64], bits: NDArray[np.uint32], written: int, count: int
 ) -> tuple[int, int]:

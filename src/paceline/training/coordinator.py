@@ -125,8 +125,7 @@ class Coordinator:
 
     def train(self, run: Run) -> None:
         """Train to the end, leaving metrics and checkpoints in `run`; `InterruptedRunError` if the user stops it."""
-        feed = self._make_feed()
-        threads = self._make_threads(feed)
+        feed, threads = self._make_threads()
         threads[0].warm_up()
         self.began = time.time()
         self._last_saved = time.perf_counter()
@@ -240,35 +239,33 @@ class Coordinator:
 
     # -- wiring
 
-    def _make_feed(self) -> RowFeed:
-        config = self.config
-        kind = ClockRows if self._fold == "mean" else QueueRows
-        return kind(
-            self._order.num_rows,
-            config.workers,
-            config.batch_size,
-            position=self.progress.position,
-            last=self._last_position,
-            last_clock=config.steps or NO_LIMIT,
-            clock=self.progress.clock,
-        )
-
-    def _make_threads(self, feed: RowFeed) -> Sequence[Thread]:
-        """What runs on the engine's threads: in sync each takes several workers, otherwise one."""
-        config, dataset = self.config, self.dataset
+    def _make_threads(self) -> tuple[RowFeed, Sequence[Thread]]:
+        """What hands rows out, and what runs on the engine's threads: in sync each takes several workers, else one."""
+        config, dataset, num_threads = self.config, self.dataset, self.engine.num_threads
+        rows = (self._order.num_rows, config.workers, config.batch_size)
+        limits = {
+            "position": self.progress.position,
+            "clock": self.progress.clock,
+            "last": self._last_position,
+            "last_clock": config.steps or NO_LIMIT,
+        }
+        readers = [RowReader(dataset, self._order) for _ in range(num_threads)]
+        scratches = [LogisticScratch(dataset.features, dataset.key_dtype) for _ in range(num_threads)]
+        if self._fold == "each":
+            queue = QueueRows(*rows, **limits)
+            return queue, [
+                Worker(rank, queue, readers[rank], scratches[rank], self.shard, self._gate, config)
+                for rank in range(num_threads)
+            ]
+        clocks = ClockRows(*rows, **limits)
         pushes = Pushes.make(config.workers, config.batch_size * dataset.longest_row, dataset.key_dtype)
-        threads: list[Thread] = []
-        for number in range(self.engine.num_threads):
-            reader = RowReader(dataset, self._order)
-            scratch = LogisticScratch(dataset.features, dataset.key_dtype)
-            own = (feed, reader, scratch, self.shard, self._gate)
-            if self._fold == "mean":
-                ranks = list(range(config.workers))[number :: self.engine.num_threads]
-                lockstep = (pushes, self._handed_in, config.optimizer, config.batch_size)
-                threads.append(LockstepThread(number, ranks, *own, *lockstep))
-            else:
-                threads.append(Worker(number, *own, config.optimizer, config.batch_size))
-        return threads
+        return clocks, [
+            LockstepThread(
+                part, list(range(part, config.workers, num_threads)), clocks, readers[part], scratches[part],
+                self.shard, self._gate, config, pushes, self._handed_in,
+            )
+            for part in range(num_threads)
+        ]  # fmt: skip
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:

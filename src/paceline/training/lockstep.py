@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.config import OptimizerConfig
+from paceline.config import RunConfig
 from paceline.data.reader import RowReader
-from paceline.data.rows import Piece, RowFeed
+from paceline.data.rows import ClockRows, Clocks
 from paceline.kernels.gate import LINE
 from paceline.kernels.lockstep import AT_GATE, OUT_OF_ROOM, train_clocks
 from paceline.models.logistic import MOST_KEYS, LogisticScratch
@@ -71,9 +71,9 @@ class Fold(NamedTuple):
 class LockstepThread:
     """One thread of pace sync: its workers' `ranks`, its `part` of every fold, and the `losses` it has booked."""
 
-    def __init__(self, part: int, ranks: list[int], feed: RowFeed, reader: RowReader, scratch: LogisticScratch,
-                 shard: Shard, gate: Gate, pushes: Pushes, handed_in: NDArray[np.int64], settings: OptimizerConfig,
-                 batch_size: int) -> None:  # fmt: skip
+    def __init__(self, part: int, ranks: list[int], feed: ClockRows, reader: RowReader, scratch: LogisticScratch,
+                 shard: Shard, gate: Gate, config: RunConfig, pushes: Pushes,
+                 handed_in: NDArray[np.int64]) -> None:  # fmt: skip
         self.losses = 0.0
         self._part = part
         self._ranks = ranks
@@ -84,56 +84,47 @@ class LockstepThread:
         self._gate = gate
         self._pushes = pushes
         self._handed_in = handed_in
-        self._settings = settings
+        self._settings = config.optimizer
         self._fold = self._make_fold(256)
         # A rate that decays changes with every clock; otherwise one call takes many small clocks.
-        self._clocks_a_call = 1 if settings.decay_rows else max(1, ROWS_A_CALL // (len(ranks) * batch_size))
+        self._clocks_a_call = (
+            1 if config.optimizer.decay_rows else max(1, ROWS_A_CALL // (len(ranks) * config.batch_size))
+        )
 
     def run(self) -> None:
         """Train until there are no rows before the next stop."""
-        while pieces := self._take():
-            self._train(pieces)
+        while (clocks := self._feed.take(self._ranks, self._clocks_a_call)) is not None:
+            self._train(clocks)
         for rank in self._ranks:
             self._gate.leave(rank)
 
     def warm_up(self) -> None:
         """Load, or on a machine's first run compile, the loops; changes nothing."""
-        self._train([])
+        self._reader.batch(np.zeros(1, np.int64))
+        self._train(Clocks(np.zeros(0, np.int64), np.zeros(1, np.int64), 0))
 
-    def _take(self) -> list[Piece]:
-        """The rows of the next clocks, clock by clock and rank by rank."""
-        pieces: list[Piece] = []
-        for _ in range(self._clocks_a_call):
-            clock = [piece for rank in self._ranks if (piece := self._feed.take(rank)) is not None]
-            if not clock:
-                break
-            pieces += clock
-        return pieces
-
-    def _train(self, pieces: list[Piece]) -> None:
-        """Run the clocks of these rows in a compiled loop, which comes back only to wait longer or for more room."""
+    def _train(self, clocks: Clocks) -> None:
+        """Run clocks in a compiled loop, which comes back only to wait longer or for more room."""
         shard, gate = self._shard, self._gate
-        rules = rules_at(self._settings, pieces[0].trained if pieces else 0)
-        batch = self._reader.batch(pieces)
-        starts = np.cumsum([0, *(piece.stop - piece.start for piece in pieces)])
-        buffers = self._scratch.room_for(int(np.diff(batch.offsets[starts]).max(initial=0)))
+        rules = rules_at(self._settings, clocks.trained)
+        batch = self._reader.batch(clocks.positions)
+        buffers = self._scratch.room_for(int(np.diff(batch.offsets[clocks.starts]).max(initial=0)))
         done, phase, losses = 0, AT_GATE, 0.0
         while True:
             done, phase, more = train_clocks(
                 rules.keys, rules.bias, shard.table, shard.bias, batch.offsets, batch.keys, batch.values, batch.labels,
-                starts, np.array(self._ranks), buffers, self._pushes, self._fold, self._part, done, phase,
+                clocks.starts, np.array(self._ranks), buffers, self._pushes, self._fold, self._part, done, phase,
                 gate.clocks, self._handed_in, gate.spins,
             )  # fmt: skip
             losses += more
-            if done * len(self._ranks) == len(pieces):
+            if done * len(self._ranks) == len(clocks.starts) - 1:
                 break
             if phase == OUT_OF_ROOM:
                 self._fold = self._make_fold(2 * int(self._pushes.counts[:, 0].sum()))
             else:
                 gate.nap()
         self.losses += losses
-        if pieces:
-            check_losses(losses, pieces[0], self._ranks[0], self._feed.clock, float(rules.keys.rate))
+        check_losses(losses, clocks.trained, self._ranks[0], self._feed.clock, float(rules.keys.rate))
 
     def _make_fold(self, num_keys: int) -> Fold:
         return Fold.make(num_keys, len(self._scratch.buffers.direct), self._scratch.buffers.slots.dtype)

@@ -11,10 +11,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.config import OptimizerConfig
+from paceline.config import RunConfig
 from paceline.data.batch import Batch
 from paceline.data.reader import RowReader
-from paceline.data.rows import Piece, RowFeed
+from paceline.data.rows import QueueRows
 from paceline.errors import DivergedError
 from paceline.kernels.logistic import train_batches, train_rows
 from paceline.models.logistic import LogisticScratch
@@ -26,38 +26,30 @@ from paceline.training.shard import Shard
 class Worker:
     """One worker: its rank, what it works with, and the sum of `losses` that it has booked."""
 
-    def __init__(
-        self,
-        rank: int,
-        feed: RowFeed,
-        reader: RowReader,
-        scratch: LogisticScratch,
-        shard: Shard,
-        gate: Gate,
-        settings: OptimizerConfig,
-        batch_size: int,
-    ) -> None:
+    def __init__(self, rank: int, feed: QueueRows, reader: RowReader, scratch: LogisticScratch, shard: Shard, gate: Gate,
+                 config: RunConfig) -> None:  # fmt: skip
         self.rank = rank
         self.feed = feed
         self.reader = reader
         self.scratch = scratch
         self.shard = shard
         self.gate = gate
-        self.settings = settings
-        self.batch_size = batch_size
+        self.settings = config.optimizer
+        self.batch_size = config.batch_size
         self.losses = 0.0
         self._row_count = 0
 
     def run(self) -> None:
         """Draw pieces and train on each in one compiled loop, which stops only where the gate is shut."""
         while (piece := self.feed.take(self.rank)) is not None:
-            rules = rules_at(self.settings, piece.trained)
+            rules = rules_at(self.settings, piece.start)
             if self.batch_size == 1:
-                losses = sum(self._train_rows(block, rows, rules) for block, rows in self.reader.in_place(piece))
+                found = self.reader.in_place(piece.positions)
+                losses = sum(self._train_rows(block, rows, rules) for block, rows in found)
             else:
-                losses = self._train_batches(self.reader.batch([piece]), rules)
+                losses = self._train_batches(self.reader.batch(piece.positions), rules)
             self.losses += losses
-            check_losses(losses, piece, self.rank, self.feed.clock, float(rules.keys.rate))
+            check_losses(losses, piece.start, self.rank, self.feed.clock, float(rules.keys.rate))
         self.gate.leave(self.rank)
 
     def _train_rows(self, block: Batch, rows: NDArray[np.int32], rules: Rules) -> float:
@@ -78,7 +70,8 @@ class Worker:
 
     def _train_batches(self, batch: Batch, rules: Rules) -> float:
         shard, gate = self.shard, self.gate
-        buffers = self.scratch.room_for(batch.num_nonzeros)
+        ends = np.append(batch.offsets[:: self.batch_size], batch.offsets[-1])
+        buffers = self.scratch.room_for(int(np.diff(ends).max()))
         losses, done = 0.0, 0
         while True:
             done, more = train_batches(
@@ -92,19 +85,19 @@ class Worker:
 
     def warm_up(self) -> None:
         """Load, or on a machine's first run compile, the loops that this worker will use; changes nothing."""
-        rules, first_row = rules_at(self.settings, 0), Piece(0, 1, 0)
+        rules, first_row = rules_at(self.settings, 0), np.zeros(1, np.int64)
         if self.batch_size == 1:
             block, rows = next(self.reader.in_place(first_row))
             self._train_rows(block, rows[:0], rules)
         else:
-            self._train_batches(self.reader.batch([]), rules)
+            self._train_batches(self.reader.batch(first_row).slice(0, 0), rules)
 
 
-def check_losses(losses: float, piece: Piece, rank: int, clock: int, rate: float) -> None:
+def check_losses(losses: float, position: int, rank: int, clock: int, rate: float) -> None:
     """Raise unless a sum of losses is a number."""
     if not math.isfinite(losses):
         raise DivergedError(
-            f"the training loss is no longer a number: worker {rank}, step {clock}, row {piece.start:,}, "
+            f"the training loss is no longer a number: worker {rank}, step {clock}, row {position:,}, "
             f"learning rate {rate:g}",
             f"--learning-rate {rate / 10:g}, or --optimizer adagrad; check the data for huge values",
         )
