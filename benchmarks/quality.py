@@ -86,8 +86,9 @@ def main() -> None:
         if "left out" in line:
             table += f"| {line['recipe']} | left out: {line['left out']} | | | | | | |\n"
             continue
+        rows = line["rows"]
         table += (
-            f"| {line['recipe']} | {line['rows']['train']:,} | {line['rows']['test']:,} | {line['loss']:.4f} | {line['error']:.4f} "
+            f"| {line['recipe']} | {rows['train']:,} | {rows['test']:,} | {line['loss']:.4f} | {line['error']:.4f} "
             f"| {line['auc']:.4f} | {line['asked']} | {'yes' if line['holds'] else '**no**'} |\n"
         )
     print(table)

@@ -37,8 +37,8 @@ def without_seconds(line: dict[str, Any]) -> dict[str, Any]:
 def test_a_resumed_sync_run_has_the_bits_of_an_undisturbed_one(
     tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:
-    flags: dict[str, Any] = {"data": clicks, "pace": "sync", "workers": 3, "batch_size": 40, "epochs": 2, "optimizer": optimizer,
-             "test_every": 2_500}  # fmt: skip
+    flags: dict[str, Any] = {"data": clicks, "pace": "sync", "workers": 3, "batch_size": 40, "epochs": 2,
+                             "optimizer": optimizer, "test_every": 2_500}  # fmt: skip
     whole = paceline.train(run=tmp_path / "whole", **flags)
     with monkeypatch.context() as patch:
         stop_after(patch, 3)

@@ -15,7 +15,7 @@ from paceline.kernels.keys import GOLDEN, Keys
 
 @compiled
 def add_in(keys: Keys, sums: NDArray[np.float32], part: int, parts: int, slots: Keys, direct: NDArray[np.uint32],
-           turn: int, own: NDArray[np.int64], distinct: Keys, totals: NDArray[np.float32],
+           turn: int, own: NDArray[np.uint64], distinct: Keys, totals: NDArray[np.float32],
            count: int) -> int:  # fmt: skip
     """Add one worker's `sums` of this part's `keys` to `totals`; returns how many distinct keys there are now.
 
@@ -23,11 +23,11 @@ def add_in(keys: Keys, sums: NDArray[np.float32], part: int, parts: int, slots: 
     `own` is scratch for as many numbers as there are keys.
     """
     # Which keys are this part's is a coin toss that no processor predicts: list them first, without a branch.
-    num_own = 0
-    for i in range(keys.size):
+    num_own = np.uint64(0)
+    for i in range(np.uint64(keys.size)):
         own[num_own] = i
         mine = ((np.uint64(keys[i]) * GOLDEN >> np.uint64(48)) * np.uint64(parts)) >> np.uint64(16) == np.uint64(part)
-        num_own += np.int64(mine)
+        num_own += np.uint64(mine)
     number_mask = np.uint64(0xFFFFFF)
     mask = np.uint64(slots.shape[0] - 1)
     num_direct = np.uint64(direct.size)

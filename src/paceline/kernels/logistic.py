@@ -51,7 +51,7 @@ def number_keys(keys: Keys, bias: int, slots: Keys, direct: NDArray[np.uint32], 
     tag = np.uint64(turn[0]) << np.uint64(24)
     distinct[0] = bias
     count = np.uint64(1)
-    for k in range(keys.size):
+    for k in range(np.uint64(keys.size)):
         key = np.uint64(keys[k])
         if key < num_direct:
             entry = np.uint64(direct[key])
@@ -84,9 +84,10 @@ def number_keys(keys: Keys, bias: int, slots: Keys, direct: NDArray[np.uint32], 
 def gather(rule: Any, table: Table, keys: Keys, out: Floats) -> None:
     """The weights of `keys` into `out`."""
     step = width(rule)
-    for i in range(keys.size):
-        if i + KEYS_AHEAD < keys.size:
-            prefetch(table, np.uint64(keys[i + KEYS_AHEAD]) * step)
+    ahead = np.uint64(KEYS_AHEAD)
+    for i in range(np.uint64(keys.size)):
+        if i + ahead < np.uint64(keys.size):
+            prefetch(table, np.uint64(keys[i + ahead]) * step)
         out[i] = weight(rule, table, np.uint64(keys[i]))
 
 
@@ -143,9 +144,10 @@ def apply_gradient(rule: Any, bias_rule: Any, table: Table, bias: int, keys: Key
     """Update each of the distinct `keys` by the mean of its gradient over the rows."""
     step = width(rule)
     rows = np.float32(num_rows)
-    for i in range(keys.size):
-        if i + KEYS_AHEAD < keys.size:
-            prefetch(table, np.uint64(keys[i + KEYS_AHEAD]) * step)
+    ahead = np.uint64(KEYS_AHEAD)
+    for i in range(np.uint64(keys.size)):
+        if i + ahead < np.uint64(keys.size):
+            prefetch(table, np.uint64(keys[i + ahead]) * step)
         key = np.uint64(keys[i])
         if key == np.uint64(bias):
             update(bias_rule, table, key, sums[i] / rows)

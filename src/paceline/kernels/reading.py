@@ -33,14 +33,16 @@ def read_rows(
     filled: int,
 ) -> None:
     """Copy `rows` of a block behind the first `filled` rows of the buffers, which have room for them."""
-    at = out_offsets[filled]
+    # Unsigned numbers throughout: an index that cannot be negative needs no check, and the copies become vectors.
+    at = np.uint64(out_offsets[filled])
     for i in range(rows.size):
-        row = rows[i]
+        row = np.uint64(rows[i])
         out_labels[filled + i] = labels[row]
-        start, stop = offsets[row], offsets[row + 1]
-        for k in range(start, stop):
-            out_keys[at + k - start] = keys[k]
-        for k in range(start, stop):
-            out_values[at + k - start] = values[k]
-        at += stop - start
+        start = np.uint64(offsets[row])
+        count = np.uint64(offsets[row + np.uint64(1)]) - start
+        for k in range(count):
+            out_keys[at + k] = keys[start + k]
+        for k in range(count):
+            out_values[at + k] = values[start + k]
+        at += count
         out_offsets[filled + i + 1] = at

@@ -50,7 +50,7 @@ class LogisticScratch:
     def _make_buffers(self, num_nonzeros: int) -> Buffers:
         if num_nonzeros > MOST_KEYS:
             raise ConfigError(f"a batch of {num_nonzeros} nonzeros is too large", "choose a smaller --batch-size")
-        slots = 1 << (2 * num_nonzeros + 8).bit_length()
+        slots = 1 << (num_nonzeros + 8).bit_length()
         return Buffers(
             slots=np.zeros((slots, 2), self._key_dtype),
             direct=np.zeros(min(DIRECT_KEYS, self.bias), np.uint32),

@@ -51,7 +51,7 @@ class Fold(NamedTuple):
 
     slots: NDArray[Any]
     direct: NDArray[np.uint32]
-    own: NDArray[np.int64]
+    own: NDArray[np.uint64]
     distinct: NDArray[Any]
     totals: NDArray[np.float32]
     turn: NDArray[np.int64]
@@ -59,9 +59,9 @@ class Fold(NamedTuple):
     @staticmethod
     def make(num_keys: int, num_direct: int, key_dtype: np.dtype[Any]) -> Fold:
         return Fold(
-            np.zeros((1 << (2 * num_keys).bit_length(), 2), key_dtype),
+            np.zeros((1 << num_keys.bit_length(), 2), key_dtype),
             np.zeros(num_direct, np.uint32),
-            np.zeros(num_keys + 1, np.int64),
+            np.zeros(num_keys + 1, np.uint64),
             np.zeros(num_keys, key_dtype),
             np.zeros(num_keys, np.float32),
             np.zeros(1, np.int64),
@@ -120,7 +120,7 @@ class LockstepThread:
             if done * len(self._ranks) == len(clocks.starts) - 1:
                 break
             if phase == OUT_OF_ROOM:
-                self._fold = self._make_fold(2 * int(self._pushes.counts[:, 0].sum()))
+                self._fold = self._make_fold(int(1.25 * self._pushes.counts[:, 0].sum()))
             else:
                 gate.nap()
         self.losses += losses

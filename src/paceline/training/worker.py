@@ -26,8 +26,8 @@ from paceline.training.shard import Shard
 class Worker:
     """One worker: its rank, what it works with, and the sum of `losses` that it has booked."""
 
-    def __init__(self, rank: int, feed: QueueRows, reader: RowReader, scratch: LogisticScratch, shard: Shard, gate: Gate,
-                 config: RunConfig) -> None:  # fmt: skip
+    def __init__(self, rank: int, feed: QueueRows, reader: RowReader, scratch: LogisticScratch, shard: Shard,
+                 gate: Gate, config: RunConfig) -> None:  # fmt: skip
         self.rank = rank
         self.feed = feed
         self.reader = reader
