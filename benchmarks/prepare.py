@@ -1,6 +1,6 @@
 """How fast is `prepare`, and against Vowpal Wabbit's reading of text?
 
-    python benchmarks/prepare.py [--rows 1000000] [--vw-python /path/to/python/with/vowpalwabbit]
+    python benchmarks/prepare.py [--rows 1000000] [--rounds 3] [--vw-python PYTHON_WITH_VOWPALWABBIT] [--write]
 
 Makes files of click rows in a temporary folder (39 nonzeros a row, heavy-tailed keys over 33,762,578 features), runs
 `prepare` on each in a process of its own, kernels compiled before, and prints a line of JSON a case and a table.
@@ -14,10 +14,12 @@ import multiprocessing
 import os
 import resource
 import shutil
+import statistics
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from embedded import machine
 from paceline.data.prepare import PrepareConfig, prepare
 from paceline.kernels.crc32c import checksum
 
@@ -38,6 +41,8 @@ VOCABULARY = [
 ]  # fmt: skip
 PIECE_ROWS = 50_000
 VW_ROWS = 300_000
+LEAST_ROWS_PER_SECOND = 600_000
+LEAST_TIMES_VOWPAL_WABBIT = 3
 VW_SCRIPT = """
 import sys, time, vowpalwabbit
 began = time.perf_counter()
@@ -206,7 +211,9 @@ def measure(case: str, path: Path, small: Path, folder: Path) -> dict[str, Any]:
     """Prepare one file, after a small one so that everything is compiled and imported."""
     settings: dict[str, Any] = {"format": case}
     settings |= {"hash_bits": 25} if case == "criteo" else {"features": FEATURES}
-    prepare(PrepareConfig(sources=[str(small)], out=str(folder / f"{case}-small.data"), **settings), lambda _: None)
+    warm = folder / f"{case}-small.data"
+    prepare(PrepareConfig(sources=[str(small)], out=str(warm), **settings), lambda _: None)
+    shutil.rmtree(warm)
     out = folder / f"{case}.data"
     made = prepare(PrepareConfig(sources=[str(path)], out=str(out), **settings), lambda _: None)
     shutil.rmtree(out)  # or the system would go on writing it to the disk while the next case runs
@@ -226,28 +233,48 @@ def measure_vowpal_wabbit(python: str, path: Path, num_rows: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3, help="measure so many times and take the medians")
     parser.add_argument("--vw-python", help="a Python that has vowpalwabbit, to compare with")
     parser.add_argument("--cases", nargs="+", default=["criteo", "libsvm", "tfrecord"])
     parser.add_argument("--folder", help="keep the input files here, and take them from here if they exist")
+    parser.add_argument("--write", action="store_true", help="keep the table under benchmarks/results/")
     arguments = parser.parse_args()
-    spawn = multiprocessing.get_context("spawn")
+    measured: dict[str, list[dict[str, Any]]] = {case: [] for case in arguments.cases}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(arguments.folder or temporary)
-        vw_rows = min(VW_ROWS, arguments.rows)
-        results = []
-        for case in arguments.cases:
-            small, path = input_file(folder, case, 10_000), input_file(folder, case, arguments.rows)
-            with ProcessPoolExecutor(1, spawn) as process:
-                result = process.submit(measure, case, path, small, Path(temporary)).result()
-            if arguments.vw_python:
-                vw = measure_vowpal_wabbit(arguments.vw_python, input_file(folder, "vw", vw_rows), vw_rows)
-                result["vowpal_wabbit_rows_per_second"] = round(vw)
-                result["times_vowpal_wabbit"] = round(result["rows_per_second"] / vw, 1)
-            print(json.dumps(result), flush=True)
-            results.append(result)
-        print_table(results)
+        for case in [*arguments.cases] * arguments.rounds:
+            measured[case].append(
+                measure_beside_peer(case, folder, Path(temporary), arguments.rows, arguments.vw_python)
+            )
+            print(json.dumps(measured[case][-1]), flush=True)
+    table = markdown([medians(results) for results in measured.values()], arguments.rounds)
+    print(table)
+    if arguments.write:
+        (Path(__file__).parent / "results" / f"{datetime.now(UTC):%Y-%m-%d}-prepare.md").write_text(table)
+
+
+def measure_beside_peer(case: str, folder: Path, scratch: Path, rows: int, vw_python: str | None) -> dict[str, Any]:
+    """One case in a process of its own, and right after it Vowpal Wabbit on the same rows as its own text."""
+    small, path = input_file(folder, case, 10_000), input_file(folder, case, rows)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        result = process.submit(measure, case, path, small, scratch).result()
+    if vw_python:
+        vw_rows = min(VW_ROWS, rows)
+        vw = measure_vowpal_wabbit(vw_python, input_file(folder, "vw", vw_rows), vw_rows)
+        result["vowpal_wabbit_rows_per_second"] = round(vw)
+        result["times_vowpal_wabbit"] = round(result["rows_per_second"] / vw, 2)
+    return result
+
+
+def medians(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The median of each figure over the rounds."""
+    first = results[0]
+    return {
+        name: value if isinstance(value, str) else round(statistics.median(r[name] for r in results), 2)
+        for name, value in first.items()
+    }
 
 
 def input_file(folder: Path, case: str, num_rows: int) -> Path:
@@ -257,13 +284,21 @@ def input_file(folder: Path, case: str, num_rows: int) -> Path:
     return path
 
 
-def print_table(results: list[dict[str, Any]]) -> None:
-    print(f"\n{'input':10}{'rows/s':>12}{'MB/s':>8}{'peak MiB':>10}{'x VW':>8}")
+def markdown(results: list[dict[str, Any]], rounds: int) -> str:
+    """The table, with date and machine."""
+    out = (
+        f"# Preparing data, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. {results[0]['rows']:,} rows of 39 nonzeros, "
+        f"medians of {rounds} rounds; `python benchmarks/prepare.py`.\n\n"
+        f"| input | rows/s (asked for: {LEAST_ROWS_PER_SECOND:,}) | MB/s | peak MiB | Vowpal Wabbit on text, rows/s "
+        f"| ratio (asked for: {LEAST_TIMES_VOWPAL_WABBIT}) |\n|---|---|---|---|---|---|\n"
+    )
     for result in results:
-        print(
-            f"{result['case']:10}{result['rows_per_second']:>12,}{result['megabytes_per_second']:>8}"
-            f"{result['peak_memory_mib']:>10}{result.get('times_vowpal_wabbit', '-'):>8}"
+        vw, times = result.get("vowpal_wabbit_rows_per_second"), result.get("times_vowpal_wabbit", "–")
+        out += (
+            f"| {result['case']} | {result['rows_per_second']:,.0f} | {result['megabytes_per_second']:.0f} "
+            f"| {result['peak_memory_mib']:.0f} | {f'{vw:,.0f}' if vw else '–'} | {times} |\n"
         )
+    return out
 
 
 if __name__ == "__main__":
