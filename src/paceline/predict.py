@@ -27,7 +27,8 @@ def evaluate_model(run: str | Path, data: str | Path, split: Split | None) -> tu
     """How many rows there are, and the model's loss, error and AUC on them."""
     model, dataset = load_model(Run(run).path), Dataset(data)
     chosen = _choose(dataset, split)
-    quality = evaluate(model.scorer_for(dataset), dataset, chosen, os.cpu_count() or 1)
+    quality = evaluate(model.scorer_for(dataset), dataset, chosen, os.cpu_count() or 1, stop=lambda: False)
+    assert quality is not None
     return dataset.split(chosen).rows, {n: v if np.isfinite(v) else None for n, v in quality._asdict().items()}
 
 

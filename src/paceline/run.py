@@ -32,6 +32,7 @@ def train(config: RunConfig, watch: Watch = watch_nothing, began: float | None =
     engine = _start_engine(config)
     try:
         coordinator = Coordinator(config, dataset, engine, watch)
+        coordinator.make_ready()
         return _carry_out(Run.create(config), coordinator, began)
     finally:
         engine.close()
@@ -50,6 +51,7 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
         coordinator = Coordinator(config, Dataset(config.data), engine, watch)
         coordinator.restore(progress, states)
         del states
+        coordinator.make_ready()
         run.cut_metrics(progress.position)
         return _carry_out(run, coordinator, began)
     finally:
@@ -66,9 +68,12 @@ def _carry_out(run: Run, coordinator: Coordinator, began: float) -> Run:
     """Train, keep the model, and write down how it went, however it ends."""
     run.write_json("roles.json", coordinator.engine.roles())
     try:
-        coordinator.train(run)
-        sha256 = save_model(run.path / "model", coordinator.parameters(), coordinator.dataset.manifest.source)
-        run.write_json("result.json", _result(coordinator, "done", began) | {"model_sha256": sha256})
+        with coordinator.interrupts():
+            coordinator.train(run)
+            parameters = coordinator.parameters()
+            sha256 = save_model(run.path / "model", parameters, coordinator.dataset.manifest.source)
+            coordinator.measure_memory()
+            run.write_json("result.json", _result(coordinator, "done", began) | {"model_sha256": sha256})
     except InterruptedRunError:
         run.write_json("result.json", _result(coordinator, "interrupted", began))
         raise

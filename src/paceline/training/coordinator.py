@@ -90,6 +90,8 @@ class Coordinator:
         self.shard = Shard(config.optimizer, dataset.features, config.workers, num_private)
         self._order = EpochOrder([block.rows for block in train.blocks], config.seed)
         self._last_position = config.epochs * train.rows if config.epochs else NO_LIMIT
+        self._feed: RowFeed
+        self._threads: Sequence[Thread]
 
     # -- state that outlives the process
 
@@ -123,27 +125,30 @@ class Coordinator:
 
     # -- the run
 
+    def make_ready(self) -> None:
+        """Wire the roles up and compile their loops where this machine has not yet. After `restore`, before `train`."""
+        self._feed, self._threads = self._make_threads()
+        self._threads[0].warm_up()
+
     def train(self, run: Run) -> None:
         """Train to the end, leaving metrics and checkpoints in `run`; `InterruptedRunError` if the user stops it."""
-        feed, threads = self._make_threads()
-        threads[0].warm_up()
+        feed = self._feed
         self.began = time.time()
         self._last_saved = time.perf_counter()
-        with self._interrupts():
-            while True:
-                if self.progress.position >= self._next_test() or self._finished(feed):
-                    self._evaluate(run)
-                if self._finished(feed):
-                    return
-                if self._checkpoint_due():
-                    self._save(run)
-                self._run_leg(feed, threads, self._next_test())
-                if self._interrupted:
-                    self._save(run)
-                    raise InterruptedRunError(
-                        f"interrupted after {self.progress.position:,} rows; a checkpoint is saved",
-                        f"`paceline resume {run.path}` goes on",
-                    )
+        while True:
+            if self.progress.position >= self._next_test() or self._finished(feed):
+                self._evaluate(run)
+            if self._interrupted:
+                self._save(run)
+                raise InterruptedRunError(
+                    f"interrupted after {self.progress.position:,} rows; a checkpoint is saved",
+                    f"`paceline resume {run.path}` goes on",
+                )
+            if self._finished(feed):
+                return
+            if self._checkpoint_due():
+                self._save(run)
+            self._run_leg(feed, self._threads, self._next_test())
 
     def _run_leg(self, feed: RowFeed, threads: Sequence[Thread], until: int) -> None:
         """Let all workers train up to a boundary at or after `until`, or to one that `_look_around` asks for."""
@@ -170,7 +175,7 @@ class Coordinator:
         )
         for thread in threads:
             thread.losses = 0.0
-        self._measure_memory()
+        self.measure_memory()
 
     def _look_around(self, feed: RowFeed, threads: Sequence[Thread]) -> None:
         """While workers train: pause them where time is up, and tell who watches how far they are."""
@@ -181,7 +186,7 @@ class Coordinator:
         rows = self.progress.loss_rows + feed.position - self.progress.position
         losses = self.progress.losses + sum(thread.losses for thread in threads)
         self._tell(feed.position, feed.clock, seconds, losses / rows if rows else float("nan"))
-        self._measure_memory()
+        self.measure_memory()
 
     def _finished(self, feed: RowFeed) -> bool:
         return (
@@ -212,7 +217,10 @@ class Coordinator:
             rule = rules_at(self.config.optimizer, at.position).keys
             scorer = Scorer(rule, self.shard.table, self.shard.bias, self.shard.bias)
             threads = min(self.config.workers, psutil.cpu_count() or 1)
-            self.quality = evaluate(scorer, self.dataset, "test", threads)
+            quality = evaluate(scorer, self.dataset, "test", threads, stop=lambda: self._interrupted)
+            if quality is None:
+                return
+            self.quality = quality
             line |= {f"test_{name}": value for name, value in self.quality._asdict().items()}
         run.add_metrics({name: _json_number(value) for name, value in line.items()})
         self._tell(at.position, at.clock, at.train_seconds, line["train_loss"])
@@ -232,7 +240,8 @@ class Coordinator:
             shares.append(seconds / self.config.seconds)
         self.watch(Status(rows, seconds, min(1.0, max(shares)), train_loss, self.quality))
 
-    def _measure_memory(self) -> None:
+    def measure_memory(self) -> None:
+        """Note this process's private memory if it is the most so far: what it owns, mapped data left out."""
         memory = psutil.Process().memory_info()
         private = memory.rss - getattr(memory, "shared", 0)
         self.peak_memory_bytes = max(self.peak_memory_bytes, private)
@@ -268,8 +277,8 @@ class Coordinator:
         ]  # fmt: skip
 
     @contextmanager
-    def _interrupts(self) -> Iterator[None]:
-        """Let the first Ctrl-C pause the run, and the second end the process at once."""
+    def interrupts(self) -> Iterator[None]:
+        """Meanwhile the first Ctrl-C stops the run at the next boundary, and the second ends the process at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

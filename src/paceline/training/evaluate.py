@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -41,10 +42,20 @@ def scores_by_block(
         return block, scorer.scores(block)
 
     with ThreadPoolExecutor(threads, thread_name_prefix="paceline-score") as pool:
-        yield from pool.map(one, range(len(dataset.split(split).blocks)))
+        blocks = deque(range(len(dataset.split(split).blocks)))
+        ahead = deque(pool.submit(one, blocks.popleft()) for _ in range(min(2 * threads, len(blocks))))
+        while ahead:
+            yield ahead.popleft().result()
+            if blocks:
+                ahead.append(pool.submit(one, blocks.popleft()))
 
 
-def evaluate(scorer: Scorer, dataset: Dataset, split: Split, threads: int) -> Quality:
-    """Loss, error and AUC over all rows of a split, which has some."""
-    scored = [(scores, block.labels) for block, scores in scores_by_block(scorer, dataset, split, threads)]
-    return quality(np.concatenate([s for s, _ in scored]), np.concatenate([labels for _, labels in scored]))
+def evaluate(scorer: Scorer, dataset: Dataset, split: Split, threads: int, stop: Callable[[], bool]) -> Quality | None:
+    """Loss, error and AUC over all rows of a split, which has some; None where `stop` said so on the way."""
+    scores, labels = [], []
+    for block, block_scores in scores_by_block(scorer, dataset, split, threads):
+        if stop():
+            return None
+        scores.append(block_scores)
+        labels.append(block.labels)
+    return quality(np.concatenate(scores), np.concatenate(labels))
