@@ -28,7 +28,8 @@ class Shard:
         self.num_keys = features + 1
         self.width = width(settings)
         self.num_private = num_private
-        self._private_stride = -(-(num_private + 1) // KEYS_A_LINE) * KEYS_A_LINE if num_private else 0
+        # A spare cache line between the parts of two workers: arrays need not begin at the start of one.
+        self._private_stride = (-(-(num_private + 1) // KEYS_A_LINE) + 1) * KEYS_A_LINE if num_private else 0
         self._first_private = -(-self.num_keys // KEYS_A_LINE) * KEYS_A_LINE
         size = (self._first_private + num_workers * self._private_stride) * self.width
         _check_memory(4 * size, features)
