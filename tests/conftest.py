@@ -37,6 +37,20 @@ def one_key_a_row(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def mostly_clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1,000 training and 1,000 test rows with one key each that tells nothing; 80 % are clicks."""
+    path = tmp_path_factory.mktemp("data") / "mostly-clicks"
+    rng = np.random.default_rng(0)
+    labels = (np.arange(1_000) % 5 > 0).astype(np.uint8)
+    with DatasetWriter(path, features=50, source={}) as writer:
+        for split in ("train", "test"):
+            keys = rng.integers(0, 50, 1_000).astype(np.uint32)
+            writer.add(split, Batch(rng.permutation(labels), np.arange(1_001), keys, np.ones(1_000, np.float32)))
+        writer.finish()
+    return path
+
+
 class small_blocks:  # noqa: N801 (reads as the context that it is)
     """While it lasts, blocks have this many rows."""
 

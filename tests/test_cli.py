@@ -82,7 +82,7 @@ def test_no_test_rows_is_fine(command: Command, one_key_a_row: Path, tmp_path: P
         (["train", "recipe.toml"], "recipe `recipe.toml` cannot be read", "TOML"),
         (["resume", "nowhere"], "`nowhere` is no run folder", "`train` made"),
         (["evaluate", "nowhere", "--data", "x"], "`nowhere` is no run folder", "`train` made"),
-        (["generate", "clicks", "--rows", "0", "--out", "x"], "`rows` is 0", "1 row or more"),
+        (["generate", "clicks", "--rows", "0", "--out", "x"], "`rows` is 0", "--rows 1"),
         (["generate", "clicks", "--rows", "5", "--features", "3", "--out", "x"], "`features` is 3", "Criteo"),
         (["prepare", "nowhere.tsv", "--out", "x"], "nowhere.tsv", ""),
     ],
@@ -130,6 +130,20 @@ def test_divergence_fails_the_run(command: Command, clicks: Path, tmp_path: Path
     assert outcome.code == 1
     assert "no longer a number" in outcome.err
     assert "--learning-rate" in outcome.err.splitlines()[-1]
+
+
+def test_several_test_sources_follow_one_flag(command: Command, tmp_path: Path) -> None:
+    for name, rows in (("a", 5), ("b", 3), ("c", 2)):
+        (tmp_path / f"{name}.svm").write_text("1 1:1\n" * rows)
+    a, b, c = (tmp_path / f"{name}.svm" for name in "abc")
+    outcome = command("prepare", a, "--test", b, c, "--out", tmp_path / "data")
+    assert outcome.code == 0
+    assert "5 training and 5 test rows" in outcome.out
+
+
+def test_seconds_alone_have_no_other_limit(command: Command, clicks: Path, tmp_path: Path) -> None:
+    assert command("train", "--data", clicks, "--seconds", 0.3, "--run", tmp_path / "run").code == 0
+    assert paceline.Run(tmp_path / "run").result["train_seconds"] >= 0.3
 
 
 def test_demo(command: Command, tmp_path: Path) -> None:
@@ -184,6 +198,14 @@ class TestCtrlC:
             whole = command("train", "--data", clicks, "--run", tmp_path / "whole", *flags)
             assert whole.code == 0
             assert paceline.Run(tmp_path / "whole").result["model_sha256"] == result["model_sha256"]
+
+    def test_sigterm_is_as_good(self, clicks: Path, tmp_path: Path, command: Command) -> None:
+        process = self.start(clicks, tmp_path / "run", "--epochs", "200", "--test-every", "6000")
+        process.terminate()
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 130
+        assert "a checkpoint is saved" in err
+        assert command("resume", tmp_path / "run").code == 0
 
     def test_twice_ends_at_once(self, clicks: Path, tmp_path: Path) -> None:
         process = self.start(clicks, tmp_path / "run", "--epochs", "100000", "--test-every", "6000")

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from paceline.config import ENGINES, MODELS, OPTIMIZERS
 from paceline.errors import PacelineError
+
+if TYPE_CHECKING:
+    from paceline.config import RunConfig
+    from paceline.data.blocks import Dataset
+    from paceline.run_folder import Run
+    from paceline.training.coordinator import Status, Watch
 
 PREPARE_FORMATS = ("auto", "criteo", "libsvm", "tfrecord", "parquet", "arrow", "csv")
 
@@ -24,6 +31,21 @@ class Paragraphs(click.Command):
             formatter.write_paragraph()
             for line in self.epilog.splitlines():
                 formatter.write(f"  {line}\n" if line else "\n")
+
+
+class SeveralValues(Paragraphs):
+    """A command whose option `--test` takes all values up to the next option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        inside = False
+        for word in args:
+            if word.startswith("-"):
+                inside = word == "--test"
+                spread += [] if inside else [word]
+            else:
+                spread += ["--test", word] if inside else [word]
+        return super().parse_args(ctx, spread)
 
 
 class Commands(click.Group):
@@ -56,7 +78,7 @@ def demo(rows: int, folder: Path) -> None:
     """Make up click data, train it in sync and in async, and compare the two."""
     from paceline.demo import run_demo
 
-    run_demo(rows, folder, on_terminal_train)
+    run_demo(rows, folder, lambda config: on_terminal_train(config, time.time()))
 
 
 @cli.group(cls=Commands)
@@ -89,11 +111,12 @@ def clicks(rows: int, features: int, out: str, seed: int, test_rows: int | None)
 
 
 @cli.command(
+    cls=SeveralValues,
     epilog="""Examples:
 paceline prepare train.tsv.gz --format criteo --test-fraction 0.1 --out data/criteo
 paceline prepare a9a --test a9a.t --features 123 --out data/a9a
 paceline prepare 'part-*.tfrecord' --test last.tfrecord --out data/records
-paceline prepare clicks.parquet --label clicked --hash-bits 20 --out data/mine"""
+paceline prepare clicks.parquet --label clicked --hash-bits 20 --out data/mine""",
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("--out", required=True, help="Folder to make.")
@@ -102,7 +125,7 @@ paceline prepare clicks.parquet --label clicked --hash-bits 20 --out data/mine""
 @click.option("--hash-bits", type=int, default=22, show_default=True, help="Strings are hashed into 2^B keys.")
 @click.option("--index-base", type=click.Choice(["auto", "0", "1"]), default="auto", show_default=True,
               help="The first key of LIBSVM and TFRecord files.")  # fmt: skip
-@click.option("--test", multiple=True, metavar="SOURCE", help="Held-out rows; may be given several times.")
+@click.option("--test", multiple=True, metavar="SOURCE", help="Held-out rows: all sources up to the next option.")
 @click.option("--test-fraction", type=float, default=0.0, help="Hold out this share of the rows instead.")
 @click.option("--skip-bad-rows", type=int, default=0, show_default=True, help="Rows that may fail to parse.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the rows that are held out.")
@@ -127,6 +150,10 @@ def prepare(format_: Any, sources: tuple[str, ...], test: tuple[str, ...], **opt
         prepared = prepare_data(config, show)
     if prepared.bad_rows:
         click.echo(f"skipped {prepared.bad_rows:,} bad rows", err=True)
+    for name in prepared.left_out:
+        click.echo(f"`{name}` is a test file, and so was left out of training", err=True)
+    for note in prepared.notes:
+        click.echo(note, err=True)
     print_dataset(prepared.dataset, prepared.seconds)
 
 
@@ -147,9 +174,10 @@ paceline train --data data/clicks --pace 4 --optimizer ftrl --l1 0.5 --test-ever
 @click.option("--learning-rate", type=float, help="Multiplies the mean gradient of an update.  [default: 0.05]")
 @click.option("--l1", type=float, help="L1 on the keys of an update, never on the bias.")
 @click.option("--l2", type=float, help="L2 on the keys of an update, never on the bias.")
-@click.option("--epochs", type=int, help="Passes over the training rows.  [default: 1]")
-@click.option("--steps", type=int, help="Stop after so many clocks of the furthest worker.")
-@click.option("--seconds", type=float, help="Stop after so much training time.")
+@click.option("--epochs", type=int,
+              help="Passes over the rows, 0 for no limit.  [default: 1, or 0 with --steps or --seconds]")  # fmt: skip
+@click.option("--steps", type=int, help="Stop after so many clocks of the furthest worker, at the latest.")
+@click.option("--seconds", type=float, help="Stop after so much training time, at the latest.")
 @click.option("--test-every", type=int, metavar="ROWS", help="Evaluate every so many rows, and at the end.")
 @click.option("--checkpoint-every", type=float, metavar="SECONDS", help="0 for none.  [default: 60]")
 @click.option("--engine", help=f"{', '.join(ENGINES)}.")
@@ -161,7 +189,7 @@ def train(recipe: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
     from paceline.config import read_config
 
     config = read_config(recipe, {name: value for name, value in flags.items() if value is not None}, settings)
-    print_run(on_terminal_train(config))
+    print_run(on_terminal_train(config, command_began()))
 
 
 @cli.command(epilog="Example:\npaceline resume runs/20260101-120000-logistic-sync")
@@ -170,7 +198,10 @@ def resume(run: str) -> None:
     """Go on with a run that was stopped, from its newest checkpoint."""
     from paceline.run import resume as resume_run
 
-    print_run(watched("train", lambda watch: resume_run(run, watch, command_began())))
+    def notice(text: str) -> None:
+        click.echo(f"note: {text}", err=True)
+
+    print_run(watched("resume", lambda watch: resume_run(run, watch, command_began(), notice)))
 
 
 @cli.command(epilog="Example:\npaceline evaluate runs/my-run --data data/clicks")
@@ -215,35 +246,37 @@ def command_began() -> float:
     return float(psutil.Process().create_time())
 
 
-def on_terminal_train(config: Any) -> Any:
-    """Train with a progress bar; the time of the command's start counts."""
+def on_terminal_train(config: RunConfig, began: float) -> Run:
+    """Train with a progress bar; start-up counts from `began`."""
     from paceline.run import train as train_run
 
-    return watched(f"train {config.pace}", lambda watch: train_run(config, watch, command_began()))
+    return watched(f"train {config.pace}", lambda watch: train_run(config, watch, began))
 
 
-def watched(title: str, work: Callable[[Any], Any]) -> Any:
-    """Call `work` with a watch that draws a run's status."""
+def watched(title: str, work: Callable[[Watch], Run]) -> Run:
+    """Call `work` with a watch that draws a run's status, most telling first: what does not fit is cut off."""
     from paceline.reports.terminal import meter
 
     with meter(title) as bar:
 
-        def watch(at: Any) -> None:
-            speed = at.rows / at.seconds if at.seconds else 0.0
-            test = f", test loss {at.quality.loss:.4f}, AUC {at.quality.auc:.4f}" if at.quality else ""
-            bar.show(at.share, f"{at.rows:,} rows, {speed:,.0f} rows/s, loss {at.train_loss:.4f}{test}")
+        def watch(at: Status) -> None:
+            if not at.train_loss > 0:
+                return
+            speed = at.rows / at.seconds / 1e6 if at.seconds else 0.0
+            test = f", test {at.quality.loss:.4f}, AUC {at.quality.auc:.4f}" if at.quality else ""
+            bar.show(at.share, f"{speed:.2f} M rows/s, loss {at.train_loss:.4f}{test}, {at.rows:,} rows")
 
         return work(watch)
 
 
-def print_run(run: Any) -> None:
+def print_run(run: Run) -> None:
     from paceline.reports.terminal import RESULT_COLUMNS, print_table, result_row
 
     print_table(RESULT_COLUMNS[1:], [result_row("", run.result)[1:]])
     click.echo(f"run: {run.path}")
 
 
-def print_dataset(dataset: Any, seconds: float) -> None:
+def print_dataset(dataset: Dataset, seconds: float) -> None:
     train_rows, test_rows = dataset.split("train").rows, dataset.split("test").rows
     click.echo(
         f"{dataset.path}: {train_rows:,} training and {test_rows:,} test rows, {dataset.features:,} features, "
@@ -253,10 +286,14 @@ def print_dataset(dataset: Any, seconds: float) -> None:
 
 def main() -> None:
     """The command `paceline`: prints errors as one line and a hint, and exits with their code."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         cli.main(prog_name="paceline", standalone_mode=False)
     except click.exceptions.Abort:
         fail("interrupted", "", 130)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "")
+        sys.exit(2)
     except click.ClickException as error:
         message, _, hint = error.format_message().partition("\n")
         fail(*split_suggestion(message, hint, error), code=2)

@@ -6,7 +6,6 @@ Flags override the recipe, `--set` overrides both. Every rule about settings, al
 from __future__ import annotations
 
 import difflib
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,6 +19,9 @@ from paceline.errors import ConfigError
 MODELS = ("logistic",)
 OPTIMIZERS = ("sgd", "adagrad", "ftrl")
 ENGINES = ("local",)
+MOST_WORKERS = 1024
+MOST_CLOCKS_AHEAD = 10**9
+LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
 class OptimizerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,7 +38,11 @@ class OptimizerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One training run, as `config.toml` of its folder keeps it. 0 means no limit for `steps` and `seconds`."""
+    """One training run, as `config.toml` of its folder keeps it.
+
+    0 means no limit for `epochs`, `steps` and `seconds`; whichever comes first ends the run. `epochs` is 1, or 0 where
+    one of the others is given.
+    """
 
     data: str = ""
     model: str = "logistic"
@@ -80,7 +86,14 @@ def read_config(recipe: Path | None, flags: Mapping[str, Any], settings: Iterabl
             tree[name] = value
     for setting in settings:
         _apply_setting(tree, setting)
-    return check(_convert(tree))
+    if "epochs" not in tree and ("steps" in tree or "seconds" in tree):
+        tree["epochs"] = 0
+    try:
+        return check(_convert(tree))
+    except ConfigError as error:
+        if recipe is not None and error.message.startswith("unknown setting"):
+            error.message = f"{error.message} in `{recipe}` or the flags"
+        raise
 
 
 def to_toml(config: RunConfig) -> bytes:
@@ -117,7 +130,8 @@ def _convert(tree: dict[str, Any]) -> RunConfig:
     _refuse_unknown(tree, RunConfig, "")
     if not isinstance(tree.get("optimizer", {}), dict):
         raise ConfigError(
-            f"`optimizer` is `{tree['optimizer']}`; it is a section of a recipe", '[optimizer]\\nname = "sgd"'
+            f"`optimizer` is `{tree['optimizer']}`; it is a section of a recipe",
+            'write name = "sgd" below a line [optimizer]',
         )
     _refuse_unknown(tree.get("optimizer", {}), OptimizerConfig, "optimizer.")
     pace = tree.get("pace")
@@ -135,8 +149,12 @@ def _refuse_unknown(tree: Mapping[str, Any], kind: type[msgspec.Struct], prefix:
     known = kind.__struct_fields__
     for name in tree:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean `{prefix}{near[0]}`?" if near else f"known are {', '.join(known)}"
+            places = {prefix + other: other for other in known}
+            if not prefix:
+                places |= {f"optimizer.{other}": other for other in OptimizerConfig.__struct_fields__}
+            near = difflib.get_close_matches(name, places.values(), n=1, cutoff=0.5)
+            found = [place for place, other in places.items() if other in near]
+            hint = f"did you mean `{found[0]}`?" if found else f"known are {', '.join(known)}"
             raise ConfigError(f"unknown setting `{prefix}{name}`", hint)
 
 
@@ -154,6 +172,10 @@ def check(config: RunConfig) -> RunConfig:
         _check(name, getattr(config, name), at_least=0)
     if config.epochs == 0 and not (config.steps or config.seconds):
         raise ConfigError("nothing ends this run: `epochs` is 0", "--epochs 1, --steps N or --seconds T")
+    if config.workers > MOST_WORKERS:
+        raise ConfigError(
+            f"`workers` is {config.workers}; {MOST_WORKERS} is the most", "--workers 4, or as many as cores"
+        )
     if config.shards != 1:
         raise ConfigError(
             f"`shards` is {config.shards}; the engine `local` keeps the model in one", "leave --shards out"
@@ -164,18 +186,30 @@ def check(config: RunConfig) -> RunConfig:
 
 def _check_pace(config: RunConfig) -> None:
     pace = config.pace
-    if pace not in ("sync", "async") and not (isinstance(pace, int) and pace >= 1):
+    if pace not in ("sync", "async") and not (isinstance(pace, int) and 1 <= pace <= MOST_CLOCKS_AHEAD):
+        near = difflib.get_close_matches(str(pace).lower(), ("sync", "async"), n=1)
+        hint = f"did you mean `--pace {near[0]}`?" if near else "`--pace async` never waits"
         raise ConfigError(
             f"`pace` is `{pace}`; it is `sync`, `async`, or how many clocks a worker may run ahead (1, 2, …)",
-            "`--pace sync` is how far nobody runs ahead" if pace == 0 else "`--pace async` never waits",
+            "in `--pace sync` nobody runs ahead" if pace == 0 else hint,
         )
 
 
 def _check_optimizer(optimizer: OptimizerConfig) -> None:
-    for name in ("learning_rate", "l1", "l2", "decay_rows", "decay_power", "epsilon", "beta"):
+    rate = optimizer.learning_rate
+    if not 0 < rate <= LARGEST_FLOAT32:
+        raise ConfigError(
+            f"`learning_rate` is {rate}; it is a number above 0", "--learning-rate 0.05; 0.01 to 0.5 is usual"
+        )
+    for name in ("l1", "l2", "decay_rows", "decay_power", "epsilon", "beta"):
         _check(name, getattr(optimizer, name), at_least=0)
-    if optimizer.learning_rate == 0:
-        raise ConfigError("`learning_rate` is 0; nothing would be learned", "0.01 to 0.5 is usual")
+    for name, owner in (("beta", "ftrl"), ("epsilon", "adagrad"), ("decay_power", "sgd")):
+        changed = getattr(optimizer, name) != getattr(OptimizerConfig(), name)
+        if changed and (optimizer.name != owner or (name == "decay_power" and not optimizer.decay_rows)):
+            raise ConfigError(
+                f"`optimizer.{name}` is {getattr(optimizer, name)}, which does nothing here",
+                f"it is {owner}'s" + (", and needs decay_rows" if name == "decay_power" else "") + ": leave it out",
+            )
     if optimizer.decay_rows and optimizer.name != "sgd":
         raise ConfigError(
             f"`optimizer.decay_rows` is {optimizer.decay_rows}, but {optimizer.name} slows down by itself",
@@ -191,7 +225,7 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _check(name: str, value: float, *, at_least: int) -> None:
-    if not math.isfinite(value) or value < at_least:
+    if not at_least <= value <= LARGEST_FLOAT32:
         raise ConfigError(
             f"`{name}` is {value}; it is {at_least} or more", f"--{name.replace('_', '-')} {at_least or 1}"
         )

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import safetensors.numpy
+from numpy.typing import NDArray
+from safetensors import SafetensorError
 
 from paceline.errors import RunError, UsageError
 
@@ -31,12 +37,42 @@ def sync_to_disk(path: Path) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Write `content` so that a reader, and a crash, sees the old file or the new one whole."""
     temporary = path.with_name(f".{path.name}.new")
-    with translated_disk_errors(path), temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_to_disk(path.parent)
+    try:
+        with translated_disk_errors(path):
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            sync_to_disk(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
+    """Write a safetensors file and wait until it is on the disk; readable by whom the user's umask says."""
+    try:
+        safetensors.numpy.save_file(tensors, path)
+    except SafetensorError as error:
+        path.unlink(missing_ok=True)
+        full = "No space left" in str(error) or "quota" in str(error)
+        with translated_disk_errors(path):
+            raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from None
+    umask = os.umask(0)
+    os.umask(umask)
+    path.chmod(0o666 & ~umask)
+    sync_to_disk(path)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a file's lock, or raise: another process is at work there."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another process is at work in `{path.parent}`", "wait for it, or stop it") from None
+        yield
 
 
 @contextmanager
@@ -49,6 +85,6 @@ def translated_disk_errors(path: Path) -> Iterator[None]:
             raise UsageError(
                 f"no room left on the disk while writing `{path}`", "free some, or write elsewhere"
             ) from None
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
             raise UsageError(f"`{path}` cannot be written: {error.strerror}", "write elsewhere") from None
         raise RunError(f"writing `{path}` failed: {error.strerror or error}", "check the disk") from error

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import math
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ from paceline.config import RunConfig
 from paceline.data.blocks import Dataset
 from paceline.engines.local import LocalEngine
 from paceline.errors import InterruptedRunError, PacelineError, UsageError
+from paceline.files import locked, refuse_existing
+from paceline.machine import num_cores
+from paceline.models.logistic import Quality
 from paceline.run_folder import Run
 from paceline.training.checkpoint import load_checkpoint
 from paceline.training.coordinator import Coordinator, Status, Watch
@@ -28,6 +33,8 @@ def train(config: RunConfig, watch: Watch = watch_nothing, began: float | None =
     """Train as configured, in a new run folder. `began` is when the user's command did, in seconds since 1970."""
     began = began or time.time()
     dataset = Dataset(config.data)
+    if config.run:
+        refuse_existing(Path(config.run))
     config = msgspec.structs.replace(config, data=str(dataset.path.resolve()))
     engine = _start_engine(config)
     try:
@@ -38,37 +45,50 @@ def train(config: RunConfig, watch: Watch = watch_nothing, began: float | None =
         engine.close()
 
 
-def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None = None) -> Run:
-    """Go on with a run from its newest checkpoint."""
+def resume(
+    path: Path | str, watch: Watch = watch_nothing, began: float | None = None, notice: Callable[[str], None] = print
+) -> Run:
+    """Go on with a run from its newest checkpoint; `notice` hears what the user should know."""
     began = began or time.time()
     run = Run(path)
     if run.result.get("status") == "done":
         raise UsageError(f"`{path}` is finished", "train a new run, with more --epochs if it should learn on")
     config = run.config
-    progress, states = load_checkpoint(run.path / "checkpoints")
+    checkpoint = load_checkpoint(run.path / "checkpoints")
+    for damage in checkpoint.damaged:
+        notice(f"{damage}; going on from the one before, after {checkpoint.progress.position:,} rows")
     engine = _start_engine(config)
     try:
         coordinator = Coordinator(config, Dataset(config.data), engine, watch)
-        coordinator.restore(progress, states)
-        del states
+        coordinator.restore(checkpoint)
         coordinator.make_ready()
-        run.cut_metrics(progress.position)
+        run.cut_metrics(checkpoint.progress.position)
+        coordinator.quality = _last_quality(run)
         return _carry_out(run, coordinator, began)
     finally:
         engine.close()
 
 
+def _last_quality(run: Run) -> Quality | None:
+    """What the last evaluation of a run found; None if there was none."""
+    last = run.metrics[-1] if run.metrics else {}
+    if "test_loss" not in last:
+        return None
+    found = [last[f"test_{name}"] for name in Quality._fields]
+    return Quality(*(math.nan if value is None else value for value in found))
+
+
 def _start_engine(config: RunConfig) -> LocalEngine:
     """Threads for the workers: one each, but in sync no more than there are cores, where it makes no difference."""
     in_step = Pace.of(config.pace).fold == "mean"
-    return LocalEngine(config.workers, min(config.workers, os.cpu_count() or 1) if in_step else config.workers)
+    return LocalEngine(config.workers, min(config.workers, num_cores()) if in_step else config.workers)
 
 
 def _carry_out(run: Run, coordinator: Coordinator, began: float) -> Run:
     """Train, keep the model, and write down how it went, however it ends."""
-    run.write_json("roles.json", coordinator.engine.roles())
     try:
-        with coordinator.interrupts():
+        with locked(run.path / "config.toml"), coordinator.interrupts():
+            run.write_json("roles.json", coordinator.engine.roles())
             coordinator.train(run)
             parameters = coordinator.parameters()
             sha256 = save_model(run.path / "model", parameters, coordinator.dataset.manifest.source)
@@ -77,11 +97,14 @@ def _carry_out(run: Run, coordinator: Coordinator, began: float) -> Run:
     except InterruptedRunError:
         run.write_json("result.json", _result(coordinator, "interrupted", began))
         raise
-    except PacelineError as error:
-        run.write_json("result.json", _result(coordinator, "failed", began) | {"error": error.message})
+    except Exception as error:
+        # A full disk may refuse these too; what went wrong first is what counts.
+        with suppress(PacelineError):
+            run.write_json("result.json", _result(coordinator, "failed", began) | {"error": str(error)})
         raise
     finally:
-        run.write_json("roles.json", [])
+        with suppress(PacelineError):
+            run.write_json("roles.json", [])
     return run
 
 

@@ -44,7 +44,9 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """One entry an evaluation, in order."""
         path = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        # A line without its end was cut short by a kill or a full disk.
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def add_metrics(self, line: dict[str, Any]) -> None:
         """Append one evaluation."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,51 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
     path.write_bytes(msgspec.json.encode({**manifest, "version": 99}))
     with pytest.raises(DataError, match="format version 99"):
         Dataset(tmp_path / "data")
+
+
+def edit_manifest(path: Path, edit: Callable[[Any], None]) -> Dataset:
+    manifest = msgspec.json.decode((path / "manifest.json").read_bytes())
+    edit(manifest)
+    (path / "manifest.json").write_bytes(msgspec.json.encode(manifest))
+    return Dataset(path)
+
+
+@pytest.mark.parametrize("field", ["rows", "nonzeros", "longest"])
+def test_a_block_that_is_not_as_the_manifest_says_is_refused(tmp_path: Path, field: str) -> None:
+    make(tmp_path / "data", random_rows(50))
+    edited = edit_manifest(tmp_path / "data", lambda manifest: manifest["train"]["blocks"][0].update({field: 1}))
+    with pytest.raises(DataError, match=r"does not match the manifest: \d+ .* instead of 1") as error:
+        edited.block("train", 0)
+    assert error.value.hint == "prepare the data again"
+
+
+def test_a_key_beyond_the_manifests_features_is_refused(tmp_path: Path) -> None:
+    make(tmp_path / "data", random_rows(50, keys=123))
+    edited = edit_manifest(tmp_path / "data", lambda manifest: manifest.update(features=100))
+    with pytest.raises(DataError, match=r"does not match the manifest: key \d+ is not below its 100 features"):
+        edited.block("train", 0)
+
+
+def test_blocks_without_nonzeros_are_read(tmp_path: Path) -> None:
+    dataset = make(tmp_path / "data", Batch.from_lists([1, 0], [[], []], [[], []]))
+    assert rows_of(dataset) == [(1, {}), (0, {})]
+
+
+def test_the_fingerprint_says_which_data_it_is(tmp_path: Path) -> None:
+    first, again, other = (
+        make(tmp_path / name, random_rows(50, seed)) for name, seed in (("first", 0), ("again", 0), ("other", 1))
+    )
+    assert first.fingerprint == again.fingerprint == Dataset(tmp_path / "first").fingerprint
+    assert first.fingerprint != other.fingerprint
+    wider = edit_manifest(tmp_path / "again", lambda manifest: manifest.update(features=5000))
+    swapped = edit_manifest(
+        tmp_path / "other", lambda manifest: manifest.update(train=manifest["test"], test=manifest["train"])
+    )
+    assert len({first.fingerprint, other.fingerprint, wider.fingerprint, swapped.fingerprint}) == 4
+
+
+def test_declared_features_decide_how_wide_keys_are(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path / "data", features=1 << 32, source={}) as writer:
+        writer.add("train", Batch.from_lists([1], [[7]], [[1.0]]))
+        dataset = writer.finish()
+    assert dataset.block("train", 0).keys.dtype == dataset.key_dtype == np.uint64

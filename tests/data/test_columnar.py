@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.data import sources, tables
-from paceline.data.columnar import read_numbers
+from paceline.data.columnar import Columns, read_numbers
+from paceline.data.csv_text import Csv, Header, Lines
 from paceline.errors import DataError
-from tests.data.inputs import rows_of, run, write
+from tests.data.inputs import chunk_of, rows_of, rows_of_batch, run, write
 from tests.kernels.test_hashing import reference
 
 BITS = 12
@@ -222,3 +223,69 @@ def test_hostile_csv_parses_or_is_refused(data: bytes) -> None:
         # Whatever the bytes are: rows, or an error that a person can read.
         with contextlib.suppress(DataError):
             assert run(Path(folder), path, hash_bits=BITS, skip_bad_rows=1000).rows >= 1
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('1,2,"a', 'a quote that is not closed in `1,2,"a`'),
+        ('1,"2,a', "a quote that is not closed"),
+        ('1,2,"a""', "a quote that is not closed"),
+        ('1,2,"a"x', "text behind a closing quote"),
+        ("1,2,a\r0,3,b", "a carriage return"),
+        ('1,2,"a\rb"', "a carriage return"),
+    ],
+)
+@pytest.mark.parametrize("chunk_bytes", [12, 4 << 20])
+def test_a_line_that_is_no_row_of_csv_swallows_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, words: str, chunk_bytes: int
+) -> None:
+    monkeypatch.setattr(sources, "CHUNK_BYTES", chunk_bytes)
+    path = write(tmp_path / "a.csv", f'label,x,c\n0,1,"b"\n{line}\n1,4,5" disk\n{line}\n\n0,7,"d ""e"""\r\n')
+    with pytest.raises(DataError) as error:
+        run(tmp_path, path, hash_bits=BITS)
+    assert f"`{path}`, row 3, the line: {words}" in error.value.message
+    with pytest.raises(DataError, match=r"row 5, the line: .*after 1 other"):
+        run(tmp_path, path, hash_bits=BITS, skip_bad_rows=1)
+    made = run(tmp_path, path, hash_bits=BITS, skip_bad_rows=2)
+    assert made.bad_rows == 2
+    keys = [1 + reference("c", text) % 2**BITS for text in (b"b", b'5" disk', b'd "e"')]
+    assert rows_of(made.dataset) == [
+        (0, {0: 1.0, keys[0]: 1.0}),
+        (1, {0: 4.0, keys[1]: 1.0}),
+        (0, {0: 7.0, keys[2]: 1.0}),
+    ]
+
+
+@pytest.mark.parametrize("content", ["label,x\r1,2\r0,3\r", 'label,"x\n1,2\n', 'label,"x"y\n1,2\n'])
+def test_a_first_line_that_is_no_header_of_csv(tmp_path: Path, content: str) -> None:
+    with pytest.raises(DataError, match=r"row 1: `label.*` is no header of CSV") as error:
+        run(tmp_path, write(tmp_path / "a.csv", content))
+    assert "\\r alone" in error.value.hint
+    with pytest.raises(DataError, match="no format that was recognised"):
+        run(tmp_path, write(tmp_path / "a", content))
+
+
+@given(st.lists(st.text('1,"ab\r;', max_size=8), max_size=8))
+def test_no_line_of_csv_changes_what_the_next_one_is(lines: list[str]) -> None:
+    """Between hostile lines stands a good one, which is always read, as a row of its own."""
+    reading = Csv(Columns("label", {"a": "text"}), BITS)
+    text = "".join(f"{line}\n1,good\n" for line in lines).encode()
+    parsed = reading.parse(chunk_of(Lines(Header(["label", "a"], ",", 0), np.frombuffer(text, np.uint8), 0)), 100)
+    assert parsed.num_numbered == 2 * len(lines)
+    key = reference("a", b"good") % 2**BITS
+    assert rows_of_batch(parsed.batch).count((1, {key: 1.0})) == len(lines)
+    assert all(row.row % 2 == 1 for row in parsed.bad)
+    assert parsed.batch.num_rows + len(parsed.bad) <= 2 * len(lines)
+
+
+@pytest.mark.parametrize("writer", [write_parquet, write_feather])
+def test_which_columns_are_numbers_is_said(tmp_path: Path, writer: Any) -> None:
+    made = run(tmp_path, writer(tmp_path / "a", TABLE), hash_bits=BITS)
+    assert made.notes == ("numeric columns: age, price, seen; text columns: site, app",)
+
+
+def test_many_columns_are_said_in_short(tmp_path: Path) -> None:
+    names = [f"n{i}" for i in range(12)]
+    made = run(tmp_path, write(tmp_path / "a.csv", ",".join(["label", *names]) + "\n" + ",".join("1" * 13) + "\n"))
+    assert made.notes == ("numeric columns: n0, n1, n2, n3, n4, n5, n6, n7, … (12 in all)",)

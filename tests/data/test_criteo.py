@@ -163,3 +163,14 @@ def test_32_hash_bits_need_wider_keys(tmp_path: Path) -> None:
     blanks = {reference(f"I{j}", b"") % 2**32 + 13 for j in range(2, 14)}
     strings = {reference("C1", b"a") % 2**32 + 13, reference("C2", b"b") % 2**32 + 13}
     assert set(made.dataset.manifest.hot_keys) == {0} | blanks | strings
+
+
+@pytest.mark.parametrize(
+    "header", ["", "label," + ",".join([f"I{j}" for j in range(1, 14)] + [f"C{j}" for j in range(1, 27)]) + "\n"]
+)
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path, header: str) -> None:
+    rows = header + criteo_row("1", ["3"], ["a"], ",")
+    plain, marked = write(tmp_path / "a", rows), write(tmp_path / "b", "\ufeff" + rows)
+    expected, made = run(tmp_path, plain, hash_bits=10), run(tmp_path, marked, hash_bits=10)
+    assert made.dataset.manifest.source["format"] == "criteo"
+    assert rows_of(made.dataset) == rows_of(expected.dataset)

@@ -32,7 +32,7 @@ ROWS = st.lists(
     st.tuples(
         st.sampled_from([0, 1]),
         st.dictionaries(
-            st.integers(0, 2**32 - 1), st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=9
+            st.integers(0, 2**32 - 2), st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=9
         ),
     ),
     max_size=20,
@@ -79,7 +79,7 @@ def test_hostile_text_parses_or_is_bad(lines: list[str], data: bytes) -> None:
         ("1 3:1e39", 3, ["`3:1e39`", "finite"]),
         ("1 0:1", 3, ["`0:1`", "below 1"]),
         ("1 11:1", 3, ["`11:1`", "10 features"]),
-        ("1 99999999999999999999:1", 3, ["10 features"]),
+        ("1 99999999999999999999:1", 3, ["`99999999999999999999:1`", "18 digits"]),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, line: str, column: int, words: list[str]) -> None:
@@ -140,3 +140,38 @@ def test_keys_of_more_than_32_bits_must_be_declared(tmp_path: Path) -> None:
 
 def test_repeated_keys_are_added(tmp_path: Path) -> None:
     assert rows_of(run(tmp_path, write(tmp_path / "a", "1 3:1 3:2 4:1\n")).dataset) == [(1, {2: 3.0, 3: 1.0})]
+
+
+@pytest.mark.parametrize("features", [None, 2**40])
+def test_an_index_that_can_never_be_read_says_which_can(tmp_path: Path, features: int | None) -> None:
+    path = write(tmp_path / "a", "1 1:1\n0 99999999999999999999:1\n")
+    with pytest.raises(DataError, match=r"row 2, column 3: `99999999999999999999:1` is an index of more") as error:
+        run(tmp_path, path, features=features)
+    assert "largest that can be read is 999999999999999999;" in error.value.hint
+    assert "--features" not in error.value.hint
+
+
+def test_the_bias_has_a_key_of_its_own_behind_the_last_32_bit_key(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", f"1 {2**32}:1\n0 1:1\n")
+    with pytest.raises(DataError, match=r"row 1, .* is an index above 4294967295"):
+        run(tmp_path, path)
+    made = run(tmp_path, path, features=2**32).dataset
+    assert made.key_dtype == made.block("train", 0).keys.dtype == np.uint64
+    below = run(tmp_path, write(tmp_path / "b", f"1 {2**32 - 1}:1\n0 1:1\n")).dataset
+    assert below.features == 2**32 - 1
+    assert below.key_dtype == below.block("train", 0).keys.dtype == np.uint32
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", "\ufeff1 0:2\n0 x\n")
+    made = run(tmp_path, path, skip_bad_rows=1)
+    assert rows_of(made.dataset) == [(1, {0: 2.0})]
+    with pytest.raises(DataError, match="no rows"):
+        run(tmp_path, write(tmp_path / "b", "\ufeff"), format="libsvm")
+
+
+def test_where_keys_count_from_is_said_if_it_was_found_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", "1 0:2\n0 1:1\n")
+    assert run(tmp_path, path).notes == ("keys count from 0",)
+    assert run(tmp_path, write(tmp_path / "b", "1 1:2\n")).notes == ("keys count from 1",)
+    assert run(tmp_path, path, index_base="0").notes == ()

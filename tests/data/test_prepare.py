@@ -276,3 +276,32 @@ def test_memory_stays_small_however_large_the_input(tmp_path: Path, case: str) -
     assert process.returncode == 0, errors
     peak = int(output.split()[-2])
     assert peak < 1 << 30
+
+
+def test_test_files_among_the_training_files_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    texts = [libsvm_text(20, seed) for seed in range(3)]
+    paths = [write(folder / name, text) for name, text in zip("abc", texts, strict=True)]
+    made = run(tmp_path, folder, test=[folder / ".." / "in" / "c"])
+    assert made.left_out == (str(paths[2]),)
+    assert rows_of(made.dataset) == libsvm_rows(texts[0] + texts[1])
+    assert rows_of(made.dataset, "test") == libsvm_rows(texts[2])
+    assert run(tmp_path, paths[0], test=[paths[1]]).left_out == ()
+    with pytest.raises(ConfigError, match=r"no training file is left: .*c` is in `test` too"):
+        run(tmp_path, paths[2], test=[folder])
+
+
+def test_what_a_killed_prepare_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    process = start(write(tmp_path / "a", libsvm_text(3000, width=40)), 100_000, tmp_path / "out")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("rows")
+    config = PrepareConfig(sources=[str(write(tmp_path / "b", "1 1:1\n"))], out=str(tmp_path / "out"))
+    written = left_over(tmp_path)
+    prepare.prepare(config, lambda _: None)
+    assert sorted(left_over(tmp_path)) == sorted([*written, "out"])
+    process.kill()
+    process.communicate(timeout=20)
+    (tmp_path / "out").rename(tmp_path / "first")
+    prepare.prepare(config, lambda _: None)
+    assert left_over(tmp_path) == ["out"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.data import sources
-from paceline.data.sources import Source, cut_at_lines, find_sources, read_head, total_bytes
+from paceline.data.sources import Source, cut_at_lines, find_sources, leave_out, read_head, total_bytes
 from paceline.errors import DataError
 from tests.data.inputs import source_of, write
 
@@ -136,3 +136,22 @@ def test_an_endless_row_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = write(tmp_path / "a", b"1 1:1\n" + b"x" * 5000)
     with pytest.raises(DataError, match="row of more than"):
         list(cut_at_lines(source_of(path)))
+
+
+def test_a_remote_file_that_cannot_be_reached_has_a_hint_of_its_own() -> None:
+    class Unreachable:
+        def open_input_file(self, path: str) -> None:
+            raise OSError("curlCode: 6, Couldn't resolve host name")
+
+    with pytest.raises(DataError, match=r"s3://a/b` cannot be read: curlCode: 6") as error:
+        read_head(Source("s3://a/b", Unreachable(), "a/b", None))
+    assert "credentials" in error.value.hint
+    assert "network" in error.value.hint
+
+
+def test_files_are_the_same_whatever_their_names(folder: Path) -> None:
+    (folder / "link").symlink_to(folder / "sub")
+    others = find_sources([f"file://{folder}/a.txt", str(folder / "link" / "c.txt")])
+    kept, left = leave_out(find_sources([str(folder / "sub" / ".." / "a.txt"), str(folder)]), others)
+    assert [Path(source.name).name for source in kept] == ["b.txt"]
+    assert [Path(source.name).name for source in left][:2] == ["a.txt", "a.txt"]

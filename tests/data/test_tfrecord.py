@@ -37,7 +37,7 @@ def parse(*payloads: bytes, features: int | None = None, base: Any = 1) -> Any:
 
 FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 ROWS = st.lists(
-    st.tuples(st.sampled_from([-1, 1]), st.dictionaries(st.integers(0, 2**32 - 1), FLOAT32, max_size=6)), max_size=5
+    st.tuples(st.sampled_from([-1, 1]), st.dictionaries(st.integers(0, 2**32 - 2), FLOAT32, max_size=6)), max_size=5
 )
 
 

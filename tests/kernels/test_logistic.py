@@ -47,7 +47,7 @@ def compute(weights: np.ndarray[Any, Any], rows: Batch) -> tuple[np.ndarray[Any,
     scratch = LogisticScratch(FEATURES, np.dtype(np.uint32))
     buffers = scratch.room_for(rows.num_nonzeros)
     count, losses = kernels.compute_step(
-        RULES.keys, weights.astype(np.float32), FEATURES, rows.offsets, rows.keys, rows.values, rows.labels, buffers,
+        *RULES, weights.astype(np.float32), FEATURES, rows.offsets, rows.keys, rows.values, rows.labels, buffers,
         buffers.distinct, buffers.sums,
     )  # fmt: skip
     sums = np.zeros(FEATURES + 1)
@@ -156,5 +156,5 @@ def test_a_shut_gate_stops_the_loops_and_they_go_on_where_they_stopped() -> None
 def test_scores_leave_unknown_keys_out() -> None:
     rows = Batch.from_lists([0, 0], [[1, 7], []], [[2.0, 100.0], []])
     out = np.zeros(2, np.float32)
-    kernels.score(RULES.keys, np.array([0, 3, 0, 0.5], np.float32), 3, 3, rows.offsets, rows.keys, rows.values, out)
+    kernels.score(*RULES, np.array([0, 3, 0, 0.5], np.float32), 3, 3, rows.offsets, rows.keys, rows.values, out)
     assert out.tolist() == [6.5, 0.5]

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 
 import paceline
 from paceline import run as runs
 from paceline.config import OPTIMIZERS
+from paceline.data.synthetic import generate_clicks
 from paceline.errors import DataError, InterruptedRunError, RunError, UsageError
+from paceline.files import locked
 from paceline.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from paceline.training.coordinator import Coordinator
 
@@ -91,17 +94,37 @@ def states(seed: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).random((50, 2), dtype=np.float32)
 
 
+def crash(*_: object) -> None:
+    raise ZeroDivisionError
+
+
+def refuse_for_lack_of_room(*_: object) -> None:
+    """What safetensors raises where the disk is full."""
+    raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+def test_a_full_disk_at_the_end_fails_the_run_in_one_line(
+    tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("safetensors.numpy.save_file", refuse_for_lack_of_room)
+    with pytest.raises(UsageError, match="no room left on the disk"):
+        paceline.train(data=clicks, run=tmp_path / "run")
+    assert paceline.Run(tmp_path / "run").result["status"] == "failed"
+
+
 class TestDamage:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
         for position in (100, 200):
-            save_checkpoint(tmp_path / "checkpoints", Progress(position=position, clock=3), states(position))
+            save_checkpoint(tmp_path / "checkpoints", Progress(position=position, clock=3), {"a": 1}, states(position))
         return tmp_path / "checkpoints"
 
     def test_the_newest_is_loaded(self, folder: Path) -> None:
-        progress, loaded = load_checkpoint(folder)
-        assert progress.position == 200
-        assert np.array_equal(loaded, states(200))
+        loaded = load_checkpoint(folder)
+        assert loaded.progress == Progress(position=200, clock=3)
+        assert loaded.made_by == {"a": 1}
+        assert np.array_equal(loaded.states, states(200))
+        assert not loaded.damaged
 
     @pytest.mark.parametrize("file", ["states.safetensors", "checkpoint.json"])
     @pytest.mark.parametrize("how", ["flip", "cut", "remove"])
@@ -113,7 +136,28 @@ class TestDamage:
             path.unlink()
         else:
             path.write_bytes(content if how == "flip" else content[: len(content) // 2])
-        assert load_checkpoint(folder)[0].position == 100
+        loaded = load_checkpoint(folder)
+        assert loaded.progress.position == 100
+        assert len(loaded.damaged) == 1
+        save_checkpoint(folder, Progress(position=150), {}, states(150))
+        assert sorted(p.name for p in folder.glob("0*")) == [f"{100:015d}", f"{150:015d}"]
+
+    def test_an_edited_position_is_damage(self, folder: Path) -> None:
+        path = folder / f"{200:015d}" / "checkpoint.json"
+        path.write_text(path.read_text().replace('"position":200', '"position":299'))
+        assert load_checkpoint(folder).progress.position == 100
+
+    def test_saving_twice_at_a_position_keeps_the_first_until_the_second_stands(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", crash)
+            with pytest.raises(ZeroDivisionError):
+                save_checkpoint(folder, Progress(position=200, tested=200), {}, states(7))
+        assert np.array_equal(load_checkpoint(folder).states, states(200))
+        save_checkpoint(folder, Progress(position=200, tested=200), {}, states(7))
+        assert np.array_equal(load_checkpoint(folder).states, states(7))
+        assert (folder / "latest").read_text() == f"{200:015d}-001"
 
     def test_all_damaged(self, folder: Path) -> None:
         for path in folder.glob("0*/states.safetensors"):
@@ -126,13 +170,10 @@ class TestDamage:
             load_checkpoint(tmp_path / "checkpoints")
 
     def test_a_crash_while_saving_leaves_the_old_ones(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def full(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr("safetensors.numpy.save_file", full)
+        monkeypatch.setattr("safetensors.numpy.save_file", refuse_for_lack_of_room)
         with pytest.raises(UsageError, match="no room left"):
-            save_checkpoint(folder, Progress(position=300), states(300))
-        assert load_checkpoint(folder)[0].position == 200
+            save_checkpoint(folder, Progress(position=300), {}, states(300))
+        assert load_checkpoint(folder).progress.position == 200
         assert not list(folder.glob(".*"))
 
 
@@ -171,13 +212,99 @@ def test_resuming_after_the_data_is_gone(tmp_path: Path, clicks: Path, monkeypat
 
 
 def test_a_diverging_run_says_where_and_what_to_do(tmp_path: Path, clicks: Path) -> None:
+    where = r"worker \d, by step \d+, in the rows from [\d,]+ on, learning rate 1e\+38"
     for pace, batch_size in (("sync", 50), ("async", 1), (2, 50)):
         path = tmp_path / f"{pace}"
-        with pytest.raises(
-            RunError, match=r"no longer a number: worker \d, step \d+, row [\d,]+, learning rate 1e\+38"
-        ) as e:
-            paceline.train(
-                data=clicks, run=path, pace=pace, batch_size=batch_size, workers=2, optimizer="sgd", learning_rate=1e38
-            )
-        assert "--learning-rate 1e+37" in e.value.hint
+        flags: dict[str, Any] = {"pace": pace, "batch_size": batch_size, "workers": 2, "optimizer": "sgd"}
+        with pytest.raises(RunError, match=f"no longer a number: {where}") as error:
+            paceline.train(data=clicks, run=path, learning_rate=1e38, **flags)
+        assert "--learning-rate 1e+37" in error.value.hint
         assert paceline.Run(path).result["status"] == "failed"
+
+
+def test_a_model_that_is_no_number_is_not_saved(tmp_path: Path, clicks: Path) -> None:
+    """One step at a huge rate: the loss before it was fine, the weights after it are not."""
+    with pytest.raises(RunError, match="no longer a number"):
+        paceline.train(data=clicks, run=tmp_path / "run", optimizer="sgd", learning_rate=3e38, steps=1, batch_size=1)
+    assert paceline.Run(tmp_path / "run").result["status"] == "failed"
+    assert not (tmp_path / "run" / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "edited", "named"),
+    [
+        ("seed = 0", "seed = 1", "seed"),
+        ('name = "adagrad"', 'name = "ftrl"', "optimizer"),
+        ("workers = 1", "workers = 2", "workers"),
+    ],
+)
+def test_what_must_not_change_on_the_way(
+    tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch, setting: str, edited: str, named: str
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        with pytest.raises(InterruptedRunError):
+            paceline.train(data=clicks, run=tmp_path / "run", test_every=1_000)
+    config = tmp_path / "run" / "config.toml"
+    assert setting in config.read_text()
+    config.write_text(config.read_text().replace(setting, edited))
+    with pytest.raises(DataError, match=f"made with another `{named}`"):
+        runs.resume(tmp_path / "run")
+
+
+def test_other_data_is_refused(tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "data"
+    generate_clicks(data, rows=2_000, features=500, test_rows=100, seed=1, progress=lambda _: None)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        with pytest.raises(InterruptedRunError):
+            paceline.train(data=data, run=tmp_path / "run", test_every=1_000)
+    shutil.rmtree(data)
+    generate_clicks(data, rows=2_000, features=500, test_rows=100, seed=2, progress=lambda _: None)
+    with pytest.raises(DataError, match="made with another `data`"):
+        runs.resume(tmp_path / "run")
+
+
+def test_interrupted_after_the_last_evaluation(tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between the last evaluation and the end: resuming only finishes, and evaluates no second time."""
+    evaluate = Coordinator._evaluate
+
+    def then_interrupt(coordinator: Coordinator, run: paceline.Run) -> None:
+        evaluate(coordinator, run)
+        coordinator._interrupted = coordinator.progress.position == 6_000
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Coordinator, "_evaluate", then_interrupt)
+        with pytest.raises(InterruptedRunError):
+            paceline.train(data=clicks, run=tmp_path / "run", test_every=3_000)
+    run = runs.resume(tmp_path / "run")
+    assert run.result["status"] == "done"
+    assert [line["rows"] for line in run.metrics] == [3_000, 6_000]
+    assert run.result["test"]["loss"] == run.metrics[-1]["test_loss"]
+
+
+def test_a_torn_last_line_of_metrics_is_dropped(tmp_path: Path, clicks: Path) -> None:
+    run = paceline.train(data=clicks, run=tmp_path / "run", test_every=3_000)
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"rows": 7000, "test_lo')
+    assert [line["rows"] for line in run.metrics] == [3_000, 6_000]
+
+
+def test_the_largest_lead_survives_a_resume(tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        with pytest.raises(InterruptedRunError):
+            paceline.train(data=clicks, run=tmp_path / "run", pace=3, workers=2, batch_size=1, test_every=5_900)
+    before = paceline.Run(tmp_path / "run").result["max_staleness"]
+    assert 0 < before <= 3
+    assert runs.resume(tmp_path / "run").result["max_staleness"] >= before
+
+
+def test_two_processes_do_not_share_a_run(tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        with pytest.raises(InterruptedRunError):
+            paceline.train(data=clicks, run=tmp_path / "run", test_every=1_000)
+    with locked(tmp_path / "run" / "config.toml"), pytest.raises(UsageError, match="another process is at work"):
+        runs.resume(tmp_path / "run")
+    assert runs.resume(tmp_path / "run").result["status"] == "done"

@@ -16,7 +16,7 @@ from paceline.training.shard import Shard
 def test_settling_adds_up_what_every_worker_changed(name: str) -> None:
     shard = Shard(OptimizerConfig(name=name), features=100, num_workers=3, num_private=20)
     shard.states[:] = 7
-    shard.drop_private()
+    shard.settle()
     width = shard.width
     for rank in range(3):
         first, base = shard.private(rank)

@@ -41,8 +41,13 @@ class SplitInfo(msgspec.Struct, frozen=True):
     blocks: tuple[BlockInfo, ...] = ()
 
 
-def read_block(folder: Path, info: BlockInfo) -> Batch:
-    """Map one block file and check it against the manifest."""
+def key_dtype(features: int) -> type:
+    """The integers that hold the keys below `features`, and `features` itself: the bias's key."""
+    return np.uint32 if features < 1 << 32 else np.uint64
+
+
+def read_block(folder: Path, info: BlockInfo, features: int) -> Batch:
+    """Map one block file and check it against the manifest: compiled loops trust sizes and keys."""
     path = folder / info.file
     again = "prepare the data again"
     try:
@@ -53,13 +58,27 @@ def read_block(folder: Path, info: BlockInfo) -> Batch:
     if xxhash.xxh3_64_hexdigest(content) != info.checksum:
         raise DataError(f"block `{path}` has a wrong checksum: its bytes are not those that were written", again)
     table = pa.ipc.open_file(content).get_batch(0)
-    features = table.column("features")
-    return Batch(
+    nonzeros = table.column("features")
+    rows = Batch(
         table.column("label").to_numpy(),
-        features.offsets.to_numpy(),
-        features.values.field(0).to_numpy(),
-        features.values.field(1).to_numpy(),
+        nonzeros.offsets.to_numpy(),
+        nonzeros.values.field(0).to_numpy(),
+        nonzeros.values.field(1).to_numpy(),
     )
+    longest = int(np.diff(rows.offsets).max(initial=0))
+    largest = int(rows.keys.max(initial=0))
+    for what, found, said in (
+        ("rows", rows.num_rows, info.rows),
+        ("nonzeros", rows.num_nonzeros, info.nonzeros),
+        ("nonzeros in its longest row", longest, info.longest),
+    ):
+        if found != said:
+            raise DataError(f"block `{path}` does not match the manifest: {found} {what} instead of {said}", again)
+    if largest >= features:
+        raise DataError(
+            f"block `{path}` does not match the manifest: key {largest} is not below its {features} features", again
+        )
+    return rows
 
 
 def write_block(path: Path, rows: Batch) -> BlockInfo:

@@ -10,22 +10,22 @@ the places that became free. Models speak in the input's keys; `KeyOrder` carrie
 
 from __future__ import annotations
 
-import shutil
 import threading
-import uuid
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from paceline.data.batch import Batch
 from paceline.data.block_files import BLOCK_ROWS as BLOCK_ROWS
-from paceline.data.block_files import BlockWriter, SplitInfo, read_block
+from paceline.data.block_files import BlockWriter, SplitInfo, key_dtype, read_block
 from paceline.data.key_order import NO_COUNTS, KeyOrder, most_frequent
+from paceline.data.partial import PartialFolder
 from paceline.errors import DataError
 from paceline.files import refuse_existing, replace_file, sync_to_disk, translated_disk_errors
 
@@ -64,7 +64,17 @@ class Dataset:
 
     @property
     def key_dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.uint32 if self.features <= 1 << 32 else np.uint64)
+        return np.dtype(key_dtype(self.features))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Which data this is: equal for datasets of equal features and blocks."""
+        digest = xxhash.xxh3_64(f"{self.features}\n".encode())
+        for split in get_args(Split):
+            digest.update(f"{split}\n".encode())
+            for block in self.split(split).blocks:
+                digest.update(f"{block.checksum}\n".encode())
+        return digest.hexdigest()
 
     def split(self, split: Split) -> SplitInfo:
         return self.manifest.train if split == "train" else self.manifest.test
@@ -82,7 +92,7 @@ class Dataset:
         """The rows of one block, mapped, read-only and with the blocks' keys."""
         found = self._blocks.get((split, index))
         if found is None:
-            found = read_block(self.path, self.split(split).blocks[index])
+            found = read_block(self.path, self.split(split).blocks[index], self.features)
             with self._lock:
                 found = self._blocks.setdefault((split, index), found)
         return found
@@ -111,7 +121,8 @@ def _read_manifest(path: Path) -> Manifest:
 
 
 class DatasetWriter:
-    """Writes a dataset, block by block, in bounded memory. Use it as a context: an exception leaves nothing behind.
+    """Writes a dataset, block by block, in bounded memory. Use it as a context: an exception leaves nothing behind,
+    and what an earlier writer of the same dataset left when it was killed is removed.
 
     `add` takes the batch over: its keys are renumbered in place. `finish` renames the folder into place.
     """
@@ -121,7 +132,8 @@ class DatasetWriter:
         self._declared = features
         self._source = source
         refuse_existing(self.out)
-        self._folder = self.out.with_name(f".{self.out.name}.partial-{uuid.uuid4().hex[:8]}")
+        self._partial = PartialFolder(self.out)
+        self._folder = self._partial.path
         self._order: KeyOrder | None = None
         self._counts: dict[Split, NDArray[np.int64]] = {"train": NO_COUNTS, "test": NO_COUNTS}
         self._sample: dict[Split, list[Batch]] = {"train": [], "test": []}
@@ -130,7 +142,7 @@ class DatasetWriter:
 
     def __enter__(self) -> DatasetWriter:
         with translated_disk_errors(self.out):
-            self._folder.mkdir(parents=True)
+            self._partial.make()
         return self
 
     def __exit__(
@@ -138,13 +150,16 @@ class DatasetWriter:
     ) -> None:
         for blocks in self._blocks.values():
             blocks.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._partial.remove()
 
     def add(self, split: Split, batch: Batch) -> None:
         """Append rows to a split, in order. Their keys must be distinct within a row."""
         if not batch.num_rows:
             return
         self._check_keys(batch)
+        if self._declared is not None:
+            # Parsers use the blocks' integers already; nothing is copied then.
+            batch = batch._replace(keys=batch.keys.astype(key_dtype(self._declared), copy=False))
         if self._order is not None:
             self._append(split, batch)
             return
@@ -175,7 +190,7 @@ class DatasetWriter:
         refuse_existing(self.out)
         if self.out.is_dir():
             self.out.rmdir()
-        self._folder.rename(self.out)
+        self._partial.move_into_place()
         sync_to_disk(self.out.parent)
         return Dataset(self.out)
 

@@ -24,6 +24,7 @@ from paceline.kernels.text import CLOSE, EXACT, NUMBER_INFINITE
 
 Kind = Literal["number", "text"]
 
+NAMES_SHOWN = 8
 NUMBER_HINT = "numeric columns hold finite numbers, and nulls or blanks where one is missing"
 
 
@@ -178,6 +179,21 @@ def columns_of(schema: pa.Schema, label: str, source: Source) -> Columns:
                 "columns are numbers or text; cast it or leave it out",
             )
     return Columns(label, kinds)
+
+
+def describe_columns(kinds: dict[str, Kind]) -> str:
+    """Which columns are numeric and which text, in one short sentence.
+
+    >>> describe_columns({"x": "number", "city": "text", "y": "number"})
+    'numeric columns: x, y; text columns: city'
+    """
+    parts = []
+    for kind, word in (("number", "numeric"), ("text", "text")):
+        names = [name for name, found in kinds.items() if found == kind]
+        more = f", … ({len(names)} in all)" if len(names) > NAMES_SHOWN else ""
+        if names:
+            parts.append(f"{word} columns: {', '.join(names[:NAMES_SHOWN])}{more}")
+    return "; ".join(parts)
 
 
 def is_text(kind: pa.DataType) -> bool:

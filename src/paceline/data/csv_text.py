@@ -2,8 +2,8 @@
 
 The first line names the columns; the separator is the one of `,` tab `;` and `|` that it has most of. Cells are read
 as text and turned into numbers here. A column is numeric if the first megabyte has a number in it and nothing but
-numbers and blanks. A cell may be quoted but must not hold a line break. Blank lines are passed over.
-The header is row 1.
+numbers and blanks. A cell may be quoted but must not hold a line break: every line is a row, and one whose quotes do
+not close is a bad one. Blank lines are passed over. The header is row 1.
 """
 
 from __future__ import annotations
@@ -22,8 +22,15 @@ from paceline.data.columnar import Columnar, Columns, Kind, read_numbers, requir
 from paceline.data.parsed import BadRow, Parsed, shown
 from paceline.data.sources import Chunk, Source, cut_at_lines, first_lines
 from paceline.errors import DataError
+from paceline.kernels.columns import LONE_RETURN, QUOTE_OPEN, TEXT_BEHIND_QUOTE, check_quotes
+from paceline.kernels.text import NEWLINE, QUOTE, RETURN
 
 SEPARATORS = (",", "\t", ";", "|")
+QUOTE_PROBLEMS = {
+    QUOTE_OPEN: ("a quote that is not closed", "cells hold no line breaks; a quote within quotes is written twice"),
+    TEXT_BEHIND_QUOTE: ("text behind a closing quote", "quote cells as a whole; a quote within is written twice"),
+    LONE_RETURN: ("a carriage return", "lines end with \\n or \\r\\n, and cells hold no line breaks"),
+}
 
 Text = NDArray[np.uint8]
 
@@ -52,7 +59,7 @@ class Csv(Columnar):
         for chunk in cut_at_lines(source):
             text = chunk.content
             if header is None:
-                header = read_header(text)
+                header = _require_header(source, text)
                 kinds = {name: self.columns.kinds.get(name, "text") for name in header.names}
                 require_label(header.names, self.columns.label, source)
                 kinds.pop(self.columns.label)
@@ -67,16 +74,53 @@ class Csv(Columnar):
         parsed = self.rows(table, numbers + before, most_bad)
         bad = [row._replace(row=row.row + before) for row in bad]
         bad = sorted(parsed.bad + bad, key=lambda row: row.row)[:most_bad]
-        return parsed._replace(bad=bad, num_numbered=int((text == ord("\n")).sum()) + before)
+        return parsed._replace(bad=bad, num_numbered=int((text == NEWLINE).sum()) + before)
 
 
-def read_header(text: Text) -> Header:
-    """The columns that the first line names."""
+def read_header(text: Text) -> Header | None:
+    """The columns that the first line names, or None if it cannot be told into cells."""
     line = text.tobytes().partition(b"\n")[0] + b"\n"
     shown_line = line.decode("utf-8-sig", errors="backslashreplace").rstrip("\r\n")
     separator = max(SEPARATORS, key=shown_line.count)
-    names = next(csv.reader([shown_line], delimiter=separator), [])
+    if _quote_problems(np.frombuffer(shown_line.encode() + b"\n", np.uint8), separator).any():
+        return None
+    try:
+        names = next(csv.reader([shown_line], delimiter=separator), [])
+    except csv.Error:
+        return None
     return Header([name.strip() for name in names], separator, len(line))
+
+
+def _require_header(source: Source, text: Text) -> Header:
+    header = read_header(text)
+    if header is None:
+        line = text[: 1 << 12].tobytes().partition(b"\n")[0]
+        raise DataError(
+            f"`{source.name}`, row 1: {shown(line)} is no header of CSV",
+            "check quotes and --format; lines end with \\n or \\r\\n, not with \\r alone",
+        )
+    return header
+
+
+def _quote_problems(text: Text, separator: str) -> NDArray[np.uint8]:
+    """For each line 0, or why it cannot be told into cells."""
+    problems = np.zeros(int((text == NEWLINE).sum()), np.uint8)
+    if (text == QUOTE).any() or (text == RETURN).any():
+        check_quotes(text, ord(separator), problems)
+    return problems
+
+
+def _blank_out(text: Text, problems: NDArray[np.uint8]) -> tuple[Text, list[BadRow]]:
+    """The text with nothing left of the lines that have a problem but that they are lines, and these as bad rows."""
+    ends = np.flatnonzero(text == NEWLINE)
+    kept, bad, rest = [], [], 0
+    for line in np.flatnonzero(problems).tolist():
+        start, end = int(ends[line - 1]) + 1 if line else 0, int(ends[line])
+        problem, hint = QUOTE_PROBLEMS[int(problems[line])]
+        bad.append(BadRow(line + 1, "the line", f"{problem} in {shown(text[start:end].tobytes())}", hint))
+        kept.append(text[rest:start])
+        rest = end
+    return np.concatenate([*kept, text[rest:]]), bad
 
 
 def _read_cells(source: Source, header: Header, text: Text) -> tuple[pa.RecordBatch, NDArray[np.int64], list[BadRow]]:
@@ -90,6 +134,10 @@ def _read_cells(source: Source, header: Header, text: Text) -> tuple[pa.RecordBa
     types = {name: pa.binary() for name in header.names}
     if not len(text):
         return _record_batch(pa.schema(types).empty_table()), np.zeros(0, np.int64), []
+    problems = _quote_problems(text, header.separator)
+    bad: list[BadRow] = []
+    if problems.any():
+        text, bad = _blank_out(text, problems)
     try:
         # One block on one thread: only then are rows numbered, and this already is one thread of several.
         table = pa.csv.read_csv(
@@ -100,13 +148,18 @@ def _read_cells(source: Source, header: Header, text: Text) -> tuple[pa.RecordBa
         )
     except pa.ArrowInvalid as error:
         raise DataError(f"`{source.name}` is no CSV: {error}", "check quotes and separators") from None
+    if table.num_rows + len(wrong) != len(problems):
+        raise DataError(
+            f"`{source.name}` is no CSV: {len(problems)} lines hold {table.num_rows + len(wrong)} rows",
+            "check quotes and line ends",
+        )
     left_out = np.array([row.number for row in wrong], np.int64)
     numbers = np.setdiff1d(np.arange(1, table.num_rows + len(wrong) + 1), left_out)
     batch = _record_batch(table)
     filled = np.zeros(batch.num_rows, bool)
     for column in batch.columns:
         filled |= pa.compute.binary_length(column).to_numpy() > 0
-    return batch.filter(pa.array(filled)), numbers[filled], [_explain(row, len(types)) for row in wrong]
+    return batch.filter(pa.array(filled)), numbers[filled], bad + [_explain(row, len(types)) for row in wrong]
 
 
 def _record_batch(table: pa.Table) -> pa.RecordBatch:
@@ -126,7 +179,7 @@ def _explain(row: Any, num_columns: int) -> BadRow:
 def columns_of_csv(source: Source, label: str) -> Columns:
     """The columns of a file with a header: which are numeric and which text."""
     text = first_lines(source)
-    header = read_header(text)
+    header = _require_header(source, text)
     require_label(header.names, label, source)
     table, _, _ = _read_cells(source, header, text[header.num_bytes :])
     kinds: dict[str, Kind] = {}

@@ -12,7 +12,7 @@ from paceline.data.criteo import Integers, find_layout, has_no_label, open_crite
 from paceline.data.csv_text import Csv, columns_of_csv, read_header
 from paceline.data.libsvm import Libsvm, find_base
 from paceline.data.parsed import Format
-from paceline.data.sources import Source, read_head
+from paceline.data.sources import Source, read_head, without_mark
 from paceline.data.tables import Arrow, Parquet, columns_of_arrow, columns_of_parquet
 from paceline.data.tfrecord import TFRecord
 from paceline.errors import DataError
@@ -77,7 +77,7 @@ def _by_bytes(head: NDArray[np.uint8], label: str) -> FormatName | None:
         return "arrow"
     if len(head) >= HEADER_BYTES and walk_records(head[:HEADER_BYTES])[2] != LENGTH_CHECKSUM:
         return "tfrecord"
-    return _by_first_line(head, label)
+    return _by_first_line(without_mark(head), label)
 
 
 def _by_first_line(head: NDArray[np.uint8], label: str) -> FormatName | None:
@@ -87,6 +87,7 @@ def _by_first_line(head: NDArray[np.uint8], label: str) -> FormatName | None:
         return "criteo"
     if LIBSVM_LINE.fullmatch(first.strip()):
         return "libsvm"
-    if label in read_header(np.frombuffer(first + b"\n", np.uint8)).names:
+    header = read_header(np.frombuffer(first + b"\n", np.uint8))
+    if header is not None and label in header.names:
         return "csv"
     return None

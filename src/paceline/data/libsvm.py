@@ -13,12 +13,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.parsed import BadRow, Parsed, Room, key_dtype, shown
+from paceline.data.parsed import MOST_UNDECLARED, BadRow, Parsed, Room, key_dtype, shown
 from paceline.data.sources import Chunk, Source, cut_at_lines, first_lines
 from paceline.kernels.libsvm import parse_libsvm
 from paceline.kernels.text import Counts, Problem
 
 Text = NDArray[np.uint8]
+
+
+MOST_DIGITS = 18  # of an index, as `parse_libsvm` reads it
 
 
 class Libsvm:
@@ -48,13 +51,16 @@ class Libsvm:
         most_nonzeros = len(text) // 4
         room = Room.of(len(text) // 2, most_nonzeros, key_dtype(self.features), most_bad)
         close = np.empty((most_nonzeros, 3), np.int64)
-        limit = (self.features if self.features is not None else 1 << 32) + self.base
+        limit = (self.features if self.features is not None else MOST_UNDECLARED) + self.base
         return room, close, parse_libsvm(text, self.base, limit, *room, close)
 
     def _explain(self, text: Text, line: int, problem: int, line_start: int, start: int) -> BadRow:
-        token = text[start : start + 200].tobytes().split(maxsplit=1)[:1]
-        problem_and_hint = explain(problem, shown(b"".join(token)), self.features, self.base)
-        return BadRow(line, f"column {start - line_start + 1}", *problem_and_hint)
+        token = b"".join(text[start : start + 200].tobytes().split(maxsplit=1)[:1])
+        column = f"column {start - line_start + 1}"
+        if problem == Problem.KEY_TOO_LARGE and len(token.partition(b":")[0]) > MOST_DIGITS:
+            what = f"{shown(token)} is an index of more than {MOST_DIGITS} digits"
+            return BadRow(line, column, what, f"the largest that can be read is {10**MOST_DIGITS - 1}")
+        return BadRow(line, column, *explain(problem, shown(token), self.features, self.base))
 
 
 def explain(problem: int, text: str, features: int | None, base: int) -> tuple[str, str]:
@@ -69,7 +75,8 @@ def explain(problem: int, text: str, features: int | None, base: int) -> tuple[s
         case Problem.KEY_BELOW_BASE:
             return f"{text} is an index below {base}", "`--index-base 0` reads indices that count from 0"
         case Problem.KEY_TOO_LARGE if features is None:
-            return f"{text} is an index of more than 32 bits", "declare --features to read larger ones"
+            highest = MOST_UNDECLARED - 1 + base
+            return f"{text} is an index above {highest}", "declare --features to read larger ones"
         case Problem.KEY_TOO_LARGE:
             highest = (features or 0) - 1 + base
             return f"{text} is an index above {highest}, the last of {features} features", "raise --features"

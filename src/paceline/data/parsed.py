@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.batch import Batch
+from paceline.data.block_files import key_dtype as block_key_dtype
 from paceline.data.sources import Chunk, Source
 from paceline.kernels.text import Counts
 
 LONGEST_TEXT = 40
+MOST_UNDECLARED = (1 << 32) - 1  # features where none are declared: keys and the bias's fit into 32 bits
 
 
 class BadRow(NamedTuple):
@@ -100,8 +102,8 @@ _rooms = threading.local()
 
 
 def key_dtype(features: int | None) -> type:
-    """The integers that hold keys below `features`; 32 bits unless more are declared."""
-    return np.uint64 if features is not None and features > 1 << 32 else np.uint32
+    """The integers that keys of an input are read into: those of the blocks, 32 bits unless more are declared."""
+    return block_key_dtype(features if features is not None else MOST_UNDECLARED)
 
 
 def shown(text: bytes) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TypeVar
+
+from paceline.machine import num_cores
 
 MOST_THREADS = 16  # one thread writes what they parse, so more would only wait, and fill memory
 AHEAD = 6  # chunks in flight beyond one a thread, for when the calling thread is busy
@@ -25,7 +26,7 @@ def parse_in_order(chunks: Iterator[T], parse: Callable[[T], U]) -> Iterator[U]:
     >>> list(parse_in_order(iter([1, 2, 3]), lambda number: number * number))
     [1, 4, 9]
     """
-    num_threads = min(MOST_THREADS, os.cpu_count() or 1)
+    num_threads = min(MOST_THREADS, num_cores())
     futures: SimpleQueue[Future[U] | None] = SimpleQueue()
     room = threading.Semaphore(num_threads + AHEAD)
     closed = threading.Event()

@@ -17,11 +17,13 @@ import numpy as np
 
 from paceline.data.batch import Batch
 from paceline.data.blocks import Dataset, DatasetWriter, Split
+from paceline.data.columnar import describe_columns
 from paceline.data.criteo import Integers
 from paceline.data.formats import FORMATS, FormatName, open_format, recognise
+from paceline.data.libsvm import Libsvm
 from paceline.data.parsed import Format, Parsed
 from paceline.data.pipeline import parse_in_order
-from paceline.data.sources import Chunk, Source, find_sources, total_bytes
+from paceline.data.sources import Chunk, Source, find_sources, leave_out, total_bytes
 from paceline.errors import ConfigError, DataError
 from paceline.files import refuse_existing
 from paceline.kernels.hashing import draw
@@ -57,12 +59,18 @@ class Progress(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What was made."""
+    """What was made.
+
+    `left_out` are files among the training sources that are test files, and were only that; `notes` are sentences for
+    the user about what was found out from the input.
+    """
 
     dataset: Dataset
     rows: int
     bad_rows: int
     seconds: float
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def prepare(config: PrepareConfig, progress: Callable[[Progress], None]) -> Prepared:
@@ -73,7 +81,7 @@ def prepare(config: PrepareConfig, progress: Callable[[Progress], None]) -> Prep
     began = time.perf_counter()
     check_settings(config)
     refuse_existing(Path(config.out))
-    train, test = find_sources(config.sources), find_sources(config.test)
+    train, test, left_out = _find_files(config)
     first = next((source for source in train if source.num_bytes != 0), None)
     if first is None:
         raise DataError(
@@ -104,7 +112,30 @@ def prepare(config: PrepareConfig, progress: Callable[[Progress], None]) -> Prep
         _require_rows(seen.rows - train_rows, test)
         dataset = writer.finish()
     seen.report()
-    return Prepared(dataset, seen.rows, seen.bad_rows, time.perf_counter() - began)
+    return Prepared(dataset, seen.rows, seen.bad_rows, time.perf_counter() - began, left_out, _notes(config, reading))
+
+
+def _find_files(config: PrepareConfig) -> tuple[list[Source], list[Source], tuple[str, ...]]:
+    """The training files, the test files, and the names of those left out of training because they are test files."""
+    test = find_sources(config.test)
+    train, held_out = leave_out(find_sources(config.sources), test)
+    if not train:
+        names = ", ".join(f"`{source.name}`" for source in held_out[:5])
+        raise ConfigError(
+            f"no training file is left: {names} {'are' if len(held_out) > 1 else 'is'} in `test` too",
+            "`--test-fraction 0.1` draws test rows from the training files",
+        )
+    return train, test, tuple(source.name for source in held_out)
+
+
+def _notes(config: PrepareConfig, reading: Format) -> tuple[str, ...]:
+    """What was found out from the input and decides what the rows are, for the user to check."""
+    settings = reading.settings
+    if "columns" in settings:
+        return (describe_columns(settings["columns"]),)
+    if isinstance(reading, Libsvm) and config.index_base == "auto":
+        return (f"keys count from {reading.base}",)
+    return ()
 
 
 def _read(sources: list[Source], reading: Format, seen: Seen) -> Iterator[Batch]:

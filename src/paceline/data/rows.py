@@ -77,7 +77,7 @@ class EpochOrder:
         """The blocks of an epoch in order, and the place in the epoch where each ends."""
         found = self._epochs.get(epoch)
         if found is None:
-            blocks = np.random.default_rng([self._seed, epoch]).permutation(len(self._block_rows))
+            blocks = np.random.default_rng([self._seed, epoch, 0]).permutation(len(self._block_rows))
             found = blocks, np.cumsum(self._block_rows[blocks])
             _keep_newest(self._epochs, 2)
             self._epochs[epoch] = found
@@ -87,7 +87,7 @@ class EpochOrder:
         found = self._blocks.get((epoch, block))
         if found is None:
             num_rows = int(self._block_rows[block])
-            runs = np.random.default_rng([self._seed, epoch, block]).permutation(-(-num_rows // RUN_ROWS))
+            runs = np.random.default_rng([self._seed, epoch, 1 + block]).permutation(-(-num_rows // RUN_ROWS))
             starts: NDArray[np.int32] = runs.astype(np.int32) * np.int32(RUN_ROWS)
             rows: NDArray[np.int32] = np.add.outer(starts, np.arange(RUN_ROWS, dtype=np.int32)).ravel()
             found = rows if len(rows) == num_rows else rows[rows < num_rows]
@@ -223,7 +223,8 @@ class QueueRows:
             clocks_left = self._last_clock - max(self._clocks)
             if self.position >= self._until or clocks_left <= 0:
                 return None
-            batches = min(self._batches_a_piece(), self._last_clock - self._clocks[rank])
+            # Towards a last clock, too, pieces get smaller: or one worker would take all of its clocks at once.
+            batches = min(self._batches_a_piece(), max(1, (self._last_clock - self._clocks[rank]) // 4))
             end_of_epoch = (self.position // self._num_rows + 1) * self._num_rows
             piece = Piece(self.position, min(self.position + batches * self._batch_size, end_of_epoch))
             self.position = piece.stop

@@ -24,6 +24,7 @@ from paceline.errors import DataError
 CHUNK_BYTES = 4 << 20
 LONGEST_ROW_BYTES = 64 << 20
 HEAD_BYTES = 1 << 20
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 SUFFIXES = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 
@@ -43,6 +44,15 @@ class Source(NamedTuple):
         """The last suffix that does not name a compression, in lower case: `.csv` of `a.CSV.gz`."""
         path = Path(self.path.lower())
         return Path(path.stem).suffix if path.suffix in SUFFIXES else path.suffix
+
+    @property
+    def is_local(self) -> bool:
+        return isinstance(self.file_system, pa.fs.LocalFileSystem)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The same for two sources that are one file, whatever the names by which they were found."""
+        return ("local", os.path.realpath(self.path)) if self.is_local else (self.file_system.type_name, self.path)
 
 
 class Chunk(NamedTuple, Generic[T]):
@@ -66,6 +76,13 @@ def find_sources(names: list[str]) -> list[Source]:
     return [source for name in names for source in _find(name)]
 
 
+def leave_out(sources: list[Source], others: list[Source]) -> tuple[list[Source], list[Source]]:
+    """The sources that are none of the others, and those that are."""
+    places = {source.place for source in others}
+    kept = [source for source in sources if source.place not in places]
+    return kept, [source for source in sources if source.place in places]
+
+
 def _find(name: str) -> list[Source]:
     if "://" in name:
         return _find_remote(name)
@@ -85,7 +102,7 @@ def _find(name: str) -> list[Source]:
 def _find_remote(uri: str) -> list[Source]:
     before, star, _ = uri.partition("*")
     listed = before[: before.rindex("/")] if star else uri
-    with _translated(uri):
+    with _translated(uri, remote=not uri.startswith("file://")):
         try:
             file_system, path = pa.fs.FileSystem.from_uri(listed)
         except (pa.ArrowInvalid, ImportError) as error:
@@ -94,7 +111,7 @@ def _find_remote(uri: str) -> list[Source]:
             ) from None
         info = file_system.get_file_info(path)
         if info.type == pa.fs.FileType.NotFound:
-            raise DataError(f"no such file: `{uri}`", "check the URI")
+            raise DataError(f"no such file: `{uri}`", "check the address")
         if info.type == pa.fs.FileType.File:
             return [Source(uri, file_system, path, info.size)]
         pattern = f"{path}{uri[len(listed) :]}" if star else "*"
@@ -103,14 +120,15 @@ def _find_remote(uri: str) -> list[Source]:
 
 def _find_in_folder(file_system: pa.fs.FileSystem, folder: str, name: str, pattern: str = "*") -> list[Source]:
     """The files below a folder that match a glob in which `*` also matches slashes."""
-    with _translated(name):
+    local = isinstance(file_system, pa.fs.LocalFileSystem)
+    with _translated(name, remote=not local):
         infos = file_system.get_file_info(pa.fs.FileSelector(folder, recursive=True))
     sources = []
     for info in sorted(infos, key=lambda info: info.path):
         below = info.path[len(folder) :].lstrip("/")
         hidden = any(part.startswith((".", "_")) for part in below.split("/"))
         if info.type == pa.fs.FileType.File and not hidden and fnmatchcase(info.path, pattern):
-            shown = os.path.join(folder, below) if isinstance(file_system, pa.fs.LocalFileSystem) else info.path
+            shown = os.path.join(folder, below) if local else info.path
             sources.append(Source(shown, file_system, info.path, info.size))
     if not sources:
         raise DataError(f"`{name}` holds no files to read", "names that begin with `.` or `_` are left out")
@@ -154,14 +172,14 @@ class Stream:
 @contextmanager
 def open_stream(source: Source) -> Iterator[Stream]:
     """Open a file for streaming; reading errors become a `DataError` that names it."""
-    with _translated(source.name), source.file_system.open_input_file(source.path) as raw:
+    with _translated(source.name, remote=not source.is_local), source.file_system.open_input_file(source.path) as raw:
         yield Stream(raw, _compression(source, raw))
 
 
 @contextmanager
 def open_for_seeking(source: Source) -> Iterator[Any]:
     """Open a file that is read from several places; it cannot be compressed as a whole."""
-    with _translated(source.name), source.file_system.open_input_file(source.path) as raw:
+    with _translated(source.name, remote=not source.is_local), source.file_system.open_input_file(source.path) as raw:
         if _compression(source, raw):
             raise DataError(f"`{source.name}` is a compressed table file", "decompress it first")
         yield raw
@@ -171,7 +189,7 @@ def open_for_seeking(source: Source) -> Iterator[Any]:
 def open_mapped(source: Source) -> Iterator[Any]:
     """Like `open_for_seeking`, with a local file's pages mapped: what is read of it takes no memory of its own."""
     with open_for_seeking(source) as raw:
-        if not isinstance(source.file_system, pa.fs.LocalFileSystem):
+        if not source.is_local:
             yield raw
             return
         with pa.memory_map(source.path) as mapped:
@@ -192,16 +210,20 @@ def _compression(source: Source, raw: Any) -> str | None:
 
 
 @contextmanager
-def _translated(name: str) -> Iterator[None]:
+def _translated(name: str, *, remote: bool) -> Iterator[None]:
     """Turn what a file system or a decompressor raises into one clear line."""
+    damaged = "the file may be cut short or damaged: fetch or write it again"
+    unreachable = "check the address, the credentials and the network, and that the file is whole"
     try:
         yield
     except FileNotFoundError:
-        raise DataError(f"no such file: `{name}`", "check the path") from None
+        hint = "check the address" if remote else "check the path"
+        raise DataError(f"no such file: `{name}`", hint) from None
     except PermissionError:
-        raise DataError(f"`{name}` cannot be read: permission denied", "check its permissions") from None
+        hint = "check the credentials" if remote else "check its permissions"
+        raise DataError(f"`{name}` cannot be read: permission denied", hint) from None
     except OSError as error:
-        hint = "the file may be cut short or damaged: fetch or write it again"
+        hint = unreachable if remote else damaged
         raise DataError(f"`{name}` cannot be read: {_one_line(error)}", hint) from None
     except pa.ArrowException as error:
         raise DataError(f"`{name}` cannot be read: {_one_line(error)}", "check the file and --format") from None
@@ -247,9 +269,16 @@ def cut_at_rows(source: Source, find_end: Callable[[NDArray[np.uint8]], int]) ->
 
 
 def cut_at_lines(source: Source) -> Iterator[Chunk[NDArray[np.uint8]]]:
-    """The text of a file in chunks of whole lines, each of which ends with a newline."""
+    """The text of a file in chunks of whole lines, each of which ends with a newline; no byte order mark."""
     for chunk in cut_at_rows(source, _end_of_lines):
-        yield chunk._replace(content=end_with_newline(chunk.content))
+        text = without_mark(chunk.content) if chunk.start == 0 else chunk.content
+        if len(text):
+            yield chunk._replace(content=end_with_newline(text))
+
+
+def without_mark(text: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The beginning of a file without the byte order mark that some programs put there."""
+    return text[3:] if text[:3].tobytes() == BYTE_ORDER_MARK else text
 
 
 def end_with_newline(text: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -274,4 +303,5 @@ def first_lines(source: Source) -> NDArray[np.uint8]:
     head = read_head(source)
     if len(head) == HEAD_BYTES:
         head = head[: _end_of_lines(head) or len(head)]
+    head = without_mark(head)
     return end_with_newline(head) if len(head) else head

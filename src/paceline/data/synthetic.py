@@ -8,7 +8,6 @@ hardly any. Labels are drawn from a hidden logistic model, so there is something
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,9 @@ from numpy.typing import NDArray
 
 from paceline.data.batch import Batch
 from paceline.data.blocks import BLOCK_ROWS, Dataset, DatasetWriter, Split
+from paceline.data.pipeline import parse_in_order
 from paceline.errors import ConfigError
-from paceline.kernels.synthetic import fill_clicks, hidden_weight
+from paceline.kernels.synthetic import fill_clicks
 
 NUM_NUMBERS = 13
 CRITEO_VOCABULARIES = (
@@ -32,18 +32,17 @@ def generate_clicks(
     out: Path | str, *, rows: int, features: int, test_rows: int, seed: int, progress: Callable[[int], None]
 ) -> Dataset:
     """Write a dataset of made-up clicks; `progress` hears how many rows there are so far."""
-    if rows < 1 or test_rows < 0 or seed < 0:
-        raise ConfigError(
-            f"`rows` is {rows}, `test-rows` {test_rows}, `seed` {seed}", "1 row or more, the others from 0"
-        )
+    for name, value, least in (("rows", rows, 1), ("test-rows", test_rows, 0), ("seed", seed, 0)):
+        if value < least:
+            raise ConfigError(f"`{name}` is {value}; it is {least} or more", f"--{name} {max(1, least)}")
     if not FEWEST_FEATURES <= features <= 1 << 32:
         raise ConfigError(
             f"`features` is {features}; it is {FEWEST_FEATURES} up to {1 << 32}", "--features 33762578 is Criteo's"
         )
     source = {"format": "clicks", "seed": seed, "rows": rows, "test_rows": test_rows}
     written = 0
-    with DatasetWriter(out, features=features, source=source) as writer, ThreadPoolExecutor() as pool:
-        for split, batch in pool.map(lambda part: _make(part, features, seed), _parts(rows, test_rows)):
+    with DatasetWriter(out, features=features, source=source) as writer:
+        for split, batch in parse_in_order(_parts(rows, test_rows), lambda part: _make(part, features, seed)):
             written += batch.num_rows
             writer.add(split, batch)
             progress(written)
@@ -75,8 +74,3 @@ def vocabularies(features: int) -> NDArray[np.int64]:
     shares: NDArray[np.int64] = np.floor(sizes / sizes.sum() * spare).astype(np.int64)
     shares[0] += spare - shares.sum()
     return shares + SMALLEST_VOCABULARY
-
-
-def hidden_weights(keys: NDArray[np.uint32]) -> NDArray[np.float32]:
-    """The weights that labels were drawn with; the bias is `kernels.synthetic.HIDDEN_BIAS`."""
-    return np.array([hidden_weight(int(key)) for key in keys], np.float32)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.libsvm import explain
-from paceline.data.parsed import BadRow, Parsed, Room, key_dtype
+from paceline.data.parsed import MOST_UNDECLARED, BadRow, Parsed, Room, key_dtype
 from paceline.data.sources import LONGEST_ROW_BYTES, Chunk, Source, cut_at_rows
 from paceline.errors import DataError
 from paceline.kernels.text import Problem
@@ -57,7 +57,7 @@ class TFRecord:
         data = chunk.content
         most_rows = len(data) // (HEADER_BYTES + FOOTER_BYTES)
         room = Room.of(most_rows, len(data), key_dtype(self.features), most_bad)
-        limit = (self.features if self.features is not None else 1 << 32) + self.base
+        limit = (self.features if self.features is not None else MOST_UNDECLARED) + self.base
         bits = room.values.view(np.uint32)
         counts = parse_tfrecord(data, self.base, limit, *room[:3], bits, room.bad, np.empty((3, 3), np.int64))
         bad = [self._explain(*row[:3]) for row in room.bad[: counts.bad].tolist()]

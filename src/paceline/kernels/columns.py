@@ -12,10 +12,48 @@ from numpy.typing import NDArray
 
 from paceline.kernels.hashing import hash_text
 from paceline.kernels.jit import compiled
-from paceline.kernels.text import NEWLINE, NUMBER_MISSING, Bytes, read_number
+from paceline.kernels.text import NEWLINE, NUMBER_MISSING, QUOTE, RETURN, Bytes, read_number
 
 BLANK = 4  # beside EXACT, CLOSE, NUMBER_MISSING and NUMBER_INFINITE
 LONGEST_NUMBER = 400
+
+# What `check_quotes` says of a line.
+QUOTE_OPEN, TEXT_BEHIND_QUOTE, LONE_RETURN = 1, 2, 3
+
+
+@compiled
+def check_quotes(text: Bytes, separator: int, problems: NDArray[np.uint8]) -> None:
+    """`problems[i]` becomes what keeps line i from being cells: an open quote, text behind one, a lone \\r, or 0.
+
+    A quote opens where a cell begins, and two of them within quotes stand for one. The text ends with a newline.
+    """
+    line = problem = 0
+    at_start, quoted, closed = True, False, False
+    i = 0
+    while i < text.size:
+        byte = text[i]
+        i += 1
+        if byte == NEWLINE:
+            problems[line] = QUOTE_OPEN if quoted else problem
+            line += 1
+            problem = 0
+            at_start, quoted, closed = True, False, False
+        elif byte == RETURN:
+            if text[i] != NEWLINE:
+                problem = LONE_RETURN
+        elif quoted:
+            if byte == QUOTE:
+                if text[i] == QUOTE:
+                    i += 1
+                else:
+                    quoted, closed = False, True
+        elif byte == separator:
+            at_start, closed = True, False
+        elif closed:
+            problem = TEXT_BEHIND_QUOTE
+        else:
+            quoted = at_start and byte == QUOTE
+            at_start = False
 
 
 @compiled

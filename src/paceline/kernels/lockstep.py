@@ -45,7 +45,7 @@ def train_clocks(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: ND
                 start, stop = starts[done * ranks.size + j], starts[done * ranks.size + j + 1]
                 rank = ranks[j]
                 count, more = compute_step(
-                    rule, table, bias, offsets[start : stop + 1], keys, values, labels[start:stop], buffers,
+                    rule, bias_rule, table, bias, offsets[start : stop + 1], keys, values, labels[start:stop], buffers,
                     pushes.keys[rank], pushes.sums[rank],
                 )  # fmt: skip
                 losses += more

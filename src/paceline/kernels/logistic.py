@@ -81,14 +81,15 @@ def number_keys(keys: Keys, bias: int, slots: Keys, direct: NDArray[np.uint32], 
 
 
 @compiled
-def gather(rule: Any, table: Table, keys: Keys, out: Floats) -> None:
-    """The weights of `keys` into `out`."""
+def gather(rule: Any, bias_rule: Any, table: Table, keys: Keys, out: Floats) -> None:
+    """The weights of `keys`, the first of which is the bias, into `out`."""
     step = width(rule)
     ahead = np.uint64(KEYS_AHEAD)
     for i in range(np.uint64(keys.size)):
         if i + ahead < np.uint64(keys.size):
             prefetch(table, np.uint64(keys[i + ahead]) * step)
         out[i] = weight(rule, table, np.uint64(keys[i]))
+    out[0] = weight(bias_rule, table, np.uint64(keys[0]))
 
 
 @reassociated
@@ -125,7 +126,7 @@ def gradient(
 
 
 @compiled
-def compute_step(rule: Any, table: Table, bias: int, offsets: Offsets, keys: Keys, values: Floats,
+def compute_step(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: Offsets, keys: Keys, values: Floats,
                  labels: NDArray[np.uint8], buffers: Any, distinct: Keys, sums: Floats
                  ) -> tuple[int, float]:  # fmt: skip
     """Number, gather and gradient for one batch; returns how many distinct keys it has and the sum of its losses.
@@ -135,7 +136,7 @@ def compute_step(rule: Any, table: Table, bias: int, offsets: Offsets, keys: Key
     first, last = offsets[0], offsets[labels.size]
     count = number_keys(keys[first:last], bias, buffers.slots, buffers.direct, buffers.turn, distinct, buffers.local)
     weights = buffers.weights[:count]
-    gather(rule, table, distinct[:count], weights)
+    gather(rule, bias_rule, table, distinct[:count], weights)
     return count, gradient(offsets, buffers.local, values[first:last], labels, weights, sums)
 
 
@@ -218,7 +219,7 @@ def train_rows(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: Offs
                 prefetch(table, (key + shift if key < hot else key) * step)
         row = rows[i]
         first, last = np.uint64(offsets[row]), np.uint64(offsets[row + 1])
-        z = weight(rule, table, own_bias)
+        z = weight(bias_rule, table, own_bias)
         for k in range(first, last):
             key = np.uint64(keys[k])
             z += weight(rule, table, key + shift if key < hot else key) * values[k]
@@ -262,7 +263,7 @@ def train_batches(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: O
         seen[rank, 0] = max(seen[rank, 0], clock - slowest(clocks))
         stop = min(row + batch_size, labels.size)
         count, more = compute_step(
-            rule, table, bias, offsets[row : stop + 1], keys, values, labels[row:stop], buffers,
+            rule, bias_rule, table, bias, offsets[row : stop + 1], keys, values, labels[row:stop], buffers,
             buffers.distinct, buffers.sums,
         )  # fmt: skip
         losses += more
@@ -274,8 +275,8 @@ def train_batches(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: O
 
 
 @reassociated
-def score(rule: Any, table: Table, bias: int, num_keys: int, offsets: Offsets, keys: Keys, values: Floats,
-          out: Floats) -> None:  # fmt: skip
+def score(rule: Any, bias_rule: Any, table: Table, bias: int, num_keys: int, offsets: Offsets, keys: Keys,
+          values: Floats, out: Floats) -> None:  # fmt: skip
     """The scores w·x + b of rows into `out` [rows]; keys from `num_keys` on are unknown and count nothing."""
     step = width(rule)
     known = np.uint64(num_keys)
@@ -284,7 +285,7 @@ def score(rule: Any, table: Table, bias: int, num_keys: int, offsets: Offsets, k
             for k in range(np.uint64(offsets[row + ROWS_AHEAD]), np.uint64(offsets[row + ROWS_AHEAD + 1])):
                 if np.uint64(keys[k]) < known:
                     prefetch(table, np.uint64(keys[k]) * step)
-        z = weight(rule, table, np.uint64(bias))
+        z = weight(bias_rule, table, np.uint64(bias))
         for k in range(np.uint64(offsets[row]), np.uint64(offsets[row + 1])):
             key = np.uint64(keys[k])
             if key < known:
@@ -293,10 +294,11 @@ def score(rule: Any, table: Table, bias: int, num_keys: int, offsets: Offsets, k
 
 
 @compiled
-def all_weights(rule: Any, table: Table, out: Floats) -> None:
-    """The weights of keys 0 up to `out.size` into `out`."""
+def all_weights(rule: Any, bias_rule: Any, table: Table, out: Floats) -> None:
+    """The weights of all keys into `out`; the last is the bias."""
     for key in range(np.uint64(out.size)):
         out[key] = weight(rule, table, key)
+    out[out.size - 1] = weight(bias_rule, table, np.uint64(out.size - 1))
 
 
 @compiled

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.errors import ConfigError
 from paceline.kernels import logistic as kernels
 
 DIRECT_KEYS = 65_536
-MOST_KEYS = (1 << 24) - 1
+# Distinct keys that one update may have: the tables that number them have 24 bits for it.
+MOST_KEYS = (1 << 24) - 2
 
 
 class Buffers(NamedTuple):
@@ -48,8 +48,6 @@ class LogisticScratch:
         return self.buffers
 
     def _make_buffers(self, num_nonzeros: int) -> Buffers:
-        if num_nonzeros > MOST_KEYS:
-            raise ConfigError(f"a batch of {num_nonzeros} nonzeros is too large", "choose a smaller --batch-size")
         slots = 1 << (num_nonzeros + 8).bit_length()
         return Buffers(
             slots=np.zeros((slots, 2), self._key_dtype),
@@ -70,16 +68,34 @@ class Quality(NamedTuple):
     auc: float
 
 
-def quality(scores: NDArray[np.float32], labels: NDArray[np.uint8]) -> Quality:
-    """The quality of scores w·x + b against labels 0 and 1; `auc` is NaN where only one label occurs.
+class QualitySum:
+    """The quality of scores w·x + b against labels 0 and 1, added up part by part; scores are kept for the AUC.
 
-    >>> quality(np.array([-2, 0.5, 1], np.float32), np.array([0, 1, 0], np.uint8)).auc
+    >>> sums = QualitySum()
+    >>> sums.add(np.array([-2, 0.5, 1], np.float32), np.array([0, 1, 0], np.uint8))
+    >>> sums.quality().auc
     0.5
     """
-    z = scores.astype(np.float64)
-    losses = np.log1p(np.exp(-np.abs(z))) + np.maximum(z, 0) - z * labels
-    positive = labels == 1
-    negatives, positives = np.sort(scores[~positive]), np.sort(scores[positive])
-    pairs = len(negatives) * len(positives)
-    auc = kernels.count_above(negatives, positives) / pairs if pairs else float("nan")
-    return Quality(float(losses.mean()), float(((scores > 0) != positive).mean()), auc)
+
+    def __init__(self) -> None:
+        self._losses = 0.0
+        self._errors = 0
+        self._scores: tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]] = ([], [])
+
+    def add(self, scores: NDArray[np.float32], labels: NDArray[np.uint8]) -> None:
+        """Some more rows."""
+        z, positive = scores.astype(np.float64), labels == 1
+        with np.errstate(invalid="ignore"):  # scores of a model that has diverged: the caller sees that in the loss
+            self._losses += float((np.log1p(np.exp(-np.abs(z))) + np.maximum(z, 0) - z * labels).sum())
+        self._errors += int(((scores > 0) != positive).sum())
+        self._scores[0].append(scores[~positive])
+        self._scores[1].append(scores[positive])
+
+    def quality(self) -> Quality:
+        """Over all rows so far, of which there are some; `auc` is NaN where only one label occurs."""
+        negatives, positives = np.concatenate(self._scores[0]), np.concatenate(self._scores[1])
+        num_rows, pairs = len(negatives) + len(positives), len(negatives) * len(positives)
+        negatives.sort()
+        positives.sort()
+        auc = kernels.count_above(negatives, positives) / pairs if pairs else float("nan")
+        return Quality(self._losses / num_rows, self._errors / num_rows, auc)

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 PLAIN_LINE_SECONDS = 5.0
 LIVE_SECONDS = 0.1
+WIDE_COLUMNS = 100
 
 
 class Meter(Protocol):
@@ -66,9 +67,19 @@ def meter(title: str) -> Iterator[Meter]:
     if not console.is_terminal:
         yield PlainMeter(title)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-               TextColumn("{task.fields[text]}"), TimeRemainingColumn(compact=True))  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
+
+    # Only the last column gives way where a terminal is narrow; the bar is for those with room.
+    def fixed() -> Column:
+        return Column(no_wrap=True, overflow="ignore", min_width=5)
+
+    columns = [
+        TextColumn("{task.description}", table_column=fixed()),
+        *([BarColumn(bar_width=20)] if console.width >= WIDE_COLUMNS else []),
+        TextColumn("{task.percentage:>3.0f} %", table_column=fixed()),
+        TimeRemainingColumn(compact=True, table_column=fixed()),
+        TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+    ]
+    with Progress(*columns, console=console, transient=True, expand=True) as progress:
         yield LiveMeter(progress, title)
 
 

@@ -1,8 +1,8 @@
 """How is a run's state kept so that nothing promised is lost?
 
 A checkpoint is a folder `checkpoints/<rows>`: `states.safetensors`, the states of all keys in the input's order, and
-`checkpoint.json` with their checksum and everything else that the rest of the run depends on. It is written under a
-temporary name, flushed to the disk and renamed; only then does `latest` name it. The two newest are kept, and loading
+`checkpoint.json` with everything else that the rest of the run depends on, and checksums of both. It is written under
+a temporary name, flushed to the disk and renamed; only then does `latest` name it. The two newest are kept, and loading
 falls back from one that is damaged to the one before.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,12 +20,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from paceline.errors import DataError
-from paceline.files import replace_file, sync_to_disk, translated_disk_errors
+from paceline.files import replace_file, sync_to_disk, translated_disk_errors, write_tensors
 
 KEPT = 2
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a run stands: what has been trained on and for how long, and the losses since the last evaluation.
 
     `tested` is the position of that evaluation: one that was due when the run was stopped is made up for.
@@ -39,62 +40,85 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     largest_lead: int = 0
 
 
-class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """`checkpoint.json`."""
+class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`checkpoint.json`. `made_by` is what must be the same when the run goes on: settings, and which data it is."""
 
     progress: Progress
-    checksum: str
+    made_by: dict[str, Any]
+    states: str
+    checksum: str = ""
 
 
-def save_checkpoint(folder: Path, progress: Progress, states: NDArray[np.float32]) -> None:
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read: `states` [keys, width] in the input's order, and which newer ones were damaged."""
+
+    progress: Progress
+    made_by: dict[str, Any]
+    states: NDArray[np.float32]
+    damaged: list[str]
+
+
+def save_checkpoint(folder: Path, progress: Progress, made_by: dict[str, Any], states: NDArray[np.float32]) -> None:
     """Write a checkpoint below `folder`; `states` [keys, width] are in the input's order."""
     name = f"{progress.position:015d}"
+    taken = _names(folder)
+    if name in taken:
+        # The old one stands until the new one does; numbers keep their order.
+        again = sum(1 for other in taken if other.startswith(name))
+        name = f"{name}-{again:03d}"
     temporary, final = folder / f".{name}.partial", folder / name
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         with translated_disk_errors(final):
             temporary.mkdir(parents=True)
-            safetensors.numpy.save_file({"states": states}, temporary / "states.safetensors")
-            sync_to_disk(temporary / "states.safetensors")
-        info = CheckpointInfo(progress=progress, checksum=_checksum(states))
+        write_tensors(temporary / "states.safetensors", {"states": states})
+        info = CheckpointInfo(progress=progress, made_by=made_by, states=_checksum(states))
+        info = msgspec.structs.replace(info, checksum=_own_checksum(info))
         replace_file(temporary / "checkpoint.json", msgspec.json.encode(info))
-        shutil.rmtree(final, ignore_errors=True)
         with translated_disk_errors(final):
             temporary.rename(final)
             sync_to_disk(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     replace_file(folder / "latest", name.encode())
-    for old in _names(folder)[:-KEPT]:
+    names = _names(folder)
+    # What lies beyond this one is of a past that the run has turned back from.
+    for old in [other for other in names if other > name] + [other for other in names if other <= name][:-KEPT]:
         shutil.rmtree(folder / old)
 
 
-def load_checkpoint(folder: Path) -> tuple[Progress, NDArray[np.float32]]:
-    """The newest checkpoint that is whole: its progress and states."""
-    damage = []
+def load_checkpoint(folder: Path) -> Checkpoint:
+    """The newest checkpoint that is whole."""
+    damaged: list[str] = []
     for name in reversed(_names(folder)):
         try:
-            return _load(folder / name)
+            info, states = _load(folder / name)
         except DataError as error:
-            damage.append(error.message)
-    if damage:
-        raise DataError("; ".join(damage), "no checkpoint is left to go on from: train again")
+            damaged.append(error.message)
+            continue
+        return Checkpoint(info.progress, info.made_by, states, damaged)
+    if damaged:
+        raise DataError("; ".join(damaged), "no checkpoint is left to go on from: train again")
     raise DataError(f"`{folder.parent}` has no checkpoint to go on from", "train again; --checkpoint-every saves more")
 
 
-def _load(path: Path) -> tuple[Progress, NDArray[np.float32]]:
+def _load(path: Path) -> tuple[CheckpointInfo, NDArray[np.float32]]:
     try:
         info = msgspec.json.decode((path / "checkpoint.json").read_bytes(), type=CheckpointInfo)
         states = safetensors.numpy.load_file(path / "states.safetensors")["states"]
     except (OSError, msgspec.DecodeError, SafetensorError, KeyError) as error:
         raise DataError(f"checkpoint `{path}` does not read: {error}") from None
-    if _checksum(states) != info.checksum:
+    if _own_checksum(info) != info.checksum or _checksum(states) != info.states:
         raise DataError(f"checkpoint `{path}` has a wrong checksum")
-    return info.progress, states
+    return info, states
 
 
 def _checksum(states: NDArray[np.float32]) -> str:
     return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(states).data)
+
+
+def _own_checksum(info: CheckpointInfo) -> str:
+    return xxhash.xxh3_64_hexdigest(msgspec.json.encode(msgspec.structs.replace(info, checksum=""), order="sorted"))
 
 
 def _names(folder: Path) -> list[str]:

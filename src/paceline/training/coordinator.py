@@ -6,6 +6,7 @@ end of a run happen only there, so the state that they see is one that training 
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import psutil
 from numpy.typing import NDArray
@@ -24,19 +26,21 @@ from paceline.data.blocks import Dataset
 from paceline.data.reader import RowReader
 from paceline.data.rows import NO_LIMIT, ClockRows, EpochOrder, QueueRows, RowFeed
 from paceline.engines.local import LocalEngine
-from paceline.errors import DataError, InterruptedRunError
+from paceline.errors import ConfigError, DataError, InterruptedRunError
 from paceline.kernels.gate import LINE
-from paceline.models.logistic import LogisticScratch, Quality
+from paceline.machine import num_cores
+from paceline.models.logistic import MOST_KEYS, LogisticScratch, Quality
 from paceline.optimizers import rules_at
 from paceline.run_folder import Run
-from paceline.training.checkpoint import Progress, save_checkpoint
+from paceline.training.checkpoint import Checkpoint, Progress, save_checkpoint
 from paceline.training.evaluate import Scorer, evaluate
 from paceline.training.lockstep import LockstepThread, Pushes
 from paceline.training.pace import Gate, Pace
 from paceline.training.shard import Shard
-from paceline.training.worker import Worker
+from paceline.training.worker import Worker, check_losses
 
 PRIVATE_HOT_KEYS = 16_384
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Status(NamedTuple):
@@ -82,6 +86,7 @@ class Coordinator:
         self._leg_began = 0.0
         self._last_saved = 0.0
         self.began = 0.0
+        _check_clock_size(config, dataset)
         self._gate = Gate(config.workers, pace.staleness, engine.num_threads)
         self._handed_in = np.zeros((engine.num_threads, LINE), np.int64)
         # Private copies pay where workers write the same few weights with every row, and pace N must see every clock.
@@ -95,33 +100,40 @@ class Coordinator:
 
     # -- state that outlives the process
 
-    def restore(self, progress: Progress, states: NDArray[np.float32]) -> None:
-        """Go on from a checkpoint. Before `train`."""
-        if states.shape != self.shard.states.shape:
-            raise DataError(
-                f"the checkpoint holds {states.shape[0] - 1} features of {states.shape[1]} numbers, "
-                f"the data and optimizer need {self.shard.states.shape[0] - 1} of {self.shard.states.shape[1]}",
-                "resume with the data that the run began with",
-            )
-        self.progress = progress
-        self._gate.leads[0, 0] = progress.largest_lead
-        self.shard.states[:] = states
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint. Before `make_ready`."""
+        for name, now in self._made_by().items():
+            if checkpoint.made_by.get(name) != now:
+                raise DataError(
+                    f"the checkpoint was made with another `{name}`: {checkpoint.made_by.get(name)}, now {now}",
+                    "resume as the run began, or train a new one",
+                )
+        self.progress = checkpoint.progress
+        self.shard.states[:] = checkpoint.states
         self.dataset.key_order.to_blocks(self.shard.states)
-        self.shard.drop_private()
+
+    def _made_by(self) -> dict[str, Any]:
+        """What a run must not change on the way: all settings but when to stop, test and save; and the data."""
+        free = {"data", "run", "epochs", "steps", "seconds", "test_every", "checkpoint_every"}
+        settings = msgspec.to_builtins(self.config)
+        return {"data": self.dataset.fingerprint} | {n: v for n, v in settings.items() if n not in free}
 
     def _save(self, run: Run) -> None:
         """Write a checkpoint of this moment. Only between legs."""
         order, states = self.dataset.key_order, self.shard.states
         order.to_input(states)
         try:
-            save_checkpoint(run.path / "checkpoints", self.progress, states)
+            save_checkpoint(run.path / "checkpoints", self.progress, self._made_by(), states)
         finally:
             order.to_blocks(states)
         self._last_saved = time.perf_counter()
 
     def parameters(self) -> NDArray[np.float32]:
-        """All weights in the input's order, the bias last."""
-        return self.dataset.key_order.to_input(self.shard.weights(self.progress.position))
+        """All weights in the input's order, the bias last; they must be numbers."""
+        weights = self.dataset.key_order.to_input(self.shard.weights(self.progress.position))
+        check_losses(0.0 if np.isfinite(weights).all() else math.nan, self.progress.position, 0, self.progress.clock,
+                     self.config.optimizer.learning_rate)  # fmt: skip
+        return weights
 
     # -- the run
 
@@ -136,7 +148,7 @@ class Coordinator:
         self.began = time.time()
         self._last_saved = time.perf_counter()
         while True:
-            if self.progress.position >= self._next_test() or self._finished(feed):
+            if self.progress.position > self.progress.tested and self._test_due(feed):
                 self._evaluate(run)
             if self._interrupted:
                 self._save(run)
@@ -195,6 +207,9 @@ class Coordinator:
             or (self.config.seconds > 0 and self.progress.train_seconds >= self.config.seconds)
         )
 
+    def _test_due(self, feed: RowFeed) -> bool:
+        return self.progress.position >= self._next_test() or self._finished(feed)
+
     def _next_test(self) -> int:
         every = self.config.test_every
         return (self.progress.tested // every + 1) * every if every else NO_LIMIT
@@ -211,15 +226,16 @@ class Coordinator:
             "steps": at.clock,
             "epoch": at.position / self._order.num_rows,
             "seconds": at.train_seconds,
-            "train_loss": at.losses / at.loss_rows if at.loss_rows else None,
+            "train_loss": at.losses / at.loss_rows,
         }
         if self.dataset.split("test").rows:
-            rule = rules_at(self.config.optimizer, at.position).keys
-            scorer = Scorer(rule, self.shard.table, self.shard.bias, self.shard.bias)
-            threads = min(self.config.workers, psutil.cpu_count() or 1)
+            rules = rules_at(self.config.optimizer, at.position)
+            scorer = Scorer(rules, self.shard.table, self.shard.bias, self.shard.bias)
+            threads = min(self.config.workers, num_cores())
             quality = evaluate(scorer, self.dataset, "test", threads, stop=lambda: self._interrupted)
             if quality is None:
                 return
+            check_losses(quality.loss, at.position, 0, at.clock, float(rules.keys.rate))
             self.quality = quality
             line |= {f"test_{name}": value for name, value in self.quality._asdict().items()}
         run.add_metrics({name: _json_number(value) for name, value in line.items()})
@@ -285,13 +301,26 @@ class Coordinator:
 
         def interrupt(_signal: int, _frame: FrameType | None) -> None:
             self._interrupted = True
-            signal.signal(signal.SIGINT, _end_at_once)
+            for number in STOPPING:
+                signal.signal(number, _end_at_once)
 
-        before = signal.signal(signal.SIGINT, interrupt)
+        before = {number: signal.signal(number, interrupt) for number in STOPPING}
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _check_clock_size(config: RunConfig, dataset: Dataset) -> None:
+    """Refuse updates that may have more distinct keys than can be numbered."""
+    rows = config.batch_size * (config.workers if config.pace == "sync" else 1)
+    most = min(min(rows, dataset.split("train").rows) * dataset.longest_row, dataset.features) + 1
+    if most > MOST_KEYS:
+        raise ConfigError(
+            f"an update of {rows:,} rows may have {most:,} distinct keys; {MOST_KEYS:,} is the most",
+            f"--batch-size {max(1, config.batch_size * MOST_KEYS // most)}, or fewer workers",
+        )
 
 
 def _end_at_once(_signal: int, _frame: FrameType | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,14 @@ from paceline.data.batch import Batch
 from paceline.data.blocks import Dataset, Split
 from paceline.kernels.logistic import score
 from paceline.kernels.rules import Table
-from paceline.models.logistic import Quality, quality
+from paceline.models.logistic import Quality, QualitySum
+from paceline.optimizers import Rules
 
 
 class Scorer(NamedTuple):
-    """Weights laid out by a dataset's keys, and the rule that reads them; keys from `num_keys` on count nothing."""
+    """Weights laid out by a dataset's keys, and the rules that read them; keys from `num_keys` on count nothing."""
 
-    rule: Any
+    rules: Rules
     table: Table
     bias: int
     num_keys: int
@@ -28,7 +29,7 @@ class Scorer(NamedTuple):
     def scores(self, batch: Batch) -> NDArray[np.float32]:
         """w·x + b of each row."""
         out = np.empty(batch.num_rows, np.float32)
-        score(self.rule, self.table, self.bias, self.num_keys, batch.offsets, batch.keys, batch.values, out)
+        score(*self.rules, self.table, self.bias, self.num_keys, batch.offsets, batch.keys, batch.values, out)
         return out
 
 
@@ -52,10 +53,9 @@ def scores_by_block(
 
 def evaluate(scorer: Scorer, dataset: Dataset, split: Split, threads: int, stop: Callable[[], bool]) -> Quality | None:
     """Loss, error and AUC over all rows of a split, which has some; None where `stop` said so on the way."""
-    scores, labels = [], []
-    for block, block_scores in scores_by_block(scorer, dataset, split, threads):
+    sums = QualitySum()
+    for block, scores in scores_by_block(scorer, dataset, split, threads):
         if stop():
             return None
-        scores.append(block_scores)
-        labels.append(block.labels)
-    return quality(np.concatenate(scores), np.concatenate(labels))
+        sums.add(scores, block.labels)
+    return sums.quality()

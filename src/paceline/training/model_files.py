@@ -15,14 +15,15 @@ from safetensors import SafetensorError
 from paceline.data.batch import Batch
 from paceline.data.blocks import Dataset
 from paceline.errors import DataError, UsageError
-from paceline.files import replace_file, sync_to_disk, translated_disk_errors
+from paceline.files import replace_file, translated_disk_errors, write_tensors
+from paceline.optimizers import Rules
 from paceline.optimizers.sgd import Sgd
 from paceline.training.evaluate import Scorer
 
 # Weights that are read and never updated: any rule whose state is the weight itself reads them.
-PLAIN_WEIGHTS = Sgd(np.float32(0), np.float32(0), np.float32(0))
+PLAIN_WEIGHTS = Rules(*[Sgd(np.float32(0), np.float32(0), np.float32(0))] * 2)
 # What must agree between the data a model was trained on and data it is asked about.
-SAME_KEYS = ("hash_bits", "integers")
+SAME_KEYS = ("hash_bits", "integers", "columns", "index_base")
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,8 +84,7 @@ def save_model(folder: Path, parameters: NDArray[np.float32], source: dict[str, 
     path = folder / "model.safetensors"
     with translated_disk_errors(path):
         folder.mkdir(exist_ok=True)
-        safetensors.numpy.save_file({"weight": parameters[:-1], "bias": parameters[-1:]}, path)
-        sync_to_disk(path)
+    write_tensors(path, {"weight": parameters[:-1], "bias": parameters[-1:]})
     replace_file(folder / "model.json", msgspec.json.encode(info))
     return sha256
 
@@ -92,13 +92,19 @@ def save_model(folder: Path, parameters: NDArray[np.float32], source: dict[str, 
 def load_model(run: Path) -> Model:
     """The model of a run folder."""
     folder = run / "model"
+    if not run.is_dir():
+        raise UsageError(f"no run at `{run}`", "give a folder that `train` made")
     if not (folder / "model.json").is_file():
-        raise UsageError(f"`{run}` holds no trained model", f"`paceline resume {run}` finishes a run that was stopped")
+        resumable = (run / "checkpoints").is_dir()
+        hint = f"`paceline resume {run}` finishes it" if resumable else "it failed before it was trained: train again"
+        raise UsageError(f"`{run}` holds no trained model", hint)
     try:
         info = msgspec.json.decode((folder / "model.json").read_bytes(), type=ModelInfo)
         tensors = safetensors.numpy.load_file(folder / "model.safetensors")
         weights, bias = tensors["weight"], tensors["bias"]
-    except (OSError, msgspec.DecodeError, SafetensorError, KeyError) as error:
+    except KeyError as error:
+        raise DataError(f"the model in `{folder}` has no tensor {error}", "train again") from None
+    except (OSError, msgspec.DecodeError, SafetensorError) as error:
         raise DataError(f"the model in `{folder}` does not read: {error}", "train again") from None
     digest = hashlib.sha256(weights.data)
     digest.update(bias.data)
@@ -108,12 +114,10 @@ def load_model(run: Path) -> Model:
 
 
 def _batch_of_csr(rows: Any) -> Batch:
-    try:
-        offsets, keys, values = rows.indptr, rows.indices, rows.data
-    except AttributeError:
-        raise UsageError(
-            f"cannot predict for a {type(rows).__name__}", "give a paceline Batch or a SciPy CSR matrix"
-        ) from None
+    if not hasattr(rows, "tocsr"):
+        raise UsageError(f"cannot predict for a {type(rows).__name__}", "give a paceline Batch or a SciPy CSR matrix")
+    rows = rows.tocsr()
+    offsets, keys, values = rows.indptr, rows.indices, rows.data
     keys = np.ascontiguousarray(keys)
     if keys.size and keys.min() < 0:
         raise UsageError("a CSR matrix with negative column numbers", "columns are keys: 0, 1, …")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Literal, NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.gate import GONE, LINE
+from paceline.machine import num_cores
 
 UNBOUNDED = 1 << 60
 # A look at the clocks takes some nanoseconds. Workers with a core each look long; others soon give their core away.
@@ -44,7 +44,7 @@ class Gate:
 
     def __init__(self, num_workers: int, staleness: int, num_threads: int) -> None:
         self.staleness = staleness
-        self.spins = SPINS_WITH_A_CORE if num_threads <= (os.cpu_count() or 1) else SPINS_WITHOUT
+        self.spins = SPINS_WITH_A_CORE if num_threads <= num_cores() else SPINS_WITHOUT
         self.clocks: NDArray[np.int64] = np.full((num_workers, LINE), GONE)
         self.leads: NDArray[np.int64] = np.zeros((num_workers, LINE), np.int64)
         self._broken = False

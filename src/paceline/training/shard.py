@@ -44,7 +44,7 @@ class Shard:
     def weights(self, rows: int) -> NDArray[np.float32]:
         """A copy of all weights [keys], in the blocks' order, under the rules after `rows` rows."""
         out = np.empty(self.num_keys, np.float32)
-        all_weights(rules_at(self.settings, rows).keys, self.table, out)
+        all_weights(*rules_at(self.settings, rows), self.table, out)
         return out
 
     def private(self, rank: int) -> tuple[int, NDArray[np.float32]]:
@@ -61,12 +61,6 @@ class Shard:
             first, base = self.private(rank)
             merge_private(self.table, 0, first * step, base, 0, hot * step)
             merge_private(self.table, self.bias * step, (first + hot) * step, base, hot * step, step)
-
-    def drop_private(self) -> None:
-        """Forget private copies after the table was filled from elsewhere."""
-        self.table[self._first_private * self.width :] = 0
-        self._bases[:] = 0
-        self.settle()
 
 
 def _check_memory(needed_bytes: int, features: int) -> None:

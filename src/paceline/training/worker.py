@@ -7,6 +7,7 @@ steps in one call, and checks the gate before each.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from paceline.config import RunConfig
 from paceline.data.batch import Batch
 from paceline.data.reader import RowReader
-from paceline.data.rows import QueueRows
+from paceline.data.rows import Piece, QueueRows
 from paceline.errors import DivergedError
 from paceline.kernels.logistic import train_batches, train_rows
 from paceline.models.logistic import LogisticScratch
@@ -42,15 +43,29 @@ class Worker:
     def run(self) -> None:
         """Draw pieces and train on each in one compiled loop, which stops only where the gate is shut."""
         while (piece := self.feed.take(self.rank)) is not None:
-            rules = rules_at(self.settings, piece.start)
-            if self.batch_size == 1:
-                found = self.reader.in_place(piece.positions)
-                losses = sum(self._train_rows(block, rows, rules) for block, rows in found)
-            else:
-                losses = self._train_batches(self.reader.batch(piece.positions), rules)
-            self.losses += losses
-            check_losses(losses, piece.start, self.rank, self.feed.clock, float(rules.keys.rate))
+            for part in self._parts_of_one_rate(piece):
+                rules = rules_at(self.settings, part.start)
+                if self.batch_size == 1:
+                    found = self.reader.in_place(part.positions)
+                    losses = sum(self._train_rows(block, rows, rules) for block, rows in found)
+                else:
+                    losses = self._train_batches(self.reader.batch(part.positions), rules)
+                self.losses += losses
+                check_losses(losses, part.start, self.rank, self.feed.clock, float(rules.keys.rate))
         self.gate.leave(self.rank)
+
+    def _parts_of_one_rate(self, piece: Piece) -> Iterator[Piece]:
+        """The piece, or whole batches of it over which a decaying rate falls by less than a hundredth."""
+        decay_rows, batch = self.settings.decay_rows, self.batch_size
+        start = piece.start
+        while start < piece.stop:
+            rows = piece.stop - start
+            if decay_rows:
+                rows = min(
+                    rows, max(1, int((decay_rows + start) / (100 * self.settings.decay_power + 1)) // batch) * batch
+                )
+            yield Piece(start, start + rows)
+            start += rows
 
     def _train_rows(self, block: Batch, rows: NDArray[np.int32], rules: Rules) -> float:
         shard, gate = self.shard, self.gate
@@ -97,7 +112,7 @@ def check_losses(losses: float, position: int, rank: int, clock: int, rate: floa
     """Raise unless a sum of losses is a number."""
     if not math.isfinite(losses):
         raise DivergedError(
-            f"the training loss is no longer a number: worker {rank}, step {clock}, row {position:,}, "
+            f"the loss is no longer a number: worker {rank}, by step {clock}, in the rows from {position:,} on, "
             f"learning rate {rate:g}",
             f"--learning-rate {rate / 10:g}, or --optimizer adagrad; check the data for huge values",
         )

@@ -1,0 +1,93 @@
+"""How is a folder written under a temporary name, and what becomes of one whose writer was killed?
+
+The folder of `NAME` is `.NAME.partial-` and eight hexadecimal digits beside it. Its writer holds a lock on a file
+inside, which the system lets go when the process ends, however it ends. So a folder whose lock can be taken is
+nobody's any more.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+LOCK_NAME = ".lock"
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems without locks
+
+
+class PartialFolder:
+    """The folder that becomes `out` when it is whole; `path` is where it is until then."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.path = out.with_name(f".{out.name}.partial-{uuid.uuid4().hex[:8]}")
+        self._lock: int | None = None
+
+    def make(self) -> None:
+        """Make the folder and lock it; remove those that killed writers of the same `out` left."""
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        for folder in _partial_folders(self.out):
+            _remove_if_left(folder)
+        while self._lock is None:
+            self.path.mkdir(exist_ok=True)
+            try:
+                self._lock = _take_lock(self.path, 0)
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+                return  # nobody else can take the lock either, so nobody removes the folder
+
+    def move_into_place(self) -> None:
+        """Rename the folder to `out`, and let go of the lock."""
+        self.path.rename(self.out)
+        # Only now: without its lock the folder would look like a leftover.
+        (self.out / LOCK_NAME).unlink(missing_ok=True)
+        self._release()
+
+    def remove(self) -> None:
+        """Remove the folder, if it is still there under its temporary name."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _partial_folders(out: Path) -> list[Path]:
+    pattern = re.compile(re.escape(f".{out.name}.partial-") + "[0-9a-f]{8}")
+    return [path for path in out.parent.iterdir() if pattern.fullmatch(path.name) and path.is_dir()]
+
+
+def _remove_if_left(folder: Path) -> None:
+    with suppress(OSError):  # locked by its writer, not ours to remove, or gone already
+        lock = _take_lock(folder, fcntl.LOCK_NB)
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _take_lock(folder: Path, flags: int) -> int | None:
+    """The lock on a folder, or None if someone removed the folder meanwhile, taking it for a leftover."""
+    path = folder / LOCK_NAME
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | flags)
+        if os.path.samestat(os.fstat(lock), os.stat(path)):
+            return lock
+    except FileNotFoundError:
+        pass
+    except OSError:
+        os.close(lock)
+        raise
+    os.close(lock)
+    return None

@@ -1,0 +1,53 @@
+"""Private copies of hot keys: at pace async alone, merged on the way, and nothing of them lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import paceline
+from paceline.kernels import logistic as kernels
+from paceline.training.shard import Shard
+
+
+@pytest.mark.parametrize(
+    ("pace", "batch_size", "workers", "private"),
+    [("async", 1, 2, True), ("async", 1, 1, False), ("async", 5, 2, False), (3, 1, 2, False), ("sync", 1, 2, False)],
+)
+def test_where_they_are_used(
+    tmp_path: Path,
+    clicks: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pace: Any,
+    batch_size: int,
+    workers: int,
+    private: bool,
+) -> None:
+    seen: list[int] = []
+
+    def remember(shard: Shard, *arguments: Any) -> None:
+        make(shard, *arguments)
+        seen.append(shard.num_private)
+
+    make = Shard.__init__
+    monkeypatch.setattr(Shard, "__init__", remember)
+    paceline.train(data=clicks, run=tmp_path / "run", pace=pace, batch_size=batch_size, workers=workers, steps=1)
+    assert (seen[0] > 0) == private
+
+
+def test_each_level_is_merged_when_it_is_due() -> None:
+    """The 32 hottest every 32 rows, the next 96 every 128, the next 384 every 512; the bias whenever any is."""
+    num_hot, bias, first = 512, 600, 616
+    table = np.zeros(first + num_hot + 1, np.float32)
+    base = np.zeros(num_hot + 1, np.float32)
+    for row, merged in ((32, 32), (64, 32), (128, 128), (160, 32), (512, 512)):
+        table[:] = 0
+        base[:] = 0
+        table[first:] = 1
+        kernels.merge_due(table, bias, first, base, num_hot, 1, row)
+        assert table[:num_hot].tolist() == [1.0] * merged + [0.0] * (num_hot - merged)
+        assert table[bias] == 1
+        assert base[:num_hot].sum() == merged
