@@ -115,8 +115,8 @@ def main() -> None:
         tiny = read_tiny(arguments.data)
         print(json.dumps({"read": "criteo-tfr-tiny", **tiny}), flush=True)
         table += (
-            f"\ncriteo-tfr-tiny: {tiny['rows']} rows and {tiny['nonzeros']:,} nonzeros read from {tiny['files']} files of "
-            f"10 rows: {'without loss' if tiny['holds'] else '**rows are missing**'}.\n"
+            f"\ncriteo-tfr-tiny: {tiny['rows']} rows and {tiny['nonzeros']:,} nonzeros read from {tiny['files']} files "
+            f"of 10 rows: {'without loss' if tiny['holds'] else '**rows are missing**'}.\n"
         )
     print(table)
     if arguments.write:

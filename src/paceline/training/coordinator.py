@@ -60,6 +60,7 @@ class Thread(Protocol):
     """What one thread of the engine does in a leg."""
 
     losses: float
+    rows: int
 
     def run(self) -> None:
         """Train until there are no rows before the next stop."""
@@ -186,7 +187,7 @@ class Coordinator:
             largest_lead=max(old.largest_lead, self._gate.largest_lead),
         )
         for thread in threads:
-            thread.losses = 0.0
+            thread.losses, thread.rows = 0.0, 0
         self.measure_memory()
 
     def _look_around(self, feed: RowFeed, threads: Sequence[Thread]) -> None:
@@ -195,7 +196,7 @@ class Coordinator:
         time_is_up = self.config.seconds and seconds >= self.config.seconds
         if self._interrupted or time_is_up or self._checkpoint_due():
             feed.pause()
-        rows = self.progress.loss_rows + feed.position - self.progress.position
+        rows = self.progress.loss_rows + sum(thread.rows for thread in threads)
         losses = self.progress.losses + sum(thread.losses for thread in threads)
         self._tell(feed.position, feed.clock, seconds, losses / rows if rows else float("nan"))
         self.measure_memory()

@@ -69,12 +69,13 @@ class Fold(NamedTuple):
 
 
 class LockstepThread:
-    """One thread of pace sync: its workers' `ranks`, its `part` of every fold, and the `losses` it has booked."""
+    """One thread of pace sync: its workers' `ranks`, its `part` of every fold, and the `losses` and `rows` it has booked."""
 
     def __init__(self, part: int, ranks: list[int], feed: ClockRows, reader: RowReader, scratch: LogisticScratch,
                  shard: Shard, gate: Gate, config: RunConfig, pushes: Pushes,
                  handed_in: NDArray[np.int64]) -> None:  # fmt: skip
         self.losses = 0.0
+        self.rows = 0
         self._part = part
         self._ranks = ranks
         self._feed = feed
@@ -124,6 +125,7 @@ class LockstepThread:
             else:
                 gate.nap()
         self.losses += losses
+        self.rows += len(clocks.positions)
         check_losses(losses, clocks.trained, self._ranks[0], self._feed.clock, float(rules.keys.rate))
 
     def _make_fold(self, num_keys: int) -> Fold:

@@ -25,7 +25,7 @@ from paceline.training.shard import Shard
 
 
 class Worker:
-    """One worker: its rank, what it works with, and the sum of `losses` that it has booked."""
+    """One worker: its rank, what it works with, and the `losses` and `rows` it has booked."""
 
     def __init__(self, rank: int, feed: QueueRows, reader: RowReader, scratch: LogisticScratch, shard: Shard,
                  gate: Gate, config: RunConfig) -> None:  # fmt: skip
@@ -38,6 +38,7 @@ class Worker:
         self.settings = config.optimizer
         self.batch_size = config.batch_size
         self.losses = 0.0
+        self.rows = 0
         self._row_count = 0
 
     def run(self) -> None:
@@ -51,6 +52,7 @@ class Worker:
                 else:
                     losses = self._train_batches(self.reader.batch(part.positions), rules)
                 self.losses += losses
+                self.rows += part.stop - part.start
                 check_losses(losses, part.start, self.rank, self.feed.clock, float(rules.keys.rate))
         self.gate.leave(self.rank)
 
