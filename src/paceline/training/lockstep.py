@@ -69,7 +69,7 @@ class Fold(NamedTuple):
 
 
 class LockstepThread:
-    """One thread of pace sync: its workers' `ranks`, its `part` of every fold, and the `losses` and `rows` it has booked."""
+    """One thread of pace sync: its workers' `ranks`, its `part` of every fold, its `losses` and `rows` so far."""
 
     def __init__(self, part: int, ranks: list[int], feed: ClockRows, reader: RowReader, scratch: LogisticScratch,
                  shard: Shard, gate: Gate, config: RunConfig, pushes: Pushes,
