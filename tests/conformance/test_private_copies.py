@@ -39,11 +39,11 @@ def test_where_they_are_used(
 
 
 def test_each_level_is_merged_when_it_is_due() -> None:
-    """The 32 hottest every 32 rows, the next 96 every 128, the next 384 every 512; the bias whenever any is."""
-    num_hot, bias, first = 512, 600, 616
+    """The 64 hottest every 64 rows, the next 192 every 256, the next 768 every 1,024; the bias whenever any is."""
+    num_hot, bias, first = 1024, 1100, 1120
     table = np.zeros(first + num_hot + 1, np.float32)
     base = np.zeros(num_hot + 1, np.float32)
-    for row, merged in ((32, 32), (64, 32), (128, 128), (160, 32), (512, 512)):
+    for row, merged in ((64, 64), (128, 64), (256, 256), (320, 64), (1024, 1024)):
         table[:] = 0
         base[:] = 0
         table[first:] = 1

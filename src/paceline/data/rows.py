@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 RUN_ROWS = 32
-PIECE_ROWS = 8_192
+PIECE_ROWS = 16_384
 SMALLEST_PIECE_ROWS = 256
 NO_LIMIT = 1 << 62
 

@@ -27,7 +27,7 @@ Offsets = NDArray[np.int64]
 ROWS_AHEAD = 8
 KEYS_AHEAD = 16
 ROWS_A_LOG = 64  # factors below 2 that a double multiplies before one logarithm is taken of them all
-FIRST_MERGE = 32
+FIRST_MERGE = 64
 MERGE_GROWTH = 4
 
 
