@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.jit import compiled, inlined
+from paceline.kernels.keys import GOLDEN
 
 FNV_BASIS = np.uint64(0xCBF29CE484222325)
 FNV_PRIME = np.uint64(0x100000001B3)
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def salt_of(name: str) -> np.uint64:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.kernels.hashing import mix
 from paceline.kernels.jit import compiled
+from paceline.kernels.keys import GOLDEN
 
 HIDDEN_BIAS = -1.2
 HIDDEN_SPREAD = 0.5
@@ -14,25 +16,22 @@ NUMBER_MEAN = 3.0
 
 
 @compiled
-def mix(x: int) -> int:
-    """Scramble 64 bits so that neighbouring inputs give unrelated outputs (splitmix64's finaliser)."""
-    z = np.uint64(x) + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+def scramble(x: int) -> int:
+    """64 bits such that neighbouring inputs give unrelated outputs."""
+    return mix(np.uint64(x) + GOLDEN)
 
 
 @compiled
 def uniform(seed: int, row: int, field: int) -> float:
     """A number in [0, 1) for a field of a row."""
-    bits = mix(mix(mix(np.uint64(seed)) ^ np.uint64(row)) ^ np.uint64(field))
+    bits = scramble(scramble(scramble(np.uint64(seed)) ^ np.uint64(row)) ^ np.uint64(field))
     return np.float64(bits >> np.uint64(11)) * (1.0 / (1 << 53))
 
 
 @compiled
 def hidden_weight(key: int) -> float:
     """The weight of a key in the model that labels come from: about normal, the sum of four uniform numbers."""
-    bits = mix(np.uint64(key) + np.uint64(7))
+    bits = scramble(np.uint64(key) + np.uint64(7))
     total = 0.0
     for _ in range(4):
         total += np.float64(bits & np.uint64(0xFFFF)) / 65536.0

@@ -1,0 +1,39 @@
+"""What people and logs see."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.reports import terminal
+
+
+def test_logs_get_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    with terminal.meter("train") as bar:
+        for second, share in ((1, 0.1), (6, 0.25), (8, 0.5), (12, 0.75)):
+            now[0] = 100.0 + second
+            bar.show(share, f"{second} rows")
+    assert capsys.readouterr().err.splitlines() == [
+        "train: 25 %, 6 rows, 18 s left",
+        "train: 75 %, 12 rows, 4 s left",
+    ]
+
+
+def test_a_result_without_test_rows_has_dashes() -> None:
+    result = {
+        "pace": 4,
+        "workers": 2,
+        "batch_size": 1000,
+        "rows_per_second": 1234567.8,
+        "train_seconds": 0.5,
+        "test": {},
+    }
+    assert terminal.result_row("mine", result) == ["mine", "4", "2", "1,000", "1,234,568", "0.50", "–", "–", "–"]
+
+
+def test_tables_fit_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.print_table(("name", "number"), [("a", "1"), ("longer", "22")])
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["name", "number"], ["a", "1"], ["longer", "22"],
+    ]  # fmt: skip
