@@ -229,7 +229,7 @@ class TestWhenItStops:
         began = time.monotonic()
         run = train(tmp_path, clicks, test_every=1_000)
         assert time.monotonic() - began > 6 * 2 * 0.1
-        assert run.result["train_seconds"] < 0.5
+        assert run.result["train_seconds"] < 1.0
 
     @pytest.mark.parametrize("pace", PACES)
     def test_seconds_count_training(self, tmp_path: Path, clicks: Path, pace: Any) -> None:
