@@ -11,12 +11,12 @@ def test_logs_get_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str], m
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     with terminal.meter("train") as bar:
-        for second, share in ((1, 0.1), (6, 0.25), (8, 0.5), (12, 0.75)):
+        for second, share in ((1, 0.1), (6, 0.25), (8, 0.5), (11, 0.6)):
             now[0] = 100.0 + second
             bar.show(share, f"{second} rows")
     assert capsys.readouterr().err.splitlines() == [
-        "train: 25 %, 6 rows, 18 s left",
-        "train: 75 %, 12 rows, 4 s left",
+        "train: 25 %, 6 rows, 25 s left",
+        "train: 60 %, 11 rows, 8 s left",
     ]
 
 

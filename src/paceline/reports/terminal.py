@@ -48,15 +48,17 @@ class PlainMeter:
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._began = self._last = time.monotonic()
+        self._last = time.monotonic()
+        self._first: tuple[float, float] | None = None
 
     def show(self, share: float, text: str) -> None:
         now = time.monotonic()
+        # Time left is reckoned from the first report on: what came before was starting up.
+        began, share_then = self._first = self._first or (now, share)
         if now - self._last < PLAIN_LINE_SECONDS:
             return
         self._last = now
-        left = (now - self._began) * (1 - share) / share if share > 0 else float("nan")
-        remaining = f", {left:.0f} s left" if left == left else ""
+        remaining = f", {(now - began) * (1 - share) / (share - share_then):.0f} s left" if share > share_then else ""
         print(f"{self._title}: {100 * share:.0f} %, {text}{remaining}", file=sys.stderr, flush=True)
 
 
