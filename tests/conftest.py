@@ -14,6 +14,14 @@ from paceline.data import block_files
 from paceline.data.batch import Batch
 from paceline.data.blocks import Dataset, DatasetWriter
 from paceline.data.synthetic import generate_clicks
+from tests.ray_cluster import RayCluster
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start processes of a cluster run one after the other, beside all the others."""
+    for item in items:
+        if "faults" in item.path.parts or "ray_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("ray"))
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +57,18 @@ def mostly_clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
             writer.add(split, Batch(rng.permutation(labels), np.arange(1_001), keys, np.ones(1_000, np.float32)))
         writer.finish()
     return path
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """A Ray cluster of one node with eight processors, which this process may join."""
+    cluster = RayCluster(head_cpus=8)
+    patch = pytest.MonkeyPatch()
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
+        patch.setenv(name, cluster.environment[name])
+    yield cluster
+    patch.undo()
+    cluster.close()
 
 
 class small_blocks:  # noqa: N801 (reads as the context that it is)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import PacelineError
+from paceline.version import VERSION as __version__  # noqa: F401, N811
 
 if TYPE_CHECKING:
     from paceline.data.batch import Batch
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from paceline.training.model_files import Model
 
 __all__ = ["Batch", "Model", "PacelineError", "Run", "load", "train"]
-__version__ = "0.1.0"
 
 
 def train(recipe: str | Path | None = None, *, settings: Iterable[str] = (), **flags: Any) -> Run:

@@ -161,14 +161,15 @@ def prepare(format_: Any, sources: tuple[str, ...], test: tuple[str, ...], **opt
     epilog="""Examples:
 paceline train --data data/clicks --pace async --workers 4
 paceline train recipes/a9a.toml --data data/a9a
-paceline train --data data/clicks --pace 4 --optimizer ftrl --l1 0.5 --test-every 100000"""
+paceline train --data data/clicks --pace 4 --optimizer ftrl --l1 0.5 --test-every 100000
+paceline train --data data/clicks --engine ray --workers 4 --shards 2 --pace async"""
 )
 @click.argument("recipe", required=False, type=click.Path(path_type=Path), metavar="[RECIPE.toml]")
 @click.option("--data", help="Dataset folder, from `prepare` or `generate`.")
 @click.option("--model", help=f"{', '.join(MODELS)}.")
 @click.option("--pace", help="sync, async, or how many clocks a worker may run ahead.  [default: sync]")
-@click.option("--workers", type=int, help="Threads that train.  [default: 1]")
-@click.option("--shards", type=int, help="Parts of the model; the engine local has one.")
+@click.option("--workers", type=int, help="Threads or processes that train.  [default: 1]")
+@click.option("--shards", type=int, help="Processes that hold the model; the engine local has one.  [default: 1]")
 @click.option("--batch-size", type=int, help="Rows a worker and clock.  [default: 100]")
 @click.option("--optimizer", help=f"{', '.join(OPTIMIZERS)}.  [default: adagrad]")
 @click.option("--learning-rate", type=float, help="Multiplies the mean gradient of an update.  [default: 0.05]")
@@ -180,7 +181,8 @@ paceline train --data data/clicks --pace 4 --optimizer ftrl --l1 0.5 --test-ever
 @click.option("--seconds", type=float, help="Stop after so much training time, at the latest.")
 @click.option("--test-every", type=int, metavar="ROWS", help="Evaluate every so many rows, and at the end.")
 @click.option("--checkpoint-every", type=float, metavar="SECONDS", help="0 for none.  [default: 60]")
-@click.option("--engine", help=f"{', '.join(ENGINES)}.")
+@click.option("--engine", help=f"{', '.join(ENGINES)}: threads of this process, or processes of a cluster.")
+@click.option("--address", help="A running Ray cluster: auto, or HOST:PORT.  [default: the engine ray starts its own]")
 @click.option("--seed", type=int, help="Of the order of the rows.  [default: 0]")
 @click.option("--run", help="Folder to make.  [default: a new one under runs/]")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of a recipe.")
@@ -198,10 +200,7 @@ def resume(run: str) -> None:
     """Go on with a run that was stopped, from its newest checkpoint."""
     from paceline.run import resume as resume_run
 
-    def notice(text: str) -> None:
-        click.echo(f"note: {text}", err=True)
-
-    print_run(watched("resume", lambda watch: resume_run(run, watch, command_began(), notice)))
+    print_run(watched("resume", lambda watch: resume_run(run, watch, command_began(), print_notice)))
 
 
 @cli.command(epilog="Example:\npaceline evaluate runs/my-run --data data/clicks")
@@ -250,7 +249,7 @@ def on_terminal_train(config: RunConfig, began: float) -> Run:
     """Train with a progress bar; start-up counts from `began`."""
     from paceline.run import train as train_run
 
-    return watched(f"train {config.pace}", lambda watch: train_run(config, watch, began))
+    return watched(f"train {config.pace}", lambda watch: train_run(config, watch, began, print_notice))
 
 
 def watched(title: str, work: Callable[[Watch], Run]) -> Run:
@@ -267,6 +266,10 @@ def watched(title: str, work: Callable[[Watch], Run]) -> Run:
             bar.show(at.share, f"{speed:.2f} M rows/s, loss {at.train_loss:.4f}{test}, {at.rows:,} rows")
 
         return work(watch)
+
+
+def print_notice(text: str) -> None:
+    click.echo(f"note: {text}", err=True)
 
 
 def print_run(run: Run) -> None:

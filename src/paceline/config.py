@@ -18,8 +18,11 @@ from paceline.errors import ConfigError
 
 MODELS = ("logistic",)
 OPTIMIZERS = ("sgd", "adagrad", "ftrl")
-ENGINES = ("local",)
+ENGINES = ("local", "ray")
+PULLS = ("keys", "all")
+VALUES = ("float32", "float16", "bfloat16")
 MOST_WORKERS = 1024
+MOST_PORT = 65_535
 MOST_CLOCKS_AHEAD = 10**9
 LARGEST_FLOAT32 = 3.4028234663852886e38
 
@@ -35,6 +38,21 @@ class OptimizerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     decay_power: float = 0.5
     epsilon: float = 1e-6
     beta: float = 1.0
+
+
+class WireConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What goes between the processes of a cluster, and how.
+
+    `pull` is `keys`, the weights of a batch's keys, or `all`, the whole model at every step. `port` 0 takes any free
+    one; otherwise the coordinator listens there and shard s at `port` + 1 + s.
+    """
+
+    pull: str = "keys"
+    values: str = "float32"
+    key_deltas: bool = False
+    key_cache: bool = False
+    tls: bool = False
+    port: int = 0
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,9 +74,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     test_every: int = 0
     checkpoint_every: float = 60.0
     engine: str = "local"
+    address: str = ""
     seed: int = 0
     run: str = ""
     optimizer: OptimizerConfig = OptimizerConfig()
+    wire: WireConfig = WireConfig()
+
+
+SECTIONS: dict[str, type[msgspec.Struct]] = {"optimizer": OptimizerConfig, "wire": WireConfig}
 
 
 # Flags that set a key of a section; all others set the top-level key of their name.
@@ -128,12 +151,13 @@ def _apply_setting(tree: dict[str, Any], setting: str) -> None:
 
 def _convert(tree: dict[str, Any]) -> RunConfig:
     _refuse_unknown(tree, RunConfig, "")
-    if not isinstance(tree.get("optimizer", {}), dict):
-        raise ConfigError(
-            f"`optimizer` is `{tree['optimizer']}`; it is a section of a recipe",
-            'write name = "sgd" below a line [optimizer]',
-        )
-    _refuse_unknown(tree.get("optimizer", {}), OptimizerConfig, "optimizer.")
+    for section, kind in SECTIONS.items():
+        if not isinstance(tree.get(section, {}), dict):
+            raise ConfigError(
+                f"`{section}` is `{tree[section]}`; it is a section of a recipe",
+                f"write its settings below a line [{section}]: {', '.join(kind.__struct_fields__)}",
+            )
+        _refuse_unknown(tree.get(section, {}), kind, f"{section}.")
     pace = tree.get("pace")
     if isinstance(pace, str) and pace.lstrip("+-").isdigit():
         tree = {**tree, "pace": int(pace)}
@@ -151,7 +175,7 @@ def _refuse_unknown(tree: Mapping[str, Any], kind: type[msgspec.Struct], prefix:
         if name not in known:
             places = {prefix + other: other for other in known}
             if not prefix:
-                places |= {f"optimizer.{other}": other for other in OptimizerConfig.__struct_fields__}
+                places |= {f"{s}.{other}": other for s, part in SECTIONS.items() for other in part.__struct_fields__}
             near = difflib.get_close_matches(name, places.values(), n=1, cutoff=0.5)
             found = [place for place, other in places.items() if other in near]
             hint = f"did you mean `{found[0]}`?" if found else f"known are {', '.join(known)}"
@@ -176,12 +200,38 @@ def check(config: RunConfig) -> RunConfig:
         raise ConfigError(
             f"`workers` is {config.workers}; {MOST_WORKERS} is the most", "--workers 4, or as many as cores"
         )
-    if config.shards != 1:
-        raise ConfigError(
-            f"`shards` is {config.shards}; the engine `local` keeps the model in one", "leave --shards out"
-        )
+    _check_engine(config)
     _check_optimizer(config.optimizer)
     return config
+
+
+def _check_engine(config: RunConfig) -> None:
+    """What only a cluster has must not be asked of one process; and what goes over its wire must be known."""
+    _check_choice("wire.pull", config.wire.pull, PULLS)
+    _check_choice("wire.values", config.wire.values, VALUES)
+    last_port = MOST_PORT - 1 - config.shards
+    if not 0 <= config.wire.port <= last_port:
+        raise ConfigError(
+            f"`wire.port` is {config.wire.port}; it is 0 for any free one, or 1 to {last_port}", "--set wire.port=7000"
+        )
+    if config.shards > MOST_WORKERS:
+        raise ConfigError(f"`shards` is {config.shards}; {MOST_WORKERS} is the most", "--shards 2")
+    if config.engine != "local":
+        return
+    if config.shards != 1:
+        raise ConfigError(
+            f"`shards` is {config.shards}; the engine `local` keeps the model in one",
+            "leave --shards out, or --engine ray",
+        )
+    if config.address:
+        raise ConfigError(f"`address` is `{config.address}`, but the engine is `local`", "--engine ray joins a cluster")
+    changed = [
+        name for name in WireConfig.__struct_fields__ if getattr(config.wire, name) != getattr(WireConfig(), name)
+    ]
+    if changed:
+        raise ConfigError(
+            f"`wire.{changed[0]}` is set, but the engine `local` has no wire", "leave it out, or --engine ray"
+        )
 
 
 def _check_pace(config: RunConfig) -> None:
@@ -220,7 +270,8 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         near = difflib.get_close_matches(value, choices, n=1)
-        hint = f"did you mean `{near[0]}`?" if near else f"--{name} {choices[0]}"
+        flag = f"--set {name}={choices[0]}" if "." in name else f"--{name} {choices[0]}"
+        hint = f"did you mean `{near[0]}`?" if near else flag
         raise ConfigError(f"`{name}` is `{value}`; it is one of {', '.join(choices)}", hint)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,41 +11,40 @@ import msgspec
 
 from paceline.config import RunConfig
 from paceline.data.blocks import Dataset
-from paceline.engines.local import LocalEngine
 from paceline.errors import InterruptedRunError, PacelineError, UsageError
 from paceline.files import locked, refuse_existing
-from paceline.machine import num_cores
-from paceline.models.logistic import Quality
 from paceline.run_folder import Run
 from paceline.training.checkpoint import load_checkpoint
-from paceline.training.coordinator import Coordinator, Status, Watch
+from paceline.training.coordinator import Coordinator, Notice, Status, Watch
+from paceline.training.crew import Crew
+from paceline.training.embedded import EmbeddedCrew
 from paceline.training.model_files import save_model
-from paceline.training.pace import Pace
 
 
 def watch_nothing(_status: Status) -> None:
     """For runs that nobody watches."""
 
 
-def train(config: RunConfig, watch: Watch = watch_nothing, began: float | None = None) -> Run:
-    """Train as configured, in a new run folder. `began` is when the user's command did, in seconds since 1970."""
+def train(config: RunConfig, watch: Watch = watch_nothing, began: float | None = None, notice: Notice = print) -> Run:
+    """Train as configured, in a new run folder. `began` is when the user's command did, in seconds since 1970.
+
+    `notice` hears, in lines, what the user should know of what went wrong on the way.
+    """
     began = began or time.time()
     dataset = Dataset(config.data)
     if config.run:
         refuse_existing(Path(config.run))
     config = msgspec.structs.replace(config, data=str(dataset.path.resolve()))
-    engine = _start_engine(config)
+    crew = _make_crew(config, dataset)
     try:
-        coordinator = Coordinator(config, dataset, engine, watch)
-        coordinator.make_ready()
+        coordinator = Coordinator(config, dataset, crew, watch, notice)
+        crew.make_ready()
         return _carry_out(Run.create(config), coordinator, began)
     finally:
-        engine.close()
+        crew.close()
 
 
-def resume(
-    path: Path | str, watch: Watch = watch_nothing, began: float | None = None, notice: Callable[[str], None] = print
-) -> Run:
+def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None = None, notice: Notice = print) -> Run:
     """Go on with a run from its newest checkpoint; `notice` hears what the user should know."""
     began = began or time.time()
     run = Run(path)
@@ -57,40 +54,34 @@ def resume(
     checkpoint = load_checkpoint(run.path / "checkpoints")
     for damage in checkpoint.damaged:
         notice(f"{damage}; going on from the one before, after {checkpoint.progress.position:,} rows")
-    engine = _start_engine(config)
+    dataset = Dataset(config.data)
+    crew = _make_crew(config, dataset)
     try:
-        coordinator = Coordinator(config, Dataset(config.data), engine, watch)
+        coordinator = Coordinator(config, dataset, crew, watch, notice)
         coordinator.restore(checkpoint)
-        coordinator.make_ready()
-        run.cut_metrics(checkpoint.progress.position)
-        coordinator.quality = _last_quality(run)
+        crew.make_ready()
+        run.cut_metrics(checkpoint.progress.tested)
+        coordinator.quality = run.last_quality
         return _carry_out(run, coordinator, began)
     finally:
-        engine.close()
+        crew.close()
 
 
-def _last_quality(run: Run) -> Quality | None:
-    """What the last evaluation of a run found; None if there was none."""
-    last = run.metrics[-1] if run.metrics else {}
-    if "test_loss" not in last:
-        return None
-    found = [last[f"test_{name}"] for name in Quality._fields]
-    return Quality(*(math.nan if value is None else value for value in found))
+def _make_crew(config: RunConfig, dataset: Dataset) -> Crew:
+    """Those who train: threads of this process, or processes of a cluster."""
+    if config.engine == "local":
+        return EmbeddedCrew(config, dataset)
+    from paceline.engines.ray import RayEngine
+    from paceline.training.cluster.crew import ClusterCrew
 
-
-def _start_engine(config: RunConfig) -> LocalEngine:
-    """Threads for the workers: one each, but in sync no more than there are cores, where it makes no difference."""
-    in_step = Pace.of(config.pace).fold == "mean"
-    return LocalEngine(config.workers, min(config.workers, num_cores()) if in_step else config.workers)
+    return ClusterCrew(config, dataset, RayEngine(config.address, config.workers + config.shards))
 
 
 def _carry_out(run: Run, coordinator: Coordinator, began: float) -> Run:
     """Train, keep the model, and write down how it went, however it ends."""
     try:
         with locked(run.path / "config.toml"), coordinator.interrupts():
-            run.write_json("roles.json", coordinator.engine.roles())
-            coordinator.train(run)
-            parameters = coordinator.parameters()
+            parameters = coordinator.train(run)
             sha256 = save_model(run.path / "model", parameters, coordinator.dataset.manifest.source)
             coordinator.measure_memory()
             run.write_json("result.json", _result(coordinator, "done", began) | {"model_sha256": sha256})
@@ -128,8 +119,5 @@ def _result(coordinator: Coordinator, status: str, began: float) -> dict[str, An
         "train_seconds": at.train_seconds,
         "rows_per_second": at.position / at.train_seconds if at.train_seconds else 0.0,
         "test": {name: value if value == value else None for name, value in quality.items()},
-        "wire": {"bytes_sent": 0, "bytes_received": 0, "bytes_per_row": 0.0},
         "max_staleness": at.largest_lead,
-        "restarts": {"workers": 0, "shards": 0},
-        "peak_memory_bytes": coordinator.peak_memory_bytes,
-    }
+    } | coordinator.account()

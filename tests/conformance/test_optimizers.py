@@ -47,7 +47,7 @@ def learn(settings: OptimizerConfig, gradients: list[float], key: int, bias: int
             rules.keys, rules.bias, table, bias, np.array([key], np.uint32), np.array([2 * g], np.float32), 2
         )
     out = np.zeros(4, np.float32)
-    all_weights(*rules, table, out)
+    all_weights(*rules, table, len(out) - 1, out)
     return out
 
 

@@ -87,7 +87,7 @@ class TestSyncIsExact:
         monkeypatch.setattr(RowReader, "batch", dawdle)
         monkeypatch.setattr("paceline.training.lockstep.ROWS_A_CALL", 240)
         for cores in (1, 2, 3, 4):
-            for place in ("paceline.run", "paceline.training.pace"):
+            for place in ("paceline.training.embedded", "paceline.training.pace"):
                 monkeypatch.setattr(f"{place}.num_cores", lambda cores=cores: cores)
             assert train(tmp_path, clicks, **settings).result["model_sha256"] == plain
         assert train(tmp_path, clicks, **{**settings, "seed": 6}).result["model_sha256"] != plain

@@ -168,21 +168,42 @@ class ClockRows:
         """The next clocks of `ranks`, at most so many, of one epoch; None: out of rows until the next `open`."""
         with self._lock:
             first = self._next_clock[ranks[0]]
-            stop = min(first + most, (first // self._clocks_an_epoch + 1) * self._clocks_an_epoch, self._last_clock)
-            while self.clock < stop and self.position < self._until:
-                self.clock += 1
-            stop = min(stop, self.clock)
+            stop = self._hand_out(first, most)
             for rank in ranks:
                 self._next_clock[rank] = stop
         if stop <= first:
             return None
-        begins = np.array([self._start(clock) for clock in range(first, stop + 1)])
-        rows = np.diff(begins)[:, None]
-        slices = [begins[:-1, None] + (np.array(ranks) + i) * rows // self._workers for i in (0, 1)]
+        begins, *slices = self._slices(ranks, first, stop)
         lengths = (slices[1] - slices[0]).ravel()
         starts = np.concatenate([[0], np.cumsum(lengths)])
         positions = np.arange(starts[-1]) + np.repeat(slices[0].ravel() - starts[:-1], lengths)
         return Clocks(positions, starts, int(begins[0]))
+
+    def take_from(self, rank: int, first: int, most: int) -> NDArray[np.int64] | None:
+        """The rows of `rank` in clocks from `first` on, at most so many, whether it had them before or not.
+
+        [clocks, 3] of first position, last + 1, and rows handed out before the clock; None: out of rows for now.
+        """
+        with self._lock:
+            stop = self._hand_out(first, most)
+        if stop <= first:
+            return None
+        begins, starts, stops = self._slices([rank], first, stop)
+        return np.stack([starts[:, 0], stops[:, 0], begins[:-1]], axis=1)
+
+    def _hand_out(self, first: int, most: int) -> int:
+        """Where a grant of clocks from `first` on ends; the furthest clock moves on as far as it must and may."""
+        stop = min(first + most, (first // self._clocks_an_epoch + 1) * self._clocks_an_epoch, self._last_clock)
+        while self.clock < stop and self.position < self._until:
+            self.clock += 1
+        return min(stop, self.clock)
+
+    def _slices(self, ranks: list[int], first: int, stop: int) -> tuple[NDArray[np.int64], ...]:
+        """Where clocks begin [clocks + 1], and where each rank's slice of each begins and ends [clocks, ranks]."""
+        begins = np.array([self._start(clock) for clock in range(first, stop + 1)])
+        rows = np.diff(begins)[:, None]
+        starts, stops = (begins[:-1, None] + (np.array(ranks) + i) * rows // self._workers for i in (0, 1))
+        return begins, starts, stops
 
     def _start(self, clock: int) -> int:
         epoch, clock = divmod(clock, self._clocks_an_epoch)
@@ -217,14 +238,14 @@ class QueueRows:
         with self._lock:
             self._until = self.position
 
-    def take(self, rank: int) -> Piece | None:
-        """The next rows of a worker; None: out of rows until the next `open`."""
+    def take(self, rank: int, most: int = NO_LIMIT) -> Piece | None:
+        """The next rows of a worker, at most so many batches; None: out of rows until the next `open`."""
         with self._lock:
             clocks_left = self._last_clock - max(self._clocks)
             if self.position >= self._until or clocks_left <= 0:
                 return None
             # Towards a last clock, too, pieces get smaller: or one worker would take all of its clocks at once.
-            batches = min(self._batches_a_piece(), max(1, (self._last_clock - self._clocks[rank]) // 4))
+            batches = min(most, self._batches_a_piece(), max(1, (self._last_clock - self._clocks[rank]) // 4))
             end_of_epoch = (self.position // self._num_rows + 1) * self._num_rows
             piece = Piece(self.position, min(self.position + batches * self._batch_size, end_of_epoch))
             self.position = piece.stop

@@ -81,3 +81,15 @@ def prefetch(_context: Any, array: Any, index: Any) -> Any:
         return context.get_dummy_value()
 
     return signature, codegen
+
+
+@intrinsic
+def never_inlined(_context: Any) -> Any:
+    """Keep the compiled function that calls this apart from its callers: it is optimised alone, the same for all."""
+    signature = types.void()
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return signature, codegen

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.gate import passes, read_clock, set_clock, slowest
-from paceline.kernels.jit import compiled, prefetch, reassociated
+from paceline.kernels.jit import compiled, never_inlined, prefetch, reassociated
 from paceline.kernels.keys import GOLDEN, Keys
 from paceline.kernels.rules import Table, update, weight, width
 
@@ -81,15 +81,15 @@ def number_keys(keys: Keys, bias: int, slots: Keys, direct: NDArray[np.uint32], 
 
 
 @compiled
-def gather(rule: Any, bias_rule: Any, table: Table, keys: Keys, out: Floats) -> None:
-    """The weights of `keys`, the first of which is the bias, into `out`."""
+def gather(rule: Any, bias_rule: Any, table: Table, bias: int, keys: Keys, out: Floats) -> None:
+    """The weights of `keys` into `out`."""
     step = width(rule)
     ahead = np.uint64(KEYS_AHEAD)
     for i in range(np.uint64(keys.size)):
         if i + ahead < np.uint64(keys.size):
             prefetch(table, np.uint64(keys[i + ahead]) * step)
-        out[i] = weight(rule, table, np.uint64(keys[i]))
-    out[0] = weight(bias_rule, table, np.uint64(keys[0]))
+        key = np.uint64(keys[i])
+        out[i] = weight(bias_rule, table, key) if key == np.uint64(bias) else weight(rule, table, key)
 
 
 @reassociated
@@ -100,6 +100,8 @@ def gradient(
 
     `local` and `values` begin with the first of these rows, wherever its offset says that it lies.
     """
+    # The same machine code, and so the same bits, whoever calls: a fused loop here, a worker of a cluster there.
+    never_inlined()
     one = np.float32(1)
     begin = np.uint64(offsets[0])
     losses, product = 0.0, 1.0
@@ -136,7 +138,7 @@ def compute_step(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: Of
     first, last = offsets[0], offsets[labels.size]
     count = number_keys(keys[first:last], bias, buffers.slots, buffers.direct, buffers.turn, distinct, buffers.local)
     weights = buffers.weights[:count]
-    gather(rule, bias_rule, table, distinct[:count], weights)
+    gather(rule, bias_rule, table, bias, distinct[:count], weights)
     return count, gradient(offsets, buffers.local, values[first:last], labels, weights, sums)
 
 
@@ -294,11 +296,12 @@ def score(rule: Any, bias_rule: Any, table: Table, bias: int, num_keys: int, off
 
 
 @compiled
-def all_weights(rule: Any, bias_rule: Any, table: Table, out: Floats) -> None:
-    """The weights of all keys into `out`; the last is the bias."""
+def all_weights(rule: Any, bias_rule: Any, table: Table, bias: int, out: Floats) -> None:
+    """The weights of all keys that `out` has room for."""
     for key in range(np.uint64(out.size)):
         out[key] = weight(rule, table, key)
-    out[out.size - 1] = weight(bias_rule, table, np.uint64(out.size - 1))
+    if bias < out.size:
+        out[bias] = weight(bias_rule, table, np.uint64(bias))
 
 
 @compiled

@@ -25,6 +25,19 @@ from paceline.files import replace_file, sync_to_disk, translated_disk_errors, w
 KEPT = 2
 
 
+class Handed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a cluster's cut needs beside its states, since each shard is cut at a moment of its own.
+
+    `applied[shard][rank]` is the last batch of a worker that a shard's states contain, and `rows[shard]` how many rows;
+    `open[rank]` are the pieces (first batch, start, stop) handed out that some shard may lack. All empty where
+    everything handed out is in the states.
+    """
+
+    applied: list[list[int]] = []
+    rows: list[int] = []
+    open: list[list[tuple[int, int, int]]] = []
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a run stands: what has been trained on and for how long, and the losses since the last evaluation.
 
@@ -38,6 +51,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     losses: float = 0.0
     loss_rows: int = 0
     largest_lead: int = 0
+    handed: Handed = Handed()
 
 
 class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,6 +99,11 @@ def save_checkpoint(folder: Path, progress: Progress, made_by: dict[str, Any], s
     # What lies beyond this one is of a past that the run has turned back from.
     for old in [other for other in names if other > name] + [other for other in names if other <= name][:-KEPT]:
         shutil.rmtree(folder / old)
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a checkpoint was ever finished here."""
+    return bool(_names(folder))
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:

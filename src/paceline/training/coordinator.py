@@ -1,7 +1,7 @@
-"""Who keeps a run going? The coordinator: it sets the next stop, lets the workers run there, and sees to what is due.
+"""Who keeps a run going? The coordinator: it sets the next stop, lets the crew train there, and sees to what is due.
 
-Between two stops lies a *leg*: all workers train, then all are paused at a boundary. Evaluations, checkpoints and the
-end of a run happen only there, so the state that they see is one that training has really been in.
+Between two stops lies a *leg*: all workers train, then all are paused at a boundary. Evaluations and the end of a run
+happen only there, so the state that they see is one that training has really been in.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,23 +23,17 @@ from numpy.typing import NDArray
 
 from paceline.config import RunConfig
 from paceline.data.blocks import Dataset
-from paceline.data.reader import RowReader
-from paceline.data.rows import NO_LIMIT, ClockRows, EpochOrder, QueueRows, RowFeed
-from paceline.engines.local import LocalEngine
-from paceline.errors import ConfigError, DataError, InterruptedRunError
-from paceline.kernels.gate import LINE
+from paceline.data.rows import NO_LIMIT
+from paceline.errors import DataError, InterruptedRunError
 from paceline.machine import num_cores
-from paceline.models.logistic import MOST_KEYS, LogisticScratch, Quality
+from paceline.models.logistic import Quality
 from paceline.optimizers import rules_at
 from paceline.run_folder import Run
-from paceline.training.checkpoint import Checkpoint, Progress, save_checkpoint
-from paceline.training.evaluate import Scorer, evaluate
-from paceline.training.lockstep import LockstepThread, Pushes
-from paceline.training.pace import Gate, Pace
-from paceline.training.shard import Shard
-from paceline.training.worker import Worker, check_losses
+from paceline.training.checkpoint import Checkpoint, Progress, has_checkpoint, load_checkpoint, save_checkpoint
+from paceline.training.crew import Crew, Due, LostShardError, Snapshot, Tally
+from paceline.training.evaluate import evaluate
+from paceline.training.worker import check_losses
 
-PRIVATE_HOT_KEYS = 16_384
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -54,50 +48,31 @@ class Status(NamedTuple):
 
 
 Watch = Callable[[Status], None]
-
-
-class Thread(Protocol):
-    """What one thread of the engine does in a leg."""
-
-    losses: float
-    rows: int
-
-    def run(self) -> None:
-        """Train until there are no rows before the next stop."""
-
-    def warm_up(self) -> None:
-        """Load or compile the loops; changes nothing."""
+# Hears, in one line, of what went wrong on the way and was mended.
+Notice = Callable[[str], None]
 
 
 class Coordinator:
-    """One run in this process: the roles, wired together, and the loop over legs."""
+    """One run: its crew, how far it is, and the loop over legs."""
 
-    def __init__(self, config: RunConfig, dataset: Dataset, engine: LocalEngine, watch: Watch) -> None:
-        pace = Pace.of(config.pace)
-        train = dataset.split("train")
+    def __init__(self, config: RunConfig, dataset: Dataset, crew: Crew, watch: Watch, notice: Notice) -> None:
         self.config = config
         self.dataset = dataset
-        self.engine = engine
+        self.crew = crew
         self.watch = watch
+        self.notice = notice
         self.progress = Progress()
         self.quality: Quality | None = None
-        self.peak_memory_bytes = 0
-        self._fold = pace.fold
+        self.began = 0.0
+        self._peak_memory_bytes = 0
+        self._roles: list[dict[str, Any]] = []
+        self._recoveries_told = 0
         self._interrupted = False
         self._leg_began = 0.0
         self._last_saved = 0.0
-        self.began = 0.0
-        _check_clock_size(config, dataset)
-        self._gate = Gate(config.workers, pace.staleness, engine.num_threads)
-        self._handed_in = np.zeros((engine.num_threads, LINE), np.int64)
-        # Private copies pay where workers write the same few weights with every row, and pace N must see every clock.
-        shares_hot_keys = config.pace == "async" and config.batch_size == 1 and config.workers > 1
-        num_private = min(PRIVATE_HOT_KEYS, len(dataset.manifest.hot_keys)) if shares_hot_keys else 0
-        self.shard = Shard(config.optimizer, dataset.features, config.workers, num_private)
-        self._order = EpochOrder([block.rows for block in train.blocks], config.seed)
-        self._last_position = config.epochs * train.rows if config.epochs else NO_LIMIT
-        self._feed: RowFeed
-        self._threads: Sequence[Thread]
+        num_rows = dataset.split("train").rows
+        self._num_rows = num_rows
+        self._last_position = config.epochs * num_rows if config.epochs else NO_LIMIT
 
     # -- state that outlives the process
 
@@ -110,106 +85,137 @@ class Coordinator:
                     "resume as the run began, or train a new one",
                 )
         self.progress = checkpoint.progress
-        self.shard.states[:] = checkpoint.states
-        self.dataset.key_order.to_blocks(self.shard.states)
+        self.crew.restore(checkpoint.progress, self.dataset.key_order.to_blocks(checkpoint.states))
 
     def _made_by(self) -> dict[str, Any]:
         """What a run must not change on the way: all settings but when to stop, test and save; and the data."""
-        free = {"data", "run", "epochs", "steps", "seconds", "test_every", "checkpoint_every"}
+        free = {"data", "run", "address", "epochs", "steps", "seconds", "test_every", "checkpoint_every"}
         settings = msgspec.to_builtins(self.config)
         return {"data": self.dataset.fingerprint} | {n: v for n, v in settings.items() if n not in free}
 
-    def _save(self, run: Run) -> None:
-        """Write a checkpoint of this moment. Only between legs."""
-        order, states = self.dataset.key_order, self.shard.states
+    def _save(self, run: Run, snapshot: Snapshot, progress: Progress) -> None:
+        """Write a checkpoint of a snapshot, whose states are permuted and permuted back."""
+        order, states = self.dataset.key_order, snapshot.states
         order.to_input(states)
         try:
-            save_checkpoint(run.path / "checkpoints", self.progress, self._made_by(), states)
+            save_checkpoint(run.path / "checkpoints", progress, self._made_by(), states)
         finally:
             order.to_blocks(states)
         self._last_saved = time.perf_counter()
 
     def parameters(self) -> NDArray[np.float32]:
         """All weights in the input's order, the bias last; they must be numbers."""
-        weights = self.dataset.key_order.to_input(self.shard.weights(self.progress.position))
+        weights = self.dataset.key_order.to_input(self.crew.weights(self.progress.position))
         check_losses(0.0 if np.isfinite(weights).all() else math.nan, self.progress.position, 0, self.progress.clock,
                      self.config.optimizer.learning_rate)  # fmt: skip
         return weights
 
     # -- the run
 
-    def make_ready(self) -> None:
-        """Wire the roles up and compile their loops where this machine has not yet. After `restore`, before `train`."""
-        self._feed, self._threads = self._make_threads()
-        self._threads[0].warm_up()
+    def train(self, run: Run) -> NDArray[np.float32]:
+        """Train to the end, leaving metrics and checkpoints in `run`; the parameters, in the input's order.
 
-    def train(self, run: Run) -> None:
-        """Train to the end, leaving metrics and checkpoints in `run`; `InterruptedRunError` if the user stops it."""
-        feed = self._feed
+        `InterruptedRunError` if the user stops it.
+        """
         self.began = time.time()
         self._last_saved = time.perf_counter()
+        self._write_roles(run)
         while True:
-            if self.progress.position > self.progress.tested and self._test_due(feed):
-                self._evaluate(run)
-            if self._interrupted:
-                self._save(run)
-                raise InterruptedRunError(
-                    f"interrupted after {self.progress.position:,} rows; a checkpoint is saved",
-                    f"`paceline resume {run.path}` goes on",
-                )
-            if self._finished(feed):
-                return
-            if self._checkpoint_due():
-                self._save(run)
-            self._run_leg(feed, self._threads, self._next_test())
+            try:
+                while not self._finished() or self.progress.position > self.progress.tested:
+                    self._advance(run)
+                return self.parameters()
+            except LostShardError as lost:
+                self._return_to_checkpoint(run, lost)
 
-    def _run_leg(self, feed: RowFeed, threads: Sequence[Thread], until: int) -> None:
-        """Let all workers train up to a boundary at or after `until`, or to one that `_look_around` asks for."""
-        self._handed_in[:, 0] = feed.clock
-        self._gate.enter(feed.clock)
-        feed.open(until)
+    def _advance(self, run: Run) -> None:
+        """See to what is due, then train for one leg."""
+        if self.progress.position > self.progress.tested and self._test_due():
+            self._evaluate(run)
+        if self._interrupted:
+            self._save(run, self.crew.snapshot(), self.progress)
+            raise InterruptedRunError(
+                f"interrupted after {self.progress.position:,} rows; a checkpoint is saved",
+                f"`paceline resume {run.path}` goes on",
+            )
+        if not self._finished():
+            self._run_leg(run)
+
+    def _run_leg(self, run: Run) -> None:
+        """Train up to the next evaluation, or to what comes before it."""
+        base = self.progress
         self._leg_began = time.perf_counter()
 
-        def give_up() -> None:
-            feed.pause()
-            self._gate.break_up()
+        def keep(snapshot: Snapshot) -> None:
+            cut = self._after(base, snapshot.tally)
+            self._save(run, snapshot, msgspec.structs.replace(cut, handed=snapshot.handed))
 
-        self.engine.run(lambda thread: threads[thread].run(), lambda: self._look_around(feed, threads), give_up)
-        self.shard.settle()
-        old = self.progress
-        self.progress = Progress(
-            position=feed.position,
-            tested=old.tested,
-            clock=feed.clock,
-            train_seconds=old.train_seconds + time.perf_counter() - self._leg_began,
-            losses=old.losses + sum(thread.losses for thread in threads),
-            loss_rows=old.loss_rows + feed.position - old.position,
-            largest_lead=max(old.largest_lead, self._gate.largest_lead),
+        def look(tally: Tally) -> Due:
+            self._write_roles(run)
+            return self._look_around(tally)
+
+        tally = self.crew.run_leg(self._next_test(), look, keep)
+        self.progress = self._after(base, tally)
+        self.measure_memory()
+
+    def _write_roles(self, run: Run) -> None:
+        """Keep `roles.json` current, and tell of roles that were lost and are back."""
+        recoveries = self.crew.account()["recoveries"]
+        for back in recoveries[self._recoveries_told :]:
+            self.notice("{role} {rank} was lost ({cause}); back on node {node} after {seconds:.1f} s".format(**back))
+        self._recoveries_told = len(recoveries)
+        if (roles := self.crew.roles()) != self._roles:
+            self._roles = roles
+            run.write_json("roles.json", roles)
+
+    def _after(self, base: Progress, tally: Tally) -> Progress:
+        """Where a run that was at `base` when the leg began is by this tally."""
+        return Progress(
+            position=tally.position,
+            tested=base.tested,
+            clock=tally.clock,
+            train_seconds=base.train_seconds + time.perf_counter() - self._leg_began,
+            losses=base.losses + tally.losses,
+            loss_rows=base.loss_rows + tally.rows,
+            largest_lead=max(base.largest_lead, tally.largest_lead),
         )
-        for thread in threads:
-            thread.losses, thread.rows = 0.0, 0
-        self.measure_memory()
 
-    def _look_around(self, feed: RowFeed, threads: Sequence[Thread]) -> None:
-        """While workers train: pause them where time is up, and tell who watches how far they are."""
-        seconds = self.progress.train_seconds + time.perf_counter() - self._leg_began
-        time_is_up = self.config.seconds and seconds >= self.config.seconds
-        if self._interrupted or time_is_up or self._checkpoint_due():
-            feed.pause()
-        rows = self.progress.loss_rows + sum(thread.rows for thread in threads)
-        losses = self.progress.losses + sum(thread.losses for thread in threads)
-        self._tell(feed.position, feed.clock, seconds, losses / rows if rows else float("nan"))
+    def _look_around(self, tally: Tally) -> Due:
+        """While workers train: what is due, and tell who watches how far they are."""
+        at = self._after(self.progress, tally)
+        self._tell(at.position, at.clock, at.train_seconds, at.losses / at.loss_rows if at.loss_rows else math.nan)
         self.measure_memory()
+        if self._interrupted or (self.config.seconds and at.train_seconds >= self.config.seconds):
+            return Due.STOP
+        return Due.SNAPSHOT if self._checkpoint_due() else Due.NOTHING
 
-    def _finished(self, feed: RowFeed) -> bool:
+    def _return_to_checkpoint(self, run: Run, lost: LostShardError) -> None:
+        """Take the crew and the run's files back to the newest checkpoint, or to where this process began."""
+        seconds = self.progress.train_seconds
+        folder = run.path / "checkpoints"
+        if has_checkpoint(folder):
+            checkpoint = load_checkpoint(folder)
+            self.restore(checkpoint)
+        else:
+            self.progress = Progress()
+            self.crew.restore(self.progress, None)
+        # The time that was lost is part of what training took.
+        self.progress = msgspec.structs.replace(self.progress, train_seconds=max(seconds, self.progress.train_seconds))
+        run.cut_metrics(self.progress.tested)
+        self.quality = run.last_quality
+        self.notice(f"{lost.message}; back to {self.progress.position:,} rows")
+        self.crew.make_ready()
+
+    def _finished(self) -> bool:
+        at = self.progress
         return (
-            self.progress.position >= self._last_position
-            or (self.config.steps > 0 and feed.clock >= self.config.steps)
-            or (self.config.seconds > 0 and self.progress.train_seconds >= self.config.seconds)
+            at.position >= self._last_position
+            or (self.config.steps > 0 and at.clock >= self.config.steps)
+            or (self.config.seconds > 0 and at.train_seconds >= self.config.seconds)
         )
 
-    def _test_due(self, feed: RowFeed) -> bool:
-        return self.progress.position >= self._next_test() or self._finished(feed)
+    def _test_due(self) -> bool:
+        return self.progress.position >= self._next_test() or self._finished()
 
     def _next_test(self) -> int:
         every = self.config.test_every
@@ -225,18 +231,18 @@ class Coordinator:
         line: dict[str, Any] = {
             "rows": at.position,
             "steps": at.clock,
-            "epoch": at.position / self._order.num_rows,
+            "epoch": at.position / self._num_rows,
             "seconds": at.train_seconds,
             "train_loss": at.losses / at.loss_rows,
         }
         if self.dataset.split("test").rows:
-            rules = rules_at(self.config.optimizer, at.position)
-            scorer = Scorer(rules, self.shard.table, self.shard.bias, self.shard.bias)
+            scorer = self.crew.scorer(at.position)
             threads = min(self.config.workers, num_cores())
             quality = evaluate(scorer, self.dataset, "test", threads, stop=lambda: self._interrupted)
             if quality is None:
                 return
-            check_losses(quality.loss, at.position, 0, at.clock, float(rules.keys.rate))
+            rate = float(rules_at(self.config.optimizer, at.position).keys.rate)
+            check_losses(quality.loss, at.position, 0, at.clock, rate)
             self.quality = quality
             line |= {f"test_{name}": value for name, value in self.quality._asdict().items()}
         run.add_metrics({name: _json_number(value) for name, value in line.items()})
@@ -261,37 +267,12 @@ class Coordinator:
         """Note this process's private memory if it is the most so far: what it owns, mapped data left out."""
         memory = psutil.Process().memory_info()
         private = memory.rss - getattr(memory, "shared", 0)
-        self.peak_memory_bytes = max(self.peak_memory_bytes, private)
+        self._peak_memory_bytes = max(self._peak_memory_bytes, private)
 
-    # -- wiring
-
-    def _make_threads(self) -> tuple[RowFeed, Sequence[Thread]]:
-        """What hands rows out, and what runs on the engine's threads: in sync each takes several workers, else one."""
-        config, dataset, num_threads = self.config, self.dataset, self.engine.num_threads
-        rows = (self._order.num_rows, config.workers, config.batch_size)
-        limits = {
-            "position": self.progress.position,
-            "clock": self.progress.clock,
-            "last": self._last_position,
-            "last_clock": config.steps or NO_LIMIT,
-        }
-        readers = [RowReader(dataset, self._order) for _ in range(num_threads)]
-        scratches = [LogisticScratch(dataset.features, dataset.key_dtype) for _ in range(num_threads)]
-        if self._fold == "each":
-            queue = QueueRows(*rows, **limits)
-            return queue, [
-                Worker(rank, queue, readers[rank], scratches[rank], self.shard, self._gate, config)
-                for rank in range(num_threads)
-            ]
-        clocks = ClockRows(*rows, **limits)
-        pushes = Pushes.make(config.workers, config.batch_size * dataset.longest_row, dataset.key_dtype)
-        return clocks, [
-            LockstepThread(
-                part, list(range(part, config.workers, num_threads)), clocks, readers[part], scratches[part],
-                self.shard, self._gate, config, pushes, self._handed_in,
-            )
-            for part in range(num_threads)
-        ]  # fmt: skip
+    def account(self) -> dict[str, Any]:
+        """What the run cost: its crew's account, with this process's memory in it."""
+        account = self.crew.account()
+        return account | {"peak_memory_bytes": account["peak_memory_bytes"] + self._peak_memory_bytes}
 
     @contextmanager
     def interrupts(self) -> Iterator[None]:
@@ -311,17 +292,6 @@ class Coordinator:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _check_clock_size(config: RunConfig, dataset: Dataset) -> None:
-    """Refuse updates that may have more distinct keys than can be numbered."""
-    rows = config.batch_size * (config.workers if config.pace == "sync" else 1)
-    most = min(min(rows, dataset.split("train").rows) * dataset.longest_row, dataset.features) + 1
-    if most > MOST_KEYS:
-        raise ConfigError(
-            f"an update of {rows:,} rows may have {most:,} distinct keys; {MOST_KEYS:,} is the most",
-            f"--batch-size {max(1, config.batch_size * MOST_KEYS // most)}, or fewer workers",
-        )
 
 
 def _end_at_once(_signal: int, _frame: FrameType | None) -> None:

@@ -32,7 +32,7 @@ class Shard:
         self._private_stride = (-(-(num_private + 1) // KEYS_A_LINE) + 1) * KEYS_A_LINE if num_private else 0
         self._first_private = -(-self.num_keys // KEYS_A_LINE) * KEYS_A_LINE
         size = (self._first_private + num_workers * self._private_stride) * self.width
-        _check_memory(4 * size, features)
+        check_memory(4 * size, features)
         self.table: NDArray[np.float32] = np.zeros(size, np.float32)
         self._bases = np.zeros((num_workers, max(1, self._private_stride) * self.width), np.float32)
 
@@ -44,7 +44,7 @@ class Shard:
     def weights(self, rows: int) -> NDArray[np.float32]:
         """A copy of all weights [keys], in the blocks' order, under the rules after `rows` rows."""
         out = np.empty(self.num_keys, np.float32)
-        all_weights(*rules_at(self.settings, rows), self.table, out)
+        all_weights(*rules_at(self.settings, rows), self.table, self.bias, out)
         return out
 
     def private(self, rank: int) -> tuple[int, NDArray[np.float32]]:
@@ -63,7 +63,7 @@ class Shard:
             merge_private(self.table, self.bias * step, (first + hot) * step, base, hot * step, step)
 
 
-def _check_memory(needed_bytes: int, features: int) -> None:
+def check_memory(needed_bytes: int, features: int) -> None:
     available = psutil.virtual_memory().available
     if needed_bytes > available:
         raise ConfigError(

@@ -1,0 +1,251 @@
+"""How do the roles of a run get onto a Ray cluster? The only file that knows Ray.
+
+Ray places the processes (a placement group with one processor each), starts them, starts them again when they end, and
+knows the nodes. What the roles say to each other does not go through it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import ConfigError, UsageError
+
+LOOPBACK = "127.0.0.1"
+PROBE_SECONDS = 3.0
+ROOM_SECONDS = 10.0
+TOKEN_FILE = "~/.ray/auth_token"
+NO_RAY = "`ray status` shows whether one runs; `ray start --head` starts one; without --address paceline does"
+HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+HTTP2_SETTINGS = 4
+
+
+class RayEngine:
+    """A Ray of its own on this machine (`address` empty), or one that runs already (`auto` or HOST:PORT)."""
+
+    def __init__(self, address: str, num_roles: int) -> None:
+        self._ray = _import_ray()
+        self._num_roles = num_roles
+        self._folder: Path | None = None
+        self._token_is_ours = False
+        self._actors: list[Any] = []
+        self._group: Any = None
+        self._joined = not self._ray.is_initialized()
+        if self._joined:
+            if address:
+                self._join(address)
+            else:
+                self._start_own()
+        try:
+            self._check_room()
+        except BaseException:
+            self.close()
+            raise
+        context = self._ray.get_runtime_context()
+        self._own_node = context.get_node_id()
+        here = self._ray.util.get_node_ip_address()
+        self.loopback = all(node["NodeManagerAddress"] == here for node in self._alive_nodes())
+        self.host = LOOPBACK if self.loopback else here
+
+    # -- start
+
+    def _start_own(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="paceline-ray-"))
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if "RAY_AUTH_MODE" not in os.environ:
+            # Ray would leave a token of its own in the user's home.
+            self._token_is_ours = True
+            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+            _read_token_again()
+        try:
+            self._ray.init(
+                num_cpus=self._num_roles, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+                _temp_dir=str(self._folder), _node_ip_address=LOOPBACK,
+            )  # fmt: skip
+        except BaseException:
+            self.close()
+            raise
+
+    def _join(self, address: str) -> None:
+        token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", TOKEN_FILE)).expanduser()
+        if "RAY_AUTH_MODE" not in os.environ and ("RAY_AUTH_TOKEN" in os.environ or token.exists()):
+            os.environ["RAY_AUTH_MODE"] = "token"
+            _read_token_again()
+        try:
+            _probe(_find_cluster() if address == "auto" else address)
+            self._ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, TimeoutError, ValueError) as error:
+            raise UsageError(f"no Ray cluster can be joined at `{address}`: {_first_line(error)}", NO_RAY) from None
+        except RuntimeError as error:
+            raise UsageError(
+                f"the Ray cluster at `{address}` cannot be joined: {_first_line(error)}",
+                "install the same Ray and Python here as on the cluster",
+            ) from None
+
+    def _check_room(self) -> None:
+        has = int(self._ray.cluster_resources().get("CPU", 0))
+        hint = "fewer --workers or --shards, or more nodes"
+        if has < self._num_roles:
+            raise ConfigError(f"the cluster has {has} processors; {self._num_roles} are needed, one a role", hint)
+        deadline = time.monotonic() + 2
+        while (free := int(self._ray.available_resources().get("CPU", 0))) < self._num_roles:
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"{free} of the cluster's {has} processors are free; {self._num_roles} are needed, one a role", hint
+                )
+            time.sleep(0.1)
+
+    def start(self, entry: str, contents: list[bytes]) -> None:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        ray = self._ray
+        self._group = ray.util.placement_group([{"CPU": 1}] * len(contents), strategy="SPREAD")
+        if not self._group.wait(ROOM_SECONDS):
+            raise ConfigError(
+                f"the cluster found no room for {len(contents)} roles in {ROOM_SECONDS:g} s", "see `ray status`"
+            )
+        host = ray.remote(Host)
+        # The group holds the processors; asking for none here lets a successor start while a dead process lingers.
+        self._actors = [
+            host.options(
+                num_cpus=0, max_restarts=-1,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number),
+            ).remote(entry, content)
+            for number, content in enumerate(contents)
+        ]  # fmt: skip
+
+    # -- watch
+
+    def restart(self, number: int, pid: int) -> None:
+        self._ray.kill(self._actors[number], no_restart=False)
+        if self.loopback and _is_role(pid):
+            # Ray asks first and waits for an answer; a process that is stopped gives none.
+            os.kill(pid, signal.SIGKILL)
+
+    def why_not_running(self, number: int) -> str:
+        has = int(self._ray.cluster_resources().get("CPU", 0))
+        if has < self._num_roles:
+            return f"the cluster has {has} processors left; {self._num_roles} are needed"
+        state = self._ray.util.placement_group_table(self._group).get("state", "") if self._group else ""
+        return "" if state == "CREATED" else f"the cluster has no room for it (placement group {state.lower()})"
+
+    def name_of(self, node: str) -> str:
+        for known in self._ray.nodes():
+            if known["NodeID"] == node:
+                return str(known.get("NodeName") or known["NodeManagerAddress"])
+        return node
+
+    def own_place(self) -> dict[str, Any]:
+        return {"node": self.name_of(self._own_node), "address": "", "pid": os.getpid()}
+
+    def close(self) -> None:
+        ray = self._ray
+        if ray.is_initialized():
+            for actor in self._actors:
+                ray.kill(actor, no_restart=True)
+            if self._group is not None:
+                ray.util.remove_placement_group(self._group)
+            self._actors, self._group = [], None
+            if self._joined:
+                ray.shutdown()
+        if self._token_is_ours:
+            self._token_is_ours = False
+            del os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"]
+            _read_token_again()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _alive_nodes(self) -> list[dict[str, Any]]:
+        return [node for node in self._ray.nodes() if node["Alive"]]
+
+
+class Host:
+    """The process of one role, as a Ray actor: it calls the role's entry on a thread of its own."""
+
+    def __init__(self, entry: str, content: bytes) -> None:
+        import ray
+
+        # Ctrl-C on a terminal goes to all processes; the coordinator decides what it means.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        module, _, function = entry.partition(":")
+        run = getattr(importlib.import_module(module), function)
+        node, address = ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
+        threading.Thread(target=run, args=(content, node, address), name="paceline-role", daemon=True).start()
+
+
+def _import_ray() -> Any:
+    # Silence about a coming change of defaults that does not concern this.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+        import ray.util
+    except ImportError:
+        raise UsageError("the engine `ray` needs Ray, which is not installed", "pip install 'paceline[ray]'") from None
+    # A role that is lost is news that the coordinator tells; Ray would add a page of text to each.
+    worker = importlib.import_module("ray._private.worker")
+    if hasattr(worker, "print_to_stdstream"):
+        setattr(worker, "print_to_stdstream", lambda *_: None)  # noqa: B010 (private, and maybe gone one day)
+    return ray
+
+
+def _probe(address: str) -> None:
+    """Raise unless a Ray that lets us in listens at an address: Ray itself would try for long, then end the process."""
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(f"`address` is `{address}`; it is `auto` or HOST:PORT", "--address 10.0.0.1:6379")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS) as probe:
+            probe.sendall(HTTP2_GREETING)
+            answer = probe.recv(9)
+    except OSError as error:
+        raise UsageError(f"no Ray answers at `{address}`: {error.strerror or error}", NO_RAY) from None
+    if len(answer) < 4 or answer[3] != HTTP2_SETTINGS:
+        raise UsageError(f"what answers at `{address}` is no Ray", NO_RAY)
+    client = getattr(importlib.import_module("ray._raylet"), "GcsClient", None)
+    try:
+        if client is not None:
+            client(address=address)
+    except Exception as error:  # noqa: BLE001 (Ray's own kinds are not public)
+        raise UsageError(
+            f"the Ray at `{address}` does not let us in: {_first_line(error)}",
+            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH must be set here as on its nodes",
+        ) from None
+
+
+def _find_cluster() -> str:
+    """The address of the cluster that this machine is part of."""
+    services = importlib.import_module("ray._private.services")
+    found = services.canonicalize_bootstrap_address("auto", None)
+    if not found:
+        raise ConnectionError("this machine is part of none")
+    return str(found)
+
+
+def _read_token_again() -> None:
+    """Let Ray, which remembers them, read its token and whether there is one from the environment anew."""
+    raylet = importlib.import_module("ray._raylet")
+    if hasattr(raylet, "AuthenticationTokenLoader"):
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
+        raylet.Config.initialize("")
+
+
+def _is_role(pid: int) -> bool:
+    """Whether a process of this machine is one that Ray started for us: a pid may have been given to another."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Host")
+    except OSError:
+        return False
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

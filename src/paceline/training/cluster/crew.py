@@ -1,0 +1,425 @@
+"""How does a run train on a cluster? The coordinator's side: start the roles, run legs, recover, gather the parameters.
+
+A lost worker is replaced while the others go on. A lost shard takes parameters with it: `LostShardError` then lets the
+coordinator return to the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.config import RunConfig
+from paceline.data.blocks import Dataset
+from paceline.data.rows import NO_LIMIT, ClockRows, QueueRows
+from paceline.engines import ClusterEngine
+from paceline.errors import ConfigError, DataError, DivergedError, PacelineError, RunError
+from paceline.optimizers import width
+from paceline.training.checkpoint import Progress
+from paceline.training.cluster.desk import Desk, Event, Role
+from paceline.training.cluster.grants import ClockGrants, Grants, GrantSizes, QueueGrants
+from paceline.training.cluster.messages import Begin, Counted, Failed, Open, Reset, RoleSpec, Stop, encode
+from paceline.training.cluster.shard_link import ShardLink
+from paceline.training.crew import Due, Keep, Look, LostShardError, Snapshot, Tally
+from paceline.training.embedded import check_clock_size
+from paceline.training.evaluate import Scorer
+from paceline.training.model_files import PLAIN_WEIGHTS
+from paceline.training.pace import Pace
+from paceline.wire.frames import WireError
+from paceline.wire.handshake import new_token
+from paceline.wire.server import Server
+from paceline.wire.tls import Tls, make_tls
+
+ENTRY = "paceline.training.cluster.role:run_role"
+START_SECONDS = 60.0
+BACK_SECONDS = 27.0
+POLL_SECONDS = 0.05
+COUNT_SECONDS = 0.5
+MOST_RESTARTS = 10
+
+
+class ClusterCrew:
+    """The workers and shards of one run, as processes that an engine starts and restarts."""
+
+    def __init__(self, config: RunConfig, dataset: Dataset, engine: ClusterEngine) -> None:
+        self._config = config
+        self._dataset = dataset
+        self._engine = engine
+        self._shards = [Role("shard", rank) for rank in range(config.shards)]
+        self._workers = [Role("worker", rank) for rank in range(config.workers)]
+        self._roles = [*self._shards, *self._workers]
+        self._restarts = {"workers": 0, "shards": 0}
+        self._recoveries: list[dict[str, Any]] = []
+        self._progress = Progress()
+        self._states: NDArray[np.float32] | None = None
+        self._grants: Grants
+        self._granting = threading.Lock()
+        self._generation = 0
+        self._leg = 0
+        self._leg_is_on = False
+        self._idle: set[int] = set()
+        self._links: list[ShardLink] = []
+        self._last_count = Counted(rows=0, losses=0.0, loss_rows=0, largest_lead=0, refused=0)
+        self._desk: Desk | None = None
+        self._tls: Tls | None = None
+        self._token = new_token()
+
+    # -- start and end
+
+    def restore(self, progress: Progress, states: NDArray[np.float32] | None) -> None:
+        self._progress, self._states = progress, states
+
+    def make_ready(self) -> None:
+        if self._desk is None:
+            self._start()
+        self._hang_up()
+        self._wait_for_roles()
+        self._generation += 1
+        self._grants = self._make_grants()
+        with self._shards_may_die():
+            self._links = [self._link(role) for role in self._shards]
+            self._load_shards()
+        self._states = None
+
+    def _start(self) -> None:
+        """Let the engine start all roles."""
+        config, engine = self._config, self._engine
+        check_clock_size(config, self._dataset)
+        if config.shards > self._dataset.features + 1:
+            raise ConfigError(
+                f"`shards` is {config.shards}, but there are only {self._dataset.features + 1} keys to share out",
+                f"--shards {max(1, self._dataset.features // 2)} at most makes sense",
+            )
+        self._tls = make_tls([engine.host]) if config.wire.tls else None
+        server = Server(engine.host, config.wire.port, self._token, self._tls)
+        self._desk = Desk(server, self._roles, self._take, engine.name_of)
+        engine.start(ENTRY, [self._spec(role, server.address) for role in self._roles])
+
+    def _spec(self, role: Role, coordinator: str) -> bytes:
+        return encode(
+            RoleSpec(
+                role=role.role,
+                rank=role.rank,
+                coordinator=coordinator,
+                token=self._token,
+                certificate=self._tls.certificate if self._tls else b"",
+                key=self._tls.key if self._tls else b"",
+                loopback=self._engine.loopback,
+                features=self._dataset.features,
+                config=self._config,
+            )
+        )
+
+    def close(self) -> None:
+        self._hang_up()
+        desk, self._desk = self._desk, None
+        if desk is not None:
+            for role in self._roles:
+                desk.say(role, Stop())
+        self._engine.close()
+        if desk is not None:
+            desk.close()
+
+    def _hang_up(self) -> None:
+        for link in self._links:
+            link.close()
+        self._links = []
+
+    def _make_grants(self) -> Grants:
+        config, at = self._config, self._progress
+        num_rows = self._dataset.split("train").rows
+        limits = {
+            "position": at.position,
+            "clock": at.clock,
+            "last": config.epochs * num_rows if config.epochs else NO_LIMIT,
+            "last_clock": config.steps or NO_LIMIT,
+        }
+        sizes = GrantSizes(config.workers, config.batch_size)
+        rows = (num_rows, config.workers, config.batch_size)
+        if Pace.of(config.pace).fold == "mean":
+            return ClockGrants(ClockRows(*rows, **limits), sizes, config.workers)
+        return QueueGrants(QueueRows(*rows, **limits), sizes, config.batch_size, at.handed, config.workers)
+
+    def _load_shards(self) -> None:
+        """Give every shard its part of the states that the run goes on from."""
+        handed, num_shards = self._progress.handed, len(self._shards)
+        nothing = [self._progress.clock if Pace.of(self._config.pace).fold == "mean" else 0] * len(self._workers)
+        for shard, link in enumerate(self._links):
+            applied = handed.applied[shard] if handed.applied else nothing
+            rows = handed.rows[shard] if handed.rows else self._progress.position
+            link.ask(Reset(generation=self._generation, applied=applied, rows=rows))
+            if self._states is not None:
+                link.load(self._states[shard::num_shards])
+
+    def _link(self, role: Role) -> ShardLink:
+        num_keys = len(range(role.rank, self._dataset.features + 1, len(self._shards)))
+        return ShardLink(role.address, self._token, self._tls, num_keys, width(self._config.optimizer))
+
+    # -- legs
+
+    def run_leg(self, until: int, look: Look, keep: Keep) -> Tally:
+        self._begin_leg(until)
+        snapshot: threading.Thread | None = None
+        last_count = 0.0
+        try:
+            while len(self._idle) < len(self._workers):
+                self._see_to_events(POLL_SECONDS)
+                if time.monotonic() - last_count >= COUNT_SECONDS:
+                    last_count = time.monotonic()
+                    with self._shards_may_die():
+                        self._last_count = self._links[0].count()
+                due = look(self._tally(self._last_count))
+                if due is Due.STOP:
+                    self._grants.feed.pause()
+                elif due is Due.SNAPSHOT and (snapshot is None or not snapshot.is_alive()):
+                    snapshot = self._start_snapshot(keep)
+        finally:
+            self._leg_is_on = False
+            if snapshot is not None:
+                snapshot.join()
+        return self._end_leg()
+
+    def _begin_leg(self, until: int) -> None:
+        """Tell shards first, then hand out rows, then let workers go."""
+        self._wait_for_roles()
+        self._leg += 1
+        self._idle.clear()
+        bases = self._grants.bases()
+        with self._shards_may_die():
+            for link in self._links:
+                link.ask(Open(leg=self._leg, bases=bases))
+        self._last_count = msgspec.structs.replace(self._last_count, losses=0.0, loss_rows=0)
+        self._grants.feed.open(until)
+        self._leg_is_on = True
+        for worker in self._workers:
+            self._let_go(worker)
+
+    def _end_leg(self) -> Tally:
+        """Every row that was handed out must be in every shard, once."""
+        with self._shards_may_die():
+            counts = [link.count() for link in self._links]
+        position = self._grants.feed.position
+        for shard, count in enumerate(counts):
+            if count.rows != position:
+                raise RunError(
+                    f"shard {shard} has counted {count.rows:,} rows where {position:,} were handed out",
+                    "this is a bug in paceline: please report it with the run's folder",
+                )
+        self._last_count = counts[0]
+        largest_lead = max(count.largest_lead for count in counts)
+        return self._tally(counts[0])._replace(largest_lead=largest_lead)
+
+    def _tally(self, count: Counted) -> Tally:
+        feed = self._grants.feed
+        return Tally(feed.position, feed.clock, count.losses, count.loss_rows, count.largest_lead)
+
+    def _let_go(self, worker: Role) -> None:
+        shards = [shard.address for shard in self._shards]
+        assert self._desk is not None
+        self._desk.say(
+            worker,
+            Begin(incarnation=worker.incarnation, generation=self._generation, leg=self._leg, shards=shards),
+        )
+
+    def _take(self, rank: int, batch: int) -> tuple[int, NDArray[np.int64] | None]:
+        """The desk's thread asks: rows for a worker."""
+        with self._granting:
+            return self._leg, self._grants.take(rank, batch) if self._leg_is_on else None
+
+    # -- what happens to roles
+
+    def _wait_for_roles(self) -> None:
+        """Wait until all roles are ready, as long as is reasonable."""
+        began = time.monotonic()
+        while not all(role.ready for role in self._roles):
+            self._see_to_events(POLL_SECONDS)
+            missing = [role for role in self._roles if role.incarnation < 0]
+            if missing and time.monotonic() - began > START_SECONDS:
+                raise RunError(
+                    f"{missing[0].name} did not start in {START_SECONDS:g} s: {self._why(missing[0])}",
+                    "see that the cluster has room, and the same paceline on every node",
+                )
+
+    def _see_to_events(self, seconds: float) -> None:
+        """Act on what has happened; wait so long for something to."""
+        assert self._desk is not None
+        try:
+            event = self._desk.events.get(timeout=seconds)
+            while True:
+                self._see_to(event)
+                event = self._desk.events.get_nowait()
+        except queue.Empty:
+            pass
+        for role in self._roles:
+            if role.lost_at and time.monotonic() - role.lost_at > BACK_SECONDS:
+                raise RunError(
+                    f"{role.name} was lost ({role.lost_because}) and did not come back in {BACK_SECONDS:g} s: "
+                    f"{self._why(role)}",
+                    "`paceline resume` goes on from the last checkpoint when the cluster has room again",
+                )
+
+    def _see_to(self, event: Event) -> None:
+        role = event.role
+        match event.what:
+            case "failed":
+                raise _error_of(role, event.detail, started=self._generation > 0)
+            case "lost":
+                self._lost(role, silent=event.detail)
+            case "ready":
+                self._book_recovery(role)
+                if role.role == "worker" and event.detail != self._dataset.fingerprint:
+                    raise DataError(
+                        f"{role.name} sees other data at `{self._config.data}` than the coordinator",
+                        "every node must see the same folder under the same path",
+                    )
+                if role.role == "worker" and self._leg_is_on:
+                    self._let_go(role)
+            case "idle" if event.detail == self._leg:
+                self._idle.add(role.rank)
+
+    def _lost(self, role: Role, silent: bool) -> None:
+        """A role is gone. The engine starts a process that has ended again; one that is silent must be ended first."""
+        self._restarts[f"{role.role}s"] += 1
+        if sum(self._restarts.values()) > MOST_RESTARTS + len(self._roles):
+            raise RunError(
+                f"{role.name} was lost ({role.lost_because}), after too many others", "see the nodes' logs and memory"
+            )
+        if silent:
+            self._engine.restart(self._roles.index(role), role.pid)
+        if role.role == "shard" and self._generation:
+            raise LostShardError(f"{role.name} was lost: {role.lost_because}")
+
+    def _book_recovery(self, role: Role) -> None:
+        """A role is ready; if it was lost before, note how long that took."""
+        if not role.lost_at:
+            return
+        seconds, role.lost_at = time.monotonic() - role.lost_at, 0.0
+        self._recoveries.append(
+            {"role": role.role, "rank": role.rank, "node": role.node, "cause": role.lost_because, "seconds": seconds}
+        )
+
+    def _why(self, role: Role) -> str:
+        return self._engine.why_not_running(self._roles.index(role)) or role.doing
+
+    @contextmanager
+    def _shards_may_die(self) -> Iterator[None]:
+        """A broken connection to a shard means that it is lost, unless something else explains it."""
+        try:
+            yield
+        except WireError as error:
+            deadline = time.monotonic() + BACK_SECONDS / 2
+            while time.monotonic() < deadline:
+                self._see_to_events(POLL_SECONDS)
+            raise RunError(f"a shard cannot be reached: {error.message}", error.hint) from None
+
+    # -- parameters
+
+    def snapshot(self) -> Snapshot:
+        with self._shards_may_die():
+            return self._snapshot(lambda: False)
+
+    def _start_snapshot(self, keep: Keep) -> threading.Thread:
+        """Copy all shards while workers go on, and keep the copy; without one if that fails: the next will do."""
+
+        def work() -> None:
+            try:
+                keep(self._snapshot(lambda: not self._leg_is_on and len(self._idle) < len(self._workers)))
+            except WireError:
+                return
+            except PacelineError as error:
+                assert self._desk is not None
+                failed = Failed(kind="run", message=f"the checkpoint failed: {error.message}", hint=error.hint)
+                self._desk.events.put(Event("failed", self._shards[0], failed))
+
+        thread = threading.Thread(target=work, name="paceline-snapshot", daemon=True)
+        thread.start()
+        return thread
+
+    def _snapshot(self, give_up: Callable[[], bool]) -> Snapshot:
+        """One consistent cut. In sync all shards copy at the same clock; else each at once, and what some shard lacks
+        is handed out again after a return to this cut.
+        """
+        with ExitStack() as stack:
+            links = [stack.enter_context(self._link(role)) for role in self._shards]
+            in_step = Pace.of(self._config.pace).fold == "mean"
+            with self._granting:
+                # No worker can pass this clock before all shards know.
+                at = self._grants.feed.clock if in_step else -1
+                feed = self._grants.feed
+                tally = Tally(feed.position, feed.clock, 0.0, 0, 0)
+                for link in links:
+                    link.order_copy(at)
+            copies = [link.copied(give_up) for link in links]
+            with self._granting:
+                handed = self._grants.handed([copy.applied for copy in copies], [copy.rows for copy in copies])
+                if not in_step:
+                    tally = Tally(feed.position, feed.clock, 0.0, 0, 0)
+            states = np.empty((self._dataset.features + 1, width(self._config.optimizer)), np.float32)
+            for shard, link in enumerate(links):
+                link.fetch("copy", states[shard :: len(links)])
+        lead = self._last_count.largest_lead
+        tally = tally._replace(losses=copies[0].losses, rows=copies[0].loss_rows, largest_lead=lead)
+        return Snapshot(tally, states, handed)
+
+    def weights(self, rows: int) -> NDArray[np.float32]:
+        weights = np.empty((self._dataset.features + 1, 1), np.float32)
+        with self._shards_may_die():
+            for shard, link in enumerate(self._links):
+                link.fetch("weights", weights[shard :: len(self._links)], rows)
+        return weights[:, 0]
+
+    def scorer(self, rows: int) -> Scorer:
+        features = self._dataset.features
+        return Scorer(PLAIN_WEIGHTS, self.weights(rows), features, features)
+
+    # -- what it says of itself
+
+    def roles(self) -> list[dict[str, Any]]:
+        return [
+            {"role": "coordinator", "rank": 0, **self._engine.own_place(), "incarnation": 0},
+            *(
+                {
+                    "role": role.role,
+                    "rank": role.rank,
+                    "node": role.node,
+                    "address": role.address,
+                    "pid": role.pid,
+                    "incarnation": max(0, role.incarnation),
+                }
+                for role in self._roles
+            ),
+        ]
+
+    def account(self) -> dict[str, Any]:
+        sent = sum(worker.num_bytes[0] for worker in self._workers)
+        received = sum(worker.num_bytes[1] for worker in self._workers)
+        rows = self._grants.feed.position - self._progress.position if self._generation else 0
+        return {
+            "wire": {
+                "bytes_sent": sent,
+                "bytes_received": received,
+                "bytes_per_row": (sent + received) / rows if rows else 0.0,
+                "refused": self._desk.server.refused if self._desk else 0,
+            },
+            "restarts": dict(self._restarts),
+            "recoveries": list(self._recoveries),
+            "peak_memory_bytes": sum(role.peak_memory_bytes for role in self._roles),
+        }
+
+
+def _error_of(role: Role, failed: Failed, started: bool) -> PacelineError:
+    """What a role reported, with its name. What was asked is only found wrong before the run has begun."""
+    message = f"{role.name}: {failed.message}"
+    if failed.kind == "diverged":
+        return DivergedError(failed.message, failed.hint)
+    if started or failed.kind == "run":
+        return RunError(message, failed.hint)
+    return {"data": DataError, "config": ConfigError}[failed.kind](message, failed.hint)

@@ -1,0 +1,204 @@
+"""Where do the roles of a run report, and how is it known that one is gone?
+
+The desk is the coordinator's server, on a thread of its own. Each role is connected to it for as long as it lives and
+beats once a second. A role whose connection breaks, or that is silent for `SILENCE_SECONDS`, is lost. What the
+coordinator must act on comes out as events; requests for rows are answered here.
+"""
+
+from __future__ import annotations
+
+import platform
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.training.cluster.messages import (
+    Beat,
+    Failed,
+    Grant,
+    Hello,
+    Idle,
+    Message,
+    Ready,
+    Take,
+    ToCoordinator,
+    decode,
+    encode,
+)
+from paceline.version import VERSION
+from paceline.wire.frames import BadFrameError, Frame, Kind
+from paceline.wire.server import Peer, Server
+
+SILENCE_SECONDS = 5.0
+TICK_SECONDS = 0.5
+# Time that this process itself was not running (a laptop asleep, a debugger) is no silence of others.
+MOST_SECONDS_A_TICK = 1.0
+
+
+class Role:
+    """A worker or shard as the coordinator knows it, over all its incarnations."""
+
+    def __init__(self, role: str, rank: int) -> None:
+        self.role = role
+        self.rank = rank
+        self.node = ""
+        self.address = ""
+        self.pid = 0
+        self.incarnation = -1
+        self.ready = False
+        self.peer: Peer | None = None
+        self.doing = "has not started"
+        self.silent_seconds = 0.0
+        self.lost_at = 0.0
+        self.lost_because = ""
+        self.peak_memory_bytes = 0
+        self._bytes = (0, 0)
+        self._bytes_before = (0, 0)
+
+    @property
+    def name(self) -> str:
+        """How a person would call it."""
+        return f"{self.role} {self.rank}" + (f" on node {self.node}" if self.node else "")
+
+    @property
+    def num_bytes(self) -> tuple[int, int]:
+        """Bytes sent and received, by all incarnations."""
+        return self._bytes_before[0] + self._bytes[0], self._bytes_before[1] + self._bytes[1]
+
+    def begin(self, hello: Hello, peer: Peer) -> None:
+        """A new incarnation."""
+        self._bytes_before, self._bytes = self.num_bytes, (0, 0)
+        self.incarnation += 1
+        self.peer, self.node, self.pid = peer, hello.node, hello.pid
+        self.ready, self.silent_seconds, self.doing = False, 0.0, "starts"
+
+    def beat(self, beat: Beat) -> None:
+        self.doing = beat.doing
+        self._bytes = (beat.bytes_sent, beat.bytes_received)
+        self.peak_memory_bytes = max(self.peak_memory_bytes, beat.memory_bytes)
+
+    def lose(self, because: str) -> None:
+        self.peer, self.ready = None, False
+        self.lost_at, self.lost_because = time.monotonic() - self.silent_seconds, because
+
+
+class Event(NamedTuple):
+    """Something to act on: `what` is one of `ready`, `idle`, `lost`, `failed`."""
+
+    what: str
+    role: Role
+    detail: Any = None
+
+
+TakeRows = Callable[[int, int], "tuple[int, NDArray[np.int64] | None]"]
+
+
+class Desk:
+    """The coordinator's side of all lifelines."""
+
+    def __init__(self, server: Server, roles: list[Role], take: TakeRows, name_node: Callable[[str], str]) -> None:
+        self.server = server
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._roles = {(role.role, role.rank): role for role in roles}
+        self._take = take
+        self._name_node = name_node
+        self._last_tick = time.monotonic()
+        self._thread = threading.Thread(target=self._serve, name="paceline-desk", daemon=True)
+        self._thread.start()
+
+    def say(self, role: Role, message: Message) -> None:
+        """Send a message to a role, if it is there. From any thread."""
+        content = encode(message)
+
+        def send() -> None:
+            if role.peer is not None:
+                role.peer.send(Kind.MESSAGE, 0, content)
+
+        self.server.call_soon(send)
+
+    def close(self) -> None:
+        """Hang up on all roles, which then end."""
+        self.server.stop()
+        self._thread.join()
+        self.server.close()
+
+    def _serve(self) -> None:
+        self.server.serve(self, TICK_SECONDS)
+
+    # -- what the server calls
+
+    def opened(self, peer: Peer) -> None:
+        peer.tag = None
+
+    def received(self, peer: Peer, frame: Frame) -> None:
+        message = decode(frame, ToCoordinator)
+        if isinstance(message, Hello):
+            self._greet(peer, message)
+            return
+        role = peer.tag
+        if not isinstance(role, Role) or role.peer is not peer:
+            raise BadFrameError(f"a message from {peer.address}, which is no role of this run now")
+        role.silent_seconds = 0.0
+        match message:
+            case Beat():
+                role.beat(message)
+            case Take(batch=batch):
+                leg, bounds = self._take(role.rank, batch)
+                grant = Grant(leg=leg, first=batch, bounds=b"" if bounds is None else bounds.tobytes())
+                peer.send(Kind.MESSAGE, 0, encode(grant))
+            case Idle(leg=leg):
+                self.events.put(Event("idle", role, leg))
+            case Ready():
+                role.ready, role.address = True, message.address
+                self.events.put(Event("ready", role, message.data))
+            case Failed():
+                self.events.put(Event("failed", role, message))
+
+    def closed(self, peer: Peer) -> None:
+        role = peer.tag
+        if isinstance(role, Role) and role.peer is peer:
+            self._lose(role, "its process ended", silent=False)
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        passed, self._last_tick = min(now - self._last_tick, MOST_SECONDS_A_TICK), now
+        for role in self._roles.values():
+            if role.peer is None:
+                continue
+            role.silent_seconds += passed
+            if role.silent_seconds > SILENCE_SECONDS:
+                peer = role.peer
+                self._lose(role, f"it gave no sign of life for {SILENCE_SECONDS:g} s", silent=True)
+                peer.close()
+
+    def _greet(self, peer: Peer, hello: Hello) -> None:
+        role = self._roles.get((hello.role, hello.rank))
+        if role is None:
+            raise BadFrameError(f"{hello.role} {hello.rank} is no role of this run")
+        before = role.peer
+        role.begin(hello, peer)
+        role.node = self._name_node(hello.node)
+        peer.tag = role
+        if before is not None:
+            before.close()
+        ours = (VERSION, platform.python_version())
+        theirs = (hello.paceline, hello.python)
+        if ours != theirs:
+            self.events.put(Event("failed", role, _other_versions(role, ours, theirs)))
+
+    def _lose(self, role: Role, because: str, silent: bool) -> None:
+        role.lose(because)
+        self.events.put(Event("lost", role, silent))
+
+
+def _other_versions(role: Role, ours: tuple[str, str], theirs: tuple[str, str]) -> Failed:
+    return Failed(
+        kind="config",
+        message="paceline {} with Python {} is here, but paceline {} with Python {} there".format(*ours, *theirs),
+        hint=f"install the same versions on node {role.node}",
+    )

@@ -1,0 +1,144 @@
+"""Who was given which rows, so that a worker's successor gets the same ones?
+
+A worker's batches are numbered from 1. Asking again for a batch that was handed out gives the same rows, whoever asks;
+which were handed out and may not be in all shards yet is part of every checkpoint.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.rows import PIECE_ROWS, ClockRows, QueueRows, RowFeed
+from paceline.errors import RunError
+from paceline.training.checkpoint import Handed
+
+# A worker is given work for about this long at a time: enough to hide the asking, little enough to stop soon.
+SHORTEST_SECONDS, LONGEST_SECONDS = 0.2, 0.8
+
+Piece = tuple[int, int, int]
+
+
+class Grants(Protocol):
+    """Hands out rows to workers of a cluster."""
+
+    @property
+    def feed(self) -> RowFeed:
+        """What counts rows and clocks, and knows where to stop."""
+
+    def take(self, rank: int, batch: int) -> NDArray[np.int64] | None:
+        """The rows of a worker's batches from `batch` on, [batches, 3]: start, stop, and rows handed out before."""
+
+    def bases(self) -> list[int]:
+        """The last batch of each worker before this leg. Only while all are paused."""
+
+    def handed(self, applied: list[list[int]], rows: list[int]) -> Handed:
+        """What a cut needs in which `applied[shard][rank]` is the last batch that is contained."""
+
+
+class GrantSizes:
+    """How many batches to give a worker at a time: twice as many when it soon comes back, half when it is late."""
+
+    def __init__(self, num_workers: int, batch_size: int, now: Callable[[], float] = time.perf_counter) -> None:
+        self._most = max(1, PIECE_ROWS // batch_size)
+        self._sizes = [1] * num_workers
+        self._last = [0.0] * num_workers
+        self._now = now
+
+    def next(self, rank: int) -> int:
+        now = self._now()
+        seconds, self._last[rank] = now - self._last[rank], now
+        if seconds < SHORTEST_SECONDS:
+            self._sizes[rank] = min(self._most, 2 * self._sizes[rank])
+        elif seconds > LONGEST_SECONDS:
+            self._sizes[rank] = max(1, self._sizes[rank] // 2)
+        return self._sizes[rank]
+
+
+class ClockGrants:
+    """Pace sync: batch b of a worker is its slice of clock b − 1, so there is nothing to remember."""
+
+    def __init__(self, feed: ClockRows, sizes: GrantSizes, num_workers: int) -> None:
+        self.feed = feed
+        self._clocks = feed
+        self._sizes = sizes
+        self._num_workers = num_workers
+
+    def take(self, rank: int, batch: int) -> NDArray[np.int64] | None:
+        return self._clocks.take_from(rank, batch - 1, self._sizes.next(rank))
+
+    def bases(self) -> list[int]:
+        return [self._clocks.clock] * self._num_workers
+
+    def handed(self, applied: list[list[int]], rows: list[int]) -> Handed:
+        return Handed(applied=applied, rows=rows)
+
+
+class _Share(NamedTuple):
+    """What one worker was handed: pieces in order, and the number of its next batch."""
+
+    pieces: list[Piece]
+    next_batch: list[int]
+
+
+class QueueGrants:
+    """Other paces: pieces from one queue, each remembered with the number of its first batch."""
+
+    def __init__(self, feed: QueueRows, sizes: GrantSizes, batch_size: int, handed: Handed, num_workers: int) -> None:
+        self.feed = feed
+        self._queue = feed
+        self._sizes = sizes
+        self._batch_size = batch_size
+        bases = [min(ranks) for ranks in zip(*handed.applied, strict=True)] or [0] * num_workers
+        self._shares = [_Share([], [base + 1]) for base in bases]
+        for share, pieces in zip(self._shares, handed.open, strict=False):
+            for piece in pieces:
+                self._add(share, piece[1], piece[2])
+        self._bases = bases
+
+    def take(self, rank: int, batch: int) -> NDArray[np.int64] | None:
+        share = self._shares[rank]
+        if batch == share.next_batch[0]:
+            piece = self._queue.take(rank, self._sizes.next(rank))
+            if piece is None:
+                return None
+            self._add(share, piece.start, piece.stop)
+        for first, start, stop in share.pieces:
+            if first <= batch < first + self._num_batches(start, stop):
+                starts = np.arange(start + (batch - first) * self._batch_size, stop, self._batch_size)
+                return np.stack([starts, np.minimum(starts + self._batch_size, stop), starts], axis=1)
+        raise RunError(f"worker {rank} asks for batch {batch}, which it was never given", "this is a bug in paceline")
+
+    def bases(self) -> list[int]:
+        """Everything before is in all shards, except what a restored run has to do again first."""
+        if self._bases:
+            bases, self._bases = self._bases, []
+            return bases
+        for share in self._shares:
+            share.pieces.clear()
+        return [share.next_batch[0] - 1 for share in self._shares]
+
+    def handed(self, applied: list[list[int]], rows: list[int]) -> Handed:
+        contained = [min(ranks) for ranks in zip(*applied, strict=True)]
+        pieces = [self._after(*pair) for pair in zip(self._shares, contained, strict=True)]
+        return Handed(applied=applied, rows=rows, open=pieces)
+
+    def _after(self, share: _Share, batch: int) -> list[Piece]:
+        """The pieces of a share, or parts of them, that lie after a batch."""
+        later = []
+        for first, start, stop in share.pieces:
+            skipped = max(0, batch + 1 - first)
+            if skipped < self._num_batches(start, stop):
+                later.append((first + skipped, start + skipped * self._batch_size, stop))
+        return later
+
+    def _add(self, share: _Share, start: int, stop: int) -> None:
+        share.pieces.append((share.next_batch[0], start, stop))
+        share.next_batch[0] += self._num_batches(start, stop)
+
+    def _num_batches(self, start: int, stop: int) -> int:
+        return -(-(stop - start) // self._batch_size)

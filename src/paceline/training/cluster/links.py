@@ -1,0 +1,148 @@
+"""How does a worker talk to a shard, when connections may be cut and replies lost?
+
+A link keeps what was asked last. When its connection breaks, or nothing comes for `SILENCE_SECONDS` (a shard that holds
+a reply back says so every second), it connects again and asks the same; the shard knows which pushes it has had.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.config import WireConfig
+from paceline.errors import RunError
+from paceline.training.cluster.messages import Begin, FromShard, Join, Joined, decode, encode
+from paceline.training.cluster.steps import Values, read_held, read_reply, step_parts
+from paceline.wire.coding import Floats, KeyWriter, write_values
+from paceline.wire.connection import Connection, connect
+from paceline.wire.frames import BadFrameError, Kind, WireError
+from paceline.wire.tls import Tls
+
+SILENCE_SECONDS = 5.0
+AWAY_SECONDS = 20.0
+RETRY_SECONDS = 0.1
+
+
+class Ask(NamedTuple):
+    """What goes into a STEP frame: a push of the batch before `batch`, and the indices that `batch` pulls."""
+
+    flags: int
+    batch: int
+    trained: int
+    losses: float
+    rows: int
+    pushed: Floats
+    indices: NDArray[Any]
+
+
+class RecalledError(Exception):
+    """The coordinator wants something else now."""
+
+
+class Link:
+    """A worker's way to one shard; `doing` says in words what it waits for."""
+
+    def __init__(self, shard: int, rank: int, begin: Begin, token: bytes, tls: Tls | None, wire: WireConfig,
+                 recalled: Callable[[], bool]) -> None:  # fmt: skip
+        self.doing = f"waits for shard {shard}"
+        self.applied = 0
+        self._name = f"shard {shard} at {begin.shards[shard]}"
+        self._waits = self.doing
+        self._address = begin.shards[shard]
+        self._join = Join(rank=rank, incarnation=begin.incarnation, generation=begin.generation)
+        self._token = token
+        self._tls = tls
+        self._wire = wire
+        self._recalled = recalled
+        self._keys: KeyWriter
+        self._connection: Connection | None = None
+        self._asked: Ask | None = None
+        self._bytes_before = (0, 0)
+        self._connect()
+
+    @property
+    def num_bytes(self) -> tuple[int, int]:
+        """Bytes sent and received, on all connections so far."""
+        sent, received = self._bytes_before
+        connection = self._connection
+        return (sent, received) if connection is None else (
+            sent + connection.bytes_sent, received + connection.bytes_received
+        )  # fmt: skip
+
+    def send(self, ask: Ask) -> None:
+        """Ask the shard; what `ask` holds must stay as it is until `receive` has returned."""
+        self._asked = ask
+        try:
+            self._send()
+        except WireError:
+            self._connect()
+
+    def receive(self, batch: int) -> Values:
+        """The reply to `batch`, valid until the next call."""
+        while True:
+            self.doing = self._waits
+            try:
+                connection = self._connection
+                assert connection is not None
+                frame = connection.receive(SILENCE_SECONDS)
+                if frame.kind == Kind.HELD:
+                    self.doing = f"{self._waits}, which waits for worker {', '.join(map(str, read_held(frame)))}"
+                    if self._recalled():
+                        raise RecalledError
+                    continue
+                if frame.kind != Kind.VALUES:
+                    raise BadFrameError(f"a {frame.kind.name} frame from {self._name}")
+                reply = read_reply(frame)
+            except WireError:
+                self._connect()
+                continue
+            if reply.batch == batch:
+                return reply
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._connection is not None:
+            self._bytes_before = self.num_bytes
+            self._connection.close()
+            self._connection = None
+
+    def _send(self) -> None:
+        ask, connection = self._asked, self._connection
+        if ask is None or connection is None:
+            return
+        coding, keys = self._keys.write(ask.indices)
+        parts = step_parts(
+            ask.batch, ask.trained, ask.losses, ask.rows, write_values(ask.pushed, self._wire.values), len(ask.pushed),
+            len(ask.indices), coding, keys,
+        )  # fmt: skip
+        connection.send(Kind.STEP, ask.flags, *parts)
+
+    def _connect(self) -> None:
+        """Connect, again if need be, and ask what was asked last; `RunError` where that fails for too long."""
+        since = time.monotonic()
+        while True:
+            self.close()
+            if self._recalled():
+                raise RecalledError
+            self.doing = f"connects to {self._name}"
+            try:
+                self._connection = connect(self._address, self._token, self._tls)
+                self._keys = KeyWriter(self._wire.key_deltas, self._wire.key_cache)
+                self._connection.send(Kind.MESSAGE, 0, encode(self._join))
+                joined = decode(self._connection.receive(SILENCE_SECONDS), FromShard)
+                if not isinstance(joined, Joined):
+                    raise BadFrameError(f"{self._name} does not let worker {self._join.rank} join")
+                self.applied = joined.applied
+                self._send()
+                return
+            except WireError as error:
+                if time.monotonic() - since > AWAY_SECONDS:
+                    raise RunError(f"{self._name} cannot be reached: {error.message}", error.hint) from None
+                time.sleep(RETRY_SECONDS)
+
+
+EMPTY = np.empty(0, np.float32)

@@ -1,0 +1,203 @@
+"""What do the roles of a cluster say to each other, beside the frames of a step?
+
+All are small typed structures in MessagePack; what does not decode as one of those expected closes the connection.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from paceline.config import RunConfig
+from paceline.wire.frames import BadFrameError, Frame, Kind
+
+
+class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag=True):
+    """One message."""
+
+
+# -- from a role to the coordinator
+
+
+class Hello(Message):
+    """A role begins: who and where it is, and what it runs on."""
+
+    role: str
+    rank: int
+    pid: int
+    node: str
+    paceline: str
+    python: str
+
+
+class Ready(Message):
+    """A role can begin: a shard's `address`, a worker's `data` as it sees it (a fingerprint)."""
+
+    address: str = ""
+    data: str = ""
+
+
+class Beat(Message):
+    """A role is alive. `doing` names what it does or waits for; bytes are those on connections to other roles."""
+
+    doing: str
+    bytes_sent: int
+    bytes_received: int
+    memory_bytes: int
+
+
+class Take(Message):
+    """A worker asks for its rows from batch `batch` on (batches of a worker are counted from 1)."""
+
+    batch: int
+
+
+class Idle(Message):
+    """A worker has no rows left in this leg, and all its pushes are in."""
+
+    leg: int
+
+
+class Failed(Message):
+    """A role gives up. `kind` is one of `data`, `config`, `diverged`, `run`."""
+
+    kind: str
+    message: str
+    hint: str
+
+
+# -- from the coordinator to a role
+
+
+class Begin(Message):
+    """A worker may train: its `incarnation`, the `generation` of the parameters, and where the shards are."""
+
+    incarnation: int
+    generation: int
+    leg: int
+    shards: list[str]
+
+
+class Grant(Message):
+    """Rows for a worker: for batches from `first` on, (start, stop, rows handed out before), int64, as bytes.
+
+    No bounds: there are no more rows in this leg.
+    """
+
+    leg: int
+    first: int
+    bounds: bytes
+
+
+class Stop(Message):
+    """The run is over."""
+
+
+# -- to a shard, and its answers
+
+
+class Join(Message):
+    """A worker connects to a shard."""
+
+    rank: int
+    incarnation: int
+    generation: int
+
+
+class Joined(Message):
+    """Where a shard stands with a worker: the last batch of it that is in the parameters."""
+
+    applied: int
+
+
+class Reset(Message):
+    """Forget all parameters and workers. `applied` and `rows` are those of the states that will be loaded."""
+
+    generation: int
+    applied: list[int]
+    rows: int
+
+
+class Open(Message):
+    """A leg begins: each worker continues after batch `bases[rank]`."""
+
+    leg: int
+    bases: list[int]
+
+
+class Copy(Message):
+    """Copy the states aside: now, or in sync when clock `at` is complete."""
+
+    at: int
+
+
+class Copied(Message):
+    """The copy is made; what it contains."""
+
+    applied: list[int]
+    rows: int
+    losses: float
+    loss_rows: int
+
+
+class Fetch(Message):
+    """Send `count` keys from index `start` on: their `weights` after `rows` rows, or states of the `copy`."""
+
+    what: str
+    start: int
+    count: int
+    rows: int = 0
+
+
+class Count(Message):
+    """How far are you?"""
+
+
+class Counted(Message):
+    """What a shard has counted in this leg, and over the whole run (`rows`)."""
+
+    rows: int
+    losses: float
+    loss_rows: int
+    largest_lead: int
+    refused: int
+
+
+class Done(Message):
+    """What was asked has been done."""
+
+
+class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a role's process is given."""
+
+    role: str
+    rank: int
+    coordinator: str
+    token: bytes
+    certificate: bytes
+    key: bytes
+    loopback: bool
+    features: int
+    config: RunConfig
+
+
+ToCoordinator = Hello | Ready | Beat | Take | Idle | Failed
+ToRole = Begin | Grant | Stop
+ToShard = Join | Reset | Open | Copy | Fetch | Count
+FromShard = Joined | Copied | Counted | Done
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """The bytes of a message."""
+    return msgspec.msgpack.encode(message)
+
+
+def decode(frame: Frame, kinds: Any) -> Any:
+    """The message in a frame, which is one of `kinds`, a union of those above."""
+    if frame.kind != Kind.MESSAGE:
+        raise BadFrameError(f"a {frame.kind.name} frame where a message was expected")
+    try:
+        return msgspec.msgpack.decode(frame.body.data, type=kinds)
+    except msgspec.DecodeError as error:
+        raise BadFrameError(f"a message does not read: {error}") from None

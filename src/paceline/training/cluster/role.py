@@ -1,0 +1,144 @@
+"""What happens in the process of a worker or a shard, from its start to its end?
+
+`run_role` is all that an engine needs to know. A role first connects to the coordinator: that connection is its
+*lifeline*. A thread of its own tells the coordinator every second that the role is alive and what it does, however long
+a step takes; and when the coordinator is gone, the role ends.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import psutil
+
+from paceline.data.blocks import Dataset
+from paceline.errors import ConfigError, DataError, DivergedError, PacelineError
+from paceline.training.cluster.messages import (
+    Beat,
+    Begin,
+    Failed,
+    Grant,
+    Hello,
+    Message,
+    Ready,
+    RoleSpec,
+    Stop,
+    ToRole,
+    decode,
+    encode,
+)
+from paceline.training.cluster.shard import ShardService
+from paceline.training.cluster.worker import ClusterWorker
+from paceline.version import VERSION
+from paceline.wire.connection import Connection, connect
+from paceline.wire.frames import Kind, SilentPeerError, WireError
+from paceline.wire.server import Server
+from paceline.wire.tls import Tls
+
+BEAT_SECONDS = 1.0
+TICK_SECONDS = 0.5
+LOOPBACK = "127.0.0.1"
+KINDS: dict[type[PacelineError], str] = {DataError: "data", ConfigError: "config", DivergedError: "diverged"}
+
+
+class Lifeline:
+    """A role's connection to the coordinator: beats out; `orders` and `grants` in."""
+
+    def __init__(self, connection: Connection, hello: Hello) -> None:
+        self.orders: queue.SimpleQueue[Begin | Stop] = queue.SimpleQueue()
+        self.grants: queue.SimpleQueue[Grant] = queue.SimpleQueue()
+        self.status: Callable[[], tuple[str, int, int]] = lambda: ("starts", 0, 0)
+        self._connection = connection
+        self.say(hello)
+        for work in (self._beat, self._listen):
+            threading.Thread(target=work, name=f"paceline-lifeline{work.__name__}", daemon=True).start()
+
+    def say(self, message: Message) -> None:
+        """Tell the coordinator."""
+        self._connection.send(Kind.MESSAGE, 0, encode(message))
+
+    def beat(self) -> None:
+        """Tell the coordinator that this role is alive, and what it does."""
+        doing, sent, received = self.status()
+        memory = psutil.Process().memory_info()
+        private = memory.rss - getattr(memory, "shared", 0)
+        self.say(Beat(doing=doing, bytes_sent=sent, bytes_received=received, memory_bytes=private))
+
+    def _beat(self) -> None:
+        while True:
+            try:
+                self.beat()
+            except WireError:
+                _end()
+            time.sleep(BEAT_SECONDS)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                order: Any = decode(self._connection.receive(silence_seconds=3600), ToRole)
+            except SilentPeerError:
+                continue
+            except WireError:
+                _end()
+            if isinstance(order, Grant):
+                self.grants.put(order)
+            else:
+                self.orders.put(order)
+
+
+def run_role(content: bytes, node: str, host: str) -> None:
+    """Be the role that `content`, a `RoleSpec`, describes, on the node of that name and address, to the run's end."""
+    spec = msgspec.msgpack.decode(content, type=RoleSpec)
+    tls = Tls(spec.certificate, spec.key) if spec.certificate else None
+    hello = Hello(
+        role=spec.role, rank=spec.rank, pid=os.getpid(), node=node, paceline=VERSION,
+        python=platform.python_version(),
+    )  # fmt: skip
+    lifeline = Lifeline(connect(spec.coordinator, spec.token, tls), hello)
+    try:
+        if spec.role == "shard":
+            _run_shard(spec, tls, lifeline, LOOPBACK if spec.loopback else host)
+        else:
+            _run_worker(spec, tls, lifeline)
+    except PacelineError as error:
+        kind = next((kind for type_, kind in KINDS.items() if isinstance(error, type_)), "run")
+        lifeline.say(Failed(kind=kind, message=error.message, hint=error.hint))
+    except Exception as error:  # noqa: BLE001 (whatever it is, the user reads it where the run was started)
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"
+        lifeline.say(Failed(kind="run", message=text, hint=""))
+
+
+def _run_shard(spec: RoleSpec, tls: Tls | None, lifeline: Lifeline, host: str) -> None:
+    port = spec.config.wire.port and spec.config.wire.port + 1 + spec.rank
+    service = ShardService(spec.config, spec.features, spec.rank)
+    service.slice.warm_up()
+    server = Server(host, port, spec.token, tls)
+    lifeline.status = lambda: (service.doing, 0, 0)
+    lifeline.say(Ready(address=server.address))
+    try:
+        server.serve(service, TICK_SECONDS)
+    finally:
+        server.close()
+
+
+def _run_worker(spec: RoleSpec, tls: Tls | None, lifeline: Lifeline) -> None:
+    dataset = Dataset(spec.config.data)
+    worker = ClusterWorker(spec, tls, dataset, lifeline)
+    lifeline.status = worker.status
+    worker.warm_up()
+    lifeline.say(Ready(data=dataset.fingerprint))
+    worker.run()
+
+
+def _end() -> None:
+    """The coordinator is gone, and so is the run: nothing here is worth keeping."""
+    os._exit(0)

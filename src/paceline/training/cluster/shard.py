@@ -1,0 +1,373 @@
+"""What does a shard of a cluster do? It applies pushes, answers pulls, and keeps the gate.
+
+One thread serves all connections, one frame after the other, so applies are serialised. A worker's batches are numbered
+from 1; its frame for batch b pushes batch b − 1 and pulls batch b. Each push counts once: a frame that was seen before,
+from a connection that was cut or a worker that died, is answered again with the very values of the first answer.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.config import RunConfig
+from paceline.training.cluster.messages import (
+    Copied,
+    Copy,
+    Count,
+    Counted,
+    Done,
+    Fetch,
+    FromShard,
+    Join,
+    Joined,
+    Open,
+    Reset,
+    ToShard,
+    decode,
+    encode,
+)
+from paceline.training.cluster.slice import Slice
+from paceline.training.cluster.steps import LEAVE, PULL, PUSH, Step, Times, held_parts, read_step, values_head
+from paceline.training.pace import Pace
+from paceline.wire.coding import KeyReader, write_values
+from paceline.wire.frames import BadFrameError, Frame, Kind
+from paceline.wire.server import Peer
+
+CHUNK_HEAD_BYTES = 8
+NOTICE_SECONDS = 1.0
+NOW = -1
+
+Floats = NDArray[np.float32]
+
+
+class _Pull:
+    """The keys that one pull asked for, and the weights that it got; `batch` 0: none yet."""
+
+    def __init__(self, key_dtype: np.dtype[Any]) -> None:
+        self.batch = 0
+        self.times = Times(0, 0, 0)
+        self.answered = False
+        self._keys: NDArray[Any] = np.empty(0, key_dtype)
+        self._values: Floats = np.empty(0, np.float32)
+        self.count = 0
+
+    def ask(self, batch: int, count: int) -> NDArray[Any]:
+        """Begin a pull; returns room for its keys."""
+        if count > len(self._keys):
+            self._keys = np.empty(count + count // 4, self._keys.dtype)
+            self._values = np.empty(len(self._keys), np.float32)
+        self.batch, self.count, self.answered = batch, count, False
+        return self.keys
+
+    @property
+    def keys(self) -> NDArray[Any]:
+        return self._keys[: self.count]
+
+    @property
+    def values(self) -> Floats:
+        return self._values[: self.count]
+
+
+class _Push(NamedTuple):
+    """A gradient that waits for those of the other workers."""
+
+    keys: NDArray[Any]
+    sums: Floats
+    rows: int
+    losses: float
+    trained: int
+
+
+class _Worker:
+    """What a shard knows of one worker."""
+
+    def __init__(self, rank: int, key_dtype: np.dtype[Any]) -> None:
+        self.rank = rank
+        self.key_dtype = key_dtype
+        self.peer: Peer | None = None
+        self.keys_of_peer: KeyReader
+        self.incarnation = -1
+        self.applied = 0
+        self.restart(0)
+
+    def restart(self, base: int) -> None:
+        """Stand after batch `base` at the beginning of a leg."""
+        self.base = base
+        self.asked = base
+        self.present = True
+        self.waiting = False
+        self.leaving = False
+        self.arrived = 0.0
+        self.worked = 0.0
+        self.push: _Push | None = None
+        self.pulls = (_Pull(self.key_dtype), _Pull(self.key_dtype))  # the last, and the one before
+
+    @property
+    def clock(self) -> int:
+        """Batches finished in this leg."""
+        return max(0, self.asked - 1 - self.base)
+
+
+class ShardService:
+    """One shard: its slice of the parameters, and where it stands with each worker."""
+
+    def __init__(self, config: RunConfig, features: int, rank: int) -> None:
+        pace = Pace.of(config.pace)
+        self.slice = Slice(config.optimizer, features, rank, config.shards)
+        self.doing = "waits for workers"
+        self._fold = pace.fold
+        self._staleness = pace.staleness
+        self._wire = config.wire
+        self._generation = 0
+        self._workers = [_Worker(rank, self.slice.key_dtype) for rank in range(config.workers)]
+        self._copy_at: tuple[int, Peer] | None = None
+        self._num_pushed = 0
+        self._rows = 0
+        self._losses = 0.0
+        self._loss_rows = 0
+        self._largest_lead = 0
+        self._refused = 0
+
+    # -- connections
+
+    def opened(self, peer: Peer) -> None:
+        peer.tag = None
+
+    def closed(self, peer: Peer) -> None:
+        if isinstance(peer.tag, _Worker) and peer.tag.peer is peer:
+            peer.tag.peer = None
+        if self._copy_at is not None and self._copy_at[1] is peer:
+            self._copy_at = None
+
+    def received(self, peer: Peer, frame: Frame) -> None:
+        if frame.kind == Kind.STEP:
+            self._step(peer, read_step(frame, self._wire.values))
+        elif frame.kind == Kind.CHUNK:
+            self._load(peer, frame)
+        else:
+            self._told(peer, decode(frame, ToShard))
+
+    def tick(self) -> None:
+        """Tell workers whose replies have been held back for long for whom they wait."""
+        held = [worker for worker in self._workers if worker.waiting]
+        slowest = self._slowest_ranks() if held else []
+        now = time.perf_counter()
+        self.doing = "serves"
+        for worker in held:
+            if now - worker.arrived < NOTICE_SECONDS:
+                continue
+            self.doing = f"holds back the reply to {_names([w.rank for w in held])}, waiting for {_names(slowest)}"
+            if worker.peer is not None:
+                worker.peer.send(Kind.HELD, 0, *held_parts(worker.asked, slowest))
+
+    def _slowest_ranks(self) -> list[int]:
+        """For whom replies are held back: in sync who has not pushed, else who is furthest behind."""
+        if self._num_pushed:
+            return [worker.rank for worker in self._workers if worker.push is None]
+        present = [worker for worker in self._workers if worker.present]
+        least = min((worker.clock for worker in present), default=0)
+        return [worker.rank for worker in present if worker.clock == least]
+
+    # -- one step
+
+    def _step(self, peer: Peer, step: Step) -> None:
+        began = time.perf_counter()
+        worker = peer.tag
+        if not isinstance(worker, _Worker) or worker.peer is not peer:
+            raise BadFrameError(f"a step from {peer.address}, which is no worker now")
+        last, before = worker.pulls
+        seen = step.batch in (worker.asked, worker.asked - 1) and worker.asked > worker.base
+        if not seen and step.batch != worker.asked + 1:
+            raise BadFrameError(f"worker {worker.rank} asks for batch {step.batch} after {worker.asked}")
+        pushed_keys = last.keys
+        into = _Pull(worker.key_dtype) if seen else before
+        # Read the keys in any case: references to earlier ones count on it.
+        worker.keys_of_peer.read(step.coding, step.keys, into.ask(step.batch, step.num_keys))
+        if seen:
+            self._answer_again(worker, step.batch)
+            return
+        worker.pulls = (before, last)
+        worker.asked = step.batch
+        worker.arrived = peer.arrived
+        worker.waiting = True
+        if step.flags & PUSH and step.batch - 1 > worker.applied:
+            self._take_push(worker, step, pushed_keys)
+        if step.flags & LEAVE:
+            worker.leaving, worker.present = True, False
+        if not step.flags & (PULL | LEAVE):
+            raise BadFrameError(f"a step of worker {worker.rank} that asks for nothing")
+        worker.worked = time.perf_counter()
+        before.times = Times(int((began - peer.arrived) * 1e9), 0, int((worker.worked - began) * 1e9))
+        self._answer_who_may_go_on()
+
+    def _take_push(self, worker: _Worker, step: Step, keys: NDArray[Any]) -> None:
+        """Apply a gradient, or keep it until all workers' are there and apply their mean."""
+        if len(step.pushed) != len(keys):
+            raise BadFrameError(f"worker {worker.rank} pushes {len(step.pushed)} values for {len(keys)} keys")
+        worker.applied = step.batch - 1
+        if self._fold == "each":
+            self.slice.apply(keys, step.pushed, step.rows, step.trained)
+            self._book(step.rows, step.losses)
+            return
+        worker.push = _Push(keys, step.pushed.copy(), step.rows, step.losses, step.trained)
+        self._num_pushed += 1
+        if self._num_pushed == len(self._workers):
+            self._fold_pushes()
+
+    def _fold_pushes(self) -> None:
+        """One update from the pushes of all workers, in the order of their ranks."""
+        pushes = [worker.push for worker in self._workers if worker.push is not None]
+        rows = sum(push.rows for push in pushes)
+        self.slice.fold([(push.keys, push.sums) for push in pushes], rows, pushes[0].trained)
+        for push in pushes:
+            self._book(push.rows, push.losses)
+        for worker in self._workers:
+            worker.push = None
+        self._num_pushed = 0
+        if self._copy_at is not None and self._workers[0].applied == self._copy_at[0]:
+            self._copy(self._copy_at[1])
+
+    def _book(self, rows: int, losses: float) -> None:
+        self._rows += rows
+        self._loss_rows += rows
+        self._losses += losses
+
+    def _answer_who_may_go_on(self) -> None:
+        """The gate: answer all that wait and are not too far ahead of the slowest."""
+        slowest = min((worker.clock for worker in self._workers if worker.present), default=0)
+        for worker in self._workers:
+            if not worker.waiting or worker.push is not None:
+                continue
+            lead = worker.clock - slowest
+            if worker.leaving:
+                self._answer(worker)
+            elif lead <= self._staleness:
+                self._largest_lead = max(self._largest_lead, lead)
+                self._answer(worker)
+
+    def _answer(self, worker: _Worker) -> None:
+        began = time.perf_counter()
+        pull = worker.pulls[0]
+        worker.waiting = False
+        pull.answered = True
+        self.slice.gather(pull.keys, pull.values)
+        queue, _, service = pull.times
+        held = int((began - worker.worked) * 1e9)
+        pull.times = Times(queue, held, service + int((time.perf_counter() - began) * 1e9))
+        self._send(worker, pull)
+
+    def _answer_again(self, worker: _Worker, batch: int) -> None:
+        """Give a worker, or its successor, the answer that was given before; or leave it waiting."""
+        for pull in worker.pulls:
+            if pull.batch == batch and pull.answered:
+                self._send(worker, pull)
+                return
+        if not worker.waiting:
+            raise BadFrameError(f"worker {worker.rank} asks again for batch {batch}, which was never asked for")
+
+    def _send(self, worker: _Worker, pull: _Pull) -> None:
+        if worker.peer is None:
+            return
+        values = pull.values
+        if self._wire.pull == "all" and pull.count:
+            values = self.slice.weights(0, self.slice.num_keys, self._rows)
+            values[pull.keys] = pull.values
+        worker.peer.send(Kind.VALUES, 0, values_head(pull.batch, pull.times), write_values(values, self._wire.values))
+
+    # -- what workers and the coordinator ask
+
+    def _told(self, peer: Peer, message: ToShard) -> None:
+        match message:
+            case Join():
+                self._join(peer, message)
+            case Reset():
+                self._reset(message)
+                _say(peer, Done())
+            case Open():
+                self._open(message)
+                _say(peer, Done())
+            case Copy(at=at):
+                self._copy_at = (at, peer)
+                if at in (NOW, self._workers[0].applied) and not self._num_pushed:
+                    self._copy(peer)
+            case Fetch():
+                self._fetch(peer, message)
+            case Count():
+                _say(peer, self._counted())
+
+    def _join(self, peer: Peer, join: Join) -> None:
+        """Take a worker's connection on, unless another of its kind has come since."""
+        if join.generation != self._generation or not 0 <= join.rank < len(self._workers):
+            self._refused += 1
+            raise BadFrameError(f"worker {join.rank} joins generation {join.generation}, not {self._generation}")
+        worker = self._workers[join.rank]
+        if join.incarnation < worker.incarnation:
+            self._refused += 1
+            raise BadFrameError(f"worker {join.rank} has been replaced")
+        if worker.peer is not None:
+            worker.peer.close()
+        worker.incarnation = join.incarnation
+        worker.peer = peer
+        worker.keys_of_peer = KeyReader(self.slice.num_keys, self.slice.key_dtype, self._wire.key_cache)
+        peer.tag = worker
+        _say(peer, Joined(applied=worker.applied))
+
+    def _reset(self, reset: Reset) -> None:
+        self._generation = reset.generation
+        self.slice.clear()
+        for worker, applied in zip(self._workers, reset.applied, strict=True):
+            if worker.peer is not None:
+                worker.peer.close()
+                worker.peer = None
+            worker.applied = applied
+            worker.restart(applied)
+        self._rows = reset.rows
+        self._num_pushed, self._copy_at = 0, None
+
+    def _open(self, opened: Open) -> None:
+        for worker, base in zip(self._workers, opened.bases, strict=True):
+            worker.restart(base)
+        self._losses, self._loss_rows = 0.0, 0
+
+    def _copy(self, peer: Peer) -> None:
+        self._copy_at = None
+        self.slice.take_copy()
+        applied = [worker.applied for worker in self._workers]
+        _say(peer, Copied(applied=applied, rows=self._rows, losses=self._losses, loss_rows=self._loss_rows))
+
+    def _fetch(self, peer: Peer, fetch: Fetch) -> None:
+        if not 0 <= fetch.start <= fetch.start + fetch.count <= self.slice.num_keys:
+            raise BadFrameError(f"keys {fetch.start} to {fetch.start + fetch.count} of {self.slice.num_keys}")
+        if fetch.what == "weights":
+            found = self.slice.weights(fetch.start, fetch.count, fetch.rows)
+        else:
+            found = self.slice.copied(fetch.start, fetch.count)
+        peer.send(Kind.CHUNK, 0, fetch.start.to_bytes(CHUNK_HEAD_BYTES, "little"), found)
+
+    def _load(self, peer: Peer, frame: Frame) -> None:
+        start = int.from_bytes(frame.body[:CHUNK_HEAD_BYTES].tobytes(), "little")
+        data = frame.body[CHUNK_HEAD_BYTES:]
+        if len(data) % (4 * self.slice.width) or start + len(data) // (4 * self.slice.width) > self.slice.num_keys:
+            raise BadFrameError(f"{len(data)} bytes of states from key {start} on")
+        self.slice.load(start, data.view(np.float32))
+        _say(peer, Done())
+
+    def _counted(self) -> Counted:
+        return Counted(
+            rows=self._rows, losses=self._losses, loss_rows=self._loss_rows, largest_lead=self._largest_lead,
+            refused=self._refused,
+        )  # fmt: skip
+
+
+def _say(peer: Peer, message: FromShard) -> None:
+    peer.send(Kind.MESSAGE, 0, encode(message))
+
+
+def _names(ranks: list[int]) -> str:
+    """Workers by rank, the first few."""
+    named = ", ".join(map(str, ranks[:4])) + (", …" if len(ranks) > 4 else "")
+    return f"worker{'s' if len(ranks) > 1 else ''} {named}"

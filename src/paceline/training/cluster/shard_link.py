@@ -1,0 +1,90 @@
+"""How does the coordinator ask a shard for things?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.training.cluster.messages import Copied, Copy, Count, Counted, Fetch, FromShard, ToShard, decode, encode
+from paceline.training.cluster.shard import CHUNK_HEAD_BYTES
+from paceline.wire.connection import connect
+from paceline.wire.frames import BadFrameError, Kind, LostConnectionError, SilentPeerError
+from paceline.wire.tls import Tls
+
+SILENCE_SECONDS = 10.0
+POLL_SECONDS = 0.2
+CHUNK_BYTES = 4 << 20
+
+
+class ShardLink:
+    """A connection of the coordinator to one shard of `num_keys` keys, whose states have `width` numbers each."""
+
+    def __init__(self, address: str, token: bytes, tls: Tls | None, num_keys: int, width: int) -> None:
+        self._connection = connect(address, token, tls)
+        self._num_keys = num_keys
+        self._width = width
+        self._early: Copied | None = None
+
+    def __enter__(self) -> ShardLink:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def ask(self, message: ToShard) -> Any:
+        """Send a message and wait for its answer."""
+        self._connection.send(Kind.MESSAGE, 0, encode(message))
+        return decode(self._connection.receive(SILENCE_SECONDS), FromShard)
+
+    def count(self) -> Counted:
+        """What the shard has counted."""
+        counted: Counted = self.ask(Count())
+        return counted
+
+    def order_copy(self, at: int) -> None:
+        """Order a copy at clock `at`, -1 for now; returns when the shard knows of it."""
+        self._connection.send(Kind.MESSAGE, 0, encode(Copy(at=at)))
+        answer = self.ask(Count())
+        if isinstance(answer, Copied):
+            self._early = answer
+            decode(self._connection.receive(SILENCE_SECONDS), FromShard)
+
+    def copied(self, give_up: Callable[[], bool]) -> Copied:
+        """Wait until the copy that was ordered is made; `LostConnectionError` where `give_up` says so."""
+        while self._early is None:
+            try:
+                self._early = decode(self._connection.receive(POLL_SECONDS), FromShard)
+            except SilentPeerError:
+                if give_up():
+                    raise LostConnectionError("the leg ended before the copy") from None
+        copied, self._early = self._early, None
+        return copied
+
+    def fetch(self, what: str, out: NDArray[np.float32], rows: int = 0) -> None:
+        """Fill `out` [keys, numbers] with the shard's `weights` after `rows` rows, or with the states of its `copy`."""
+        step = max(1, CHUNK_BYTES // (4 * out.shape[1]))
+        for start in range(0, self._num_keys, step):
+            count = min(step, self._num_keys - start)
+            self._connection.send(
+                Kind.MESSAGE, 0, encode(Fetch(what=what, start=start, count=count, rows=rows))
+            )  # fmt: skip
+            frame = self._connection.receive(SILENCE_SECONDS)
+            data = frame.body[CHUNK_HEAD_BYTES:]
+            if frame.kind != Kind.CHUNK or len(data) != 4 * count * out.shape[1]:
+                raise BadFrameError(f"{self._connection.peer} sends {len(data)} bytes for {count} keys")
+            out[start : start + count] = data.view(np.float32).reshape(count, -1)
+
+    def load(self, states: NDArray[np.float32]) -> None:
+        """Give the shard its states, [keys, width]."""
+        step = max(1, CHUNK_BYTES // (4 * self._width))
+        for start in range(0, self._num_keys, step):
+            part = np.ascontiguousarray(states[start : start + step])
+            self._connection.send(Kind.CHUNK, 0, start.to_bytes(CHUNK_HEAD_BYTES, "little"), part)
+            decode(self._connection.receive(SILENCE_SECONDS), FromShard)

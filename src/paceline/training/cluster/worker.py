@@ -1,0 +1,253 @@
+"""What does a worker of a cluster do?
+
+One round trip a step and shard: it sends its last gradient and the keys of its next batch together, and reads and
+numbers the batch after that while the frames travel.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline.data.batch import Batch
+from paceline.data.blocks import Dataset
+from paceline.data.reader import RowReader
+from paceline.data.rows import EpochOrder
+from paceline.kernels.exchange import deal_keys, pack_order, pick, pick_keys, put, unpack_order
+from paceline.kernels.logistic import gradient, number_keys
+from paceline.models.logistic import Buffers, LogisticScratch
+from paceline.optimizers import rules_at
+from paceline.training.cluster.links import EMPTY, Ask, Link, RecalledError
+from paceline.training.cluster.messages import Begin, Grant, Idle, RoleSpec, Stop, Take
+from paceline.training.cluster.steps import LEAVE, PULL, PUSH
+from paceline.training.worker import check_losses
+from paceline.wire.coding import VALUE_BYTES, read_values
+from paceline.wire.tls import Tls
+
+if TYPE_CHECKING:
+    from paceline.training.cluster.role import Lifeline
+
+POLL_SECONDS = 0.5
+
+
+class Prepared:
+    """A batch read and numbered: its rows, and its distinct keys in the order in which they go to the shards."""
+
+    def __init__(self, dataset: Dataset, order: EpochOrder, num_shards: int, ascending: bool) -> None:
+        self.number = 0
+        self.trained = 0
+        self.count = 0
+        self.rows: Batch
+        self.buffers: Buffers
+        self.ends = np.zeros(num_shards + 1, np.int64)
+        self._reader = RowReader(dataset, order)
+        self._scratch = LogisticScratch(dataset.features, dataset.key_dtype)
+        self._num_shards = num_shards
+        self._keys_a_shard = dataset.features // num_shards + 1
+        self._ascending = ascending
+        self._make_room(0)
+
+    def read(self, number: int, start: int, stop: int, trained: int) -> Prepared:
+        """Fill in batch `number`, the rows at positions `start` to `stop`."""
+        self.number, self.trained = number, trained
+        self.rows = self._reader.batch(np.arange(start, stop))
+        self.buffers = buffers = self._scratch.room_for(self.rows.num_nonzeros)
+        self.count = 0
+        if stop > start:
+            self.count = number_keys(
+                self.rows.keys, self._scratch.bias, buffers.slots, buffers.direct, buffers.turn, buffers.distinct,
+                buffers.local,
+            )  # fmt: skip
+        if self.count > len(self._numbers):
+            self._make_room(len(buffers.distinct))
+        distinct = buffers.distinct[: self.count]
+        if self._ascending:
+            packed = self._packed[: self.count]
+            pack_order(distinct, self._num_shards, self._keys_a_shard, packed)
+            packed.sort()
+            unpack_order(packed, self._num_shards, self._keys_a_shard, self._numbers, self._indices, self.ends)
+        else:
+            deal_keys(distinct, self._num_shards, self._numbers, self._indices, self.ends)
+        return self
+
+    def numbers(self, shard: int) -> Any:
+        """Which of the batch's distinct keys a shard holds, in the order of `indices`."""
+        return self._numbers[self.ends[shard] : self.ends[shard + 1]]
+
+    def indices(self, shard: int) -> Any:
+        """The indices at a shard of the keys that it holds."""
+        return self._indices[self.ends[shard] : self.ends[shard + 1]]
+
+    def gradient(self) -> float:
+        """Sums of the gradients by number into `buffers.sums`, from `buffers.weights`; the sum of the losses."""
+        rows, buffers = self.rows, self.buffers
+        return gradient(
+            rows.offsets, buffers.local, rows.values, rows.labels, buffers.weights[: self.count], buffers.sums
+        )  # fmt: skip
+
+    def _make_room(self, num_keys: int) -> None:
+        self._numbers = np.zeros(num_keys, np.uint32)
+        self._indices = np.zeros(num_keys, self._scratch.buffers.distinct.dtype)
+        self._packed = np.zeros(num_keys if self._ascending else 0, np.uint64)
+
+
+class ClusterWorker:
+    """One worker: its rows, its links to the shards, and two batches, one at work and one ahead."""
+
+    def __init__(self, spec: RoleSpec, tls: Tls | None, dataset: Dataset, lifeline: Lifeline) -> None:
+        config = spec.config
+        self._spec = spec
+        self._config = config
+        self._tls = tls
+        self._lifeline = lifeline
+        order = EpochOrder([block.rows for block in dataset.split("train").blocks], config.seed)
+        ascending = config.wire.key_deltas or config.wire.key_cache
+        self._batches = [Prepared(dataset, order, config.shards, ascending) for _ in range(2)]
+        self._links: list[Link] = []
+        self._doing = "waits for the coordinator"
+        self._generation = 0
+        self._next = 0
+        self._outgoing = EMPTY
+        self._picked = EMPTY
+        self._leg = 0
+        self._rows: deque[Any] = deque()
+        self._out_of_rows = False
+        self._bytes_before = (0, 0)
+
+    def status(self) -> tuple[str, int, int]:
+        """What this worker does, and the bytes that it sent to shards and received from them."""
+        sent, received = self._bytes_before
+        links = self._links
+        for link in links:
+            sent, received = sent + link.num_bytes[0], received + link.num_bytes[1]
+        waits = [link.doing for link in links if link.doing]
+        return (waits[0] if waits else self._doing), sent, received
+
+    def warm_up(self) -> None:
+        """Load or compile the loops; changes nothing."""
+        for batch in self._batches:
+            batch.read(0, 0, 1, 0)
+            batch.gradient()
+            batch.read(0, 0, 0, 0)
+        pick(EMPTY, batch.numbers(0), EMPTY)
+        put(EMPTY, batch.numbers(0), EMPTY)
+        pick_keys(EMPTY, batch.indices(0), EMPTY)
+
+    def run(self) -> None:
+        """Train leg after leg until told to stop."""
+        while True:
+            self._doing = "waits for the coordinator"
+            order = self._lifeline.orders.get()
+            if isinstance(order, Stop):
+                return
+            try:
+                self._train_leg(order)
+            except RecalledError:
+                continue
+            self._lifeline.beat()
+            self._lifeline.say(Idle(leg=order.leg))
+
+    def _train_leg(self, begin: Begin) -> None:
+        """Train on all rows that the coordinator hands out before the next stop."""
+        self._join(begin)
+        self._leg, self._out_of_rows = begin.leg, False
+        self._rows.clear()
+        self._lifeline.say(Take(batch=self._next))
+        ahead = self._read_next()
+        self._ask(None, 0.0, ahead)
+        while ahead is not None:
+            # While the frames travel.
+            current, ahead = ahead, self._read_next()
+            self._receive(current)
+            losses = current.gradient()
+            check_losses(losses, current.trained, self._spec.rank, current.number, self._rate(current.trained))
+            self._ask(current, losses, ahead)
+        for link in self._links:
+            link.receive(self._next)
+            link.doing = ""
+
+    def _ask(self, done: Prepared | None, losses: float, ahead: Prepared | None) -> None:
+        """Push the gradient of the batch that is done, and pull for the one ahead or take leave."""
+        flags = (PUSH if done else 0) | (PULL if ahead else LEAVE)
+        number = ahead.number if ahead else self._next
+        if done is not None and done.count > len(self._outgoing):
+            self._outgoing = np.empty(done.count + done.count // 4, np.float32)
+        for shard, link in enumerate(self._links):
+            pushed = EMPTY
+            if done is not None:
+                pushed = self._outgoing[done.ends[shard] : done.ends[shard + 1]]
+                pick(done.buffers.sums, done.numbers(shard), pushed)
+            indices = ahead.indices(shard) if ahead else self._batches[0].indices(0)[:0]
+            trained, rows = (done.trained, done.rows.num_rows) if done else (0, 0)
+            link.send(Ask(flags, number, trained, losses, rows, pushed, indices))
+
+    def _receive(self, batch: Prepared) -> None:
+        """The weights of a batch's keys, from all shards."""
+        kind = self._config.wire.values
+        for shard, link in enumerate(self._links):
+            reply = link.receive(batch.number)
+            link.doing = ""
+            indices, numbers = batch.indices(shard), batch.numbers(shard)
+            if self._config.wire.pull == "all" and len(indices):
+                all_values = read_values(reply.data, len(reply.data) // VALUE_BYTES[kind], kind)
+                if len(self._picked) < len(indices):
+                    self._picked = np.empty(len(batch.buffers.distinct), np.float32)
+                values = self._picked[: len(indices)]
+                pick_keys(all_values, indices, values)
+            else:
+                values = read_values(reply.data, len(indices), kind)
+            put(values, numbers, batch.buffers.weights)
+        self._doing = "computes"
+
+    def _read_next(self) -> Prepared | None:
+        """The next batch, read and numbered; None when there are no more rows in this leg."""
+        while not self._rows and not self._out_of_rows:
+            self._doing = "waits for rows from the coordinator"
+            try:
+                grant = self._lifeline.grants.get(timeout=POLL_SECONDS)
+            except queue.Empty:
+                if self._recalled():
+                    raise RecalledError from None
+                continue
+            self._add(grant)
+        if not self._rows:
+            return None
+        self._doing = "reads"
+        prepared = self._batches[self._next % 2].read(self._next, *self._rows.popleft())
+        self._next += 1
+        return prepared
+
+    def _add(self, grant: Grant) -> None:
+        """Take rows on, and ask for the next ones already."""
+        if grant.leg != self._leg:
+            return
+        bounds = np.frombuffer(grant.bounds, np.int64).reshape(-1, 3).tolist()
+        self._out_of_rows = not bounds
+        self._rows.extend(bounds)
+        if bounds:
+            self._lifeline.say(Take(batch=grant.first + len(bounds)))
+
+    def _join(self, begin: Begin) -> None:
+        """Connect to the shards, unless these connections stand, and find out where to go on."""
+        if begin.generation == self._generation and self._links:
+            return
+        self._bytes_before = self.status()[1:]
+        for link in self._links:
+            link.close()
+        self._links = []
+        wire, token = self._config.wire, self._spec.token
+        for shard in range(len(begin.shards)):
+            self._links.append(Link(shard, self._spec.rank, begin, token, self._tls, wire, self._recalled))
+        for link in self._links:
+            link.doing = ""
+        self._generation = begin.generation
+        self._next = min(link.applied for link in self._links) + 1
+
+    def _recalled(self) -> bool:
+        return not self._lifeline.orders.empty()
+
+    def _rate(self, trained: int) -> float:
+        return float(rules_at(self._config.optimizer, trained).keys.rate)

@@ -1,0 +1,3 @@
+"""Which paceline is this?"""
+
+VERSION = "0.1.0"

@@ -1,0 +1,1 @@
+"""How do processes of a run talk: frames over TCP between peers that know the run's token, in TLS if wished."""

@@ -1,0 +1,148 @@
+"""How does a worker, or whoever asks, talk to a server? By a connection whose calls block."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import threading
+from types import TracebackType
+
+from paceline.wire.frames import (
+    Buffer,
+    Frame,
+    Kind,
+    LostConnectionError,
+    RefusedError,
+    SilentPeerError,
+    frame_views,
+)
+from paceline.wire.handshake import Deadline, greet_server
+from paceline.wire.streams import Incoming, Stream, split_address, stream_of, wire_error
+from paceline.wire.tls import Tls, client_context
+
+SEND_SECONDS = 30.0
+_LONGEST_POLL_MS = 2**31 - 1
+
+
+def connect(address: str, token: bytes, tls: Tls | None, timeout_seconds: float = 5.0) -> Connection:
+    """Connect to the server at `address` ("host:port", "[::1]:5") and make sure that it belongs to the run.
+
+    Blocks for `timeout_seconds`, then for a handshake's, at most. Raises `LostConnectionError` where nobody listens
+    or the server hangs up, `SilentPeerError` where nothing answers in time, `RefusedError` where it is not the run's.
+    """
+    try:
+        connected = socket.create_connection(split_address(address), timeout_seconds)
+    except TimeoutError:
+        raise SilentPeerError(f"{address} did not answer in {timeout_seconds:g} s", "check the address") from None
+    except OSError as error:
+        raise LostConnectionError(
+            f"cannot connect to {address}: {error.strerror or error}", "check the address, and that the run goes on"
+        ) from None
+    try:
+        deadline = Deadline(address)
+        if tls is not None:
+            connected = _speak_tls(connected, tls, address, deadline)
+        greet_server(connected, token, address, deadline)
+        return Connection(stream_of(connected, address))
+    except BaseException:
+        connected.close()
+        raise
+
+
+def _speak_tls(connected: socket.socket, tls: Tls, peer: str, deadline: Deadline) -> ssl.SSLSocket:
+    deadline.limit(connected)
+    try:
+        return client_context(tls).wrap_socket(connected)
+    except TimeoutError:
+        raise deadline.passed() from None
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
+        raise wire_error(peer, error) from None
+    except ssl.SSLError as error:
+        raise RefusedError(
+            f"{peer} does not speak TLS with this run's certificate: {error.reason or error}",
+            "check the address, and that both sides belong to the same run",
+        ) from None
+    except OSError as error:
+        raise wire_error(peer, error) from None
+
+
+class Connection:
+    """A connection to a server that is known to belong to the run.
+
+    One thread receives; any may send. `close` wakes both up.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self.peer = stream.peer
+        self._stream = stream
+        self._incoming = Incoming(stream)
+        self._sending = threading.Lock()
+        self._readable = select.poll()
+        self._readable.register(stream.socket, select.POLLIN)
+        self._writable = select.poll()
+        self._writable.register(stream.socket, select.POLLOUT)
+
+    @property
+    def bytes_sent(self) -> int:
+        """All bytes of frames sent, their headers included."""
+        return self._stream.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        """All bytes of frames received, their headers included."""
+        return self._stream.bytes_received
+
+    def send(self, kind: Kind, flags: int, *parts: Buffer) -> None:
+        """Send a frame whose body is `parts`, one after the other; blocks until the socket has taken it.
+
+        Parts are contiguous, and may be empty. Raises `SilentPeerError` when the other side takes nothing for
+        `SEND_SECONDS`. When it raises for whatever reason the connection is closed: half a frame cannot be taken back.
+        """
+        views = frame_views(kind, flags, parts, self.peer)
+        with self._sending:
+            try:
+                while views:
+                    if not self._stream.write(views):
+                        self._wait_writable()
+            except BaseException:
+                self.close()
+                raise
+
+    def receive(self, silence_seconds: float) -> Frame:
+        """Wait for the next frame, which is valid until the next call.
+
+        Raises `SilentPeerError` when not a byte comes for `silence_seconds`; the next call then goes on where this
+        one ended, in the middle of a frame too.
+        """
+        milliseconds = int(min(silence_seconds * 1000, _LONGEST_POLL_MS))
+        incoming = self._incoming
+        while True:
+            # What is here already does not make the socket readable.
+            if not incoming.has_more and not self._readable.poll(milliseconds):
+                raise SilentPeerError(f"nothing came from {self.peer} for {silence_seconds:g} s", "see whether it runs")
+            if self.fileno() < 0:
+                raise LostConnectionError(f"the connection to {self.peer} was closed on this side")
+            frame = incoming.next_frame()
+            if frame is not None:
+                return frame
+
+    def close(self) -> None:
+        """Close the connection; a second time does nothing."""
+        self._stream.close()
+
+    def fileno(self) -> int:
+        """The socket's descriptor, -1 once closed."""
+        return self._stream.socket.fileno()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _wait_writable(self) -> None:
+        if not self._writable.poll(int(SEND_SECONDS * 1000)):
+            raise SilentPeerError(f"{self.peer} took nothing for {SEND_SECONDS:g} s", "see whether it runs")

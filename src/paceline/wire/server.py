@@ -1,0 +1,277 @@
+"""How does a shard, or the coordinator, talk to many peers? In one thread, whichever of them is ready."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from paceline.wire.admission import Admission
+from paceline.wire.frames import BadFrameError, Buffer, Frame, Kind, WireError, frame_views
+from paceline.wire.streams import Incoming, stream_of
+from paceline.wire.tls import Tls, server_context
+
+STALL_SECONDS = 30.0
+"""How long a peer may take nothing of what is queued for it."""
+SWEEP_SECONDS = 1.0
+
+_READ = selectors.EVENT_READ
+_WRITE = selectors.EVENT_WRITE
+
+
+class Service(Protocol):
+    """What a server does for its peers. All is called on the thread of `Server.serve`."""
+
+    def opened(self, peer: Peer) -> None:
+        """A peer that belongs to the run has connected."""
+
+    def received(self, peer: Peer, frame: Frame) -> None:
+        """A frame came; it is valid during this call. A `WireError` raised here closes this peer and nothing else."""
+
+    def closed(self, peer: Peer) -> None:
+        """A peer is gone, for whatever reason. Called once for each that was opened, unless the server is closed."""
+
+    def tick(self) -> None:
+        """Some time has passed."""
+
+
+class Peer:
+    """The server's end of one connection. For the thread of `Server.serve` alone."""
+
+    def __init__(self, server: Server, connected: socket.socket, address: str) -> None:
+        self.address = address
+        self.arrived = 0.0
+        """When the loop woke up for the frame that is being received (`time.perf_counter`)."""
+        self.tag: Any = None
+        """Free for the service."""
+        self.open = True
+        self.incoming = Incoming(stream := stream_of(connected, address))
+        self.socket = connected
+        self.stalled_since: float | None = None
+        """When the socket last took bytes (`time.monotonic`), if some are queued for it."""
+        self._server = server
+        self._stream = stream
+        self._queue: list[memoryview] = []
+
+    @property
+    def bytes_sent(self) -> int:
+        """All bytes of frames sent, their headers included."""
+        return self._stream.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        """All bytes of frames received, their headers included."""
+        return self._stream.bytes_received
+
+    def send(self, kind: Kind, flags: int, *parts: Buffer) -> None:
+        """Send a frame whose body is `parts`, contiguous and possibly empty. Does not block.
+
+        What the socket does not take now is copied and sent later. To a peer that is closed, or is found to be
+        gone, nothing is sent; `Service.closed` tells of it.
+        """
+        views = frame_views(kind, flags, parts, self.address)
+        if not self.open:
+            return
+        if not self._queue:
+            self._write(views)
+            if not views or not self.open:
+                return
+            self.stalled_since = time.monotonic()
+            self._server.watch(self, _READ | _WRITE)
+        self._queue.extend(memoryview(bytes(view)) for view in views)
+
+    def close(self) -> None:
+        """Close the connection and forget what is queued; a second time does nothing."""
+        if self.open:
+            self.open = False
+            self._queue.clear()
+            self._server.forget(self)
+            self._stream.close()
+
+    def send_queued(self) -> None:
+        """Send what the socket takes of the queue. For the loop."""
+        self._write(self._queue)
+        if self.open and not self._queue:
+            self.stalled_since = None
+            self._server.watch(self, _READ)
+        elif self.open:
+            self.stalled_since = time.monotonic()
+
+    def _write(self, views: list[memoryview]) -> None:
+        try:
+            while views and self._stream.write(views):
+                pass
+        except WireError:
+            self.close()
+
+
+class Server:
+    """Listens from the moment it is made; serves while `serve` runs."""
+
+    def __init__(self, host: str, port: int, token: bytes, tls: Tls | None) -> None:
+        """Port 0 is any free one. Raises `ConfigError` where it cannot listen."""
+        context = None if tls is None else server_context(tls)
+        self._admission = Admission(host, port, token, context, self._admit)
+        self.address = self._admission.address
+        self.broken = 0
+        """How many connections were closed for a bad frame."""
+        self._peers: set[Peer] = set()
+        self._gone: list[Peer] = []
+        # Peers with received bytes that the socket does not tell of; ordered, as sets are not.
+        self._with_more: dict[Peer, None] = {}
+        self._admitted: deque[tuple[socket.socket, str]] = deque()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._stopping = False
+        self._closed = False
+        self._waking = threading.Lock()
+        self._wake_end, self._loop_end = socket.socketpair()
+        self._wake_end.setblocking(False)
+        self._loop_end.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._loop_end, _READ, self._woken)
+        self._selector.register(self._admission.listener, _READ, self._accept)
+        self._next_sweep = 0.0
+
+    @property
+    def refused(self) -> int:
+        """How many connections were refused: a wrong token, not paceline, too slow, or too many at a time."""
+        return self._admission.refused
+
+    def serve(self, service: Service, tick_seconds: float) -> None:
+        """Serve until `stop`; what the service raises, other than a `WireError` by `received`, ends it too."""
+        next_tick = time.monotonic() + tick_seconds
+        while not self._stopping:
+            now = time.monotonic()
+            if now >= next_tick:
+                next_tick = now + tick_seconds
+                service.tick()
+            if now >= self._next_sweep:
+                self._sweep(now)
+            busy = self._with_more or self._calls or self._gone
+            wait_seconds = 0.0 if busy else max(0.0, min(next_tick, self._next_sweep) - now)
+            events = self._selector.select(wait_seconds)
+            self._turn(service, events, woke=time.perf_counter())
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Let `serve` return soon, or at once when it is called next. From any thread."""
+        self._stopping = True
+        self._wake()
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Call `function` on the thread of `serve` soon. From any thread."""
+        self._calls.append(function)
+        self._wake()
+
+    def close(self) -> None:
+        """Close all connections and stop listening. Not while `serve` runs; the service is not told."""
+        self._admission.close()
+        with self._waking:
+            self._closed = True
+            self._wake_end.close()
+        self._loop_end.close()
+        for peer in list(self._peers):
+            peer.close()
+        for connected, _ in self._admitted:
+            connected.close()
+        self._selector.close()
+
+    def watch(self, peer: Peer, events: int) -> None:
+        """Wake up for these events of a peer. For peers."""
+        self._selector.modify(peer.socket, events, peer)
+
+    def forget(self, peer: Peer) -> None:
+        """Watch a peer no more, and tell the service later. For peers."""
+        self._selector.unregister(peer.socket)
+        self._peers.remove(peer)
+        self._with_more.pop(peer, None)
+        self._gone.append(peer)
+
+    def _turn(self, service: Service, events: list[tuple[selectors.SelectorKey, int]], woke: float) -> None:
+        """Give each peer that is ready one frame's time."""
+        ready = self._with_more
+        self._with_more = {}
+        for key, mask in events:
+            peer = key.data
+            if not isinstance(peer, Peer):
+                key.data()
+                continue
+            if mask & _WRITE and peer.open:
+                peer.send_queued()
+            if mask & _READ:
+                ready[peer] = None
+        for peer in ready:
+            if peer.open:
+                peer.arrived = woke
+                self._receive(service, peer)
+        self._open_admitted(service)
+        # Those that a call adds are for the next turn.
+        for _ in range(len(self._calls)):
+            self._calls.popleft()()
+        while self._gone:
+            service.closed(self._gone.pop(0))
+
+    def _receive(self, service: Service, peer: Peer) -> None:
+        try:
+            frame = peer.incoming.next_frame()
+        except BadFrameError:
+            self.broken += 1
+            return peer.close()
+        except WireError:
+            return peer.close()
+        if frame is not None:
+            try:
+                service.received(peer, frame)
+            except WireError:
+                self.broken += 1
+                return peer.close()
+        if peer.open and peer.incoming.has_more:
+            self._with_more[peer] = None
+
+    def _open_admitted(self, service: Service) -> None:
+        while self._admitted:
+            connected, address = self._admitted.popleft()
+            try:
+                peer = Peer(self, connected, address)
+            except OSError:
+                connected.close()
+                continue
+            self._peers.add(peer)
+            self._selector.register(connected, _READ, peer)
+            # TLS may have received the beginning of a frame with the handshake's end.
+            self._with_more[peer] = None
+            service.opened(peer)
+
+    def _accept(self) -> None:
+        try:
+            self._admission.accept()
+        except OSError:
+            # Out of descriptors: leave clients waiting until the next sweep instead of trying without end.
+            self._selector.unregister(self._admission.listener)
+
+    def _sweep(self, now: float) -> None:
+        self._next_sweep = now + SWEEP_SECONDS
+        if self._admission.listener not in self._selector.get_map():
+            self._selector.register(self._admission.listener, _READ, self._accept)
+        for peer in list(self._peers):
+            if peer.stalled_since is not None and now - peer.stalled_since > STALL_SECONDS:
+                peer.close()
+
+    def _admit(self, connected: socket.socket, address: str) -> None:
+        self._admitted.append((connected, address))
+        self._wake()
+
+    def _wake(self) -> None:
+        # A full pipe wakes the loop up as well.
+        with self._waking, contextlib.suppress(BlockingIOError):
+            if not self._closed:
+                self._wake_end.send(b"\0")
+
+    def _woken(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._loop_end.recv(4096)

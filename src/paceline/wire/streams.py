@@ -1,0 +1,223 @@
+"""How do bytes get into and out of a socket that never blocks, plain or TLS, and when are they a frame?"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.errors import ConfigError
+from paceline.wire.frames import HEADER, Frame, Kind, LostConnectionError, SilentPeerError, WireError, read_header
+
+USER_TIMEOUT_SECONDS = 30
+"""When the system gives a connection up: nothing was acknowledged, or on Linux no room was made, for so long."""
+FIRST_BYTES = 64 << 10
+"""How much is asked for when a frame begins: small frames need one call, and little is moved when it is too much."""
+AHEAD_BYTES = 64 << 20
+TURN_BYTES = 4 << 20
+"""How much of one frame is read before others get a turn."""
+TLS_PIECE_BYTES = 64 << 10
+IOV_MAX = 1024
+
+SEE_OTHER_SIDE = "see what the process there says; it may have ended or been killed"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port.
+
+    >>> split_address("node7:4000"), split_address("[::1]:5")
+    (('node7', 4000), ('::1', 5))
+    """
+    host, colon, port = address.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host
+    if not colon or not bare or (":" in bare and bare == host) or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"`{address}` is not an address", "write host:port, or [host]:port for IPv6")
+    return bare, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """The address of a host and a port, as `split_address` takes it.
+
+    >>> join_address("node7", 4000), join_address("::1", 5)
+    ('node7:4000', '[::1]:5')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def wire_error(peer: str, error: OSError) -> WireError:
+    """What a socket's error means for the run."""
+    if isinstance(error, TimeoutError):
+        return SilentPeerError(
+            f"{peer} took nothing for {USER_TIMEOUT_SECONDS} s", "check the network, and that process"
+        )
+    reason = error.strerror or type(error).__name__
+    return LostConnectionError(f"the connection to {peer} was lost: {reason}", SEE_OTHER_SIDE)
+
+
+class Stream:
+    """The bytes of a connected socket, which it owns; both counters are of these bytes. No method blocks."""
+
+    def __init__(self, connected: socket.socket, peer: str) -> None:
+        connected.setblocking(False)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_SECONDS * 1000)
+        self.socket = connected
+        self.peer = peer
+        self.bytes_sent = 0
+        self.bytes_received = 0
+
+    def read_into(self, room: memoryview) -> int:
+        """Receive into `room`; how many bytes came, 0 when none are there now."""
+        try:
+            count = self._receive_into(room)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return 0
+        except OSError as error:
+            raise wire_error(self.peer, error) from None
+        if not count:
+            raise LostConnectionError(f"{self.peer} closed the connection", SEE_OTHER_SIDE)
+        self.bytes_received += count
+        return count
+
+    def write(self, views: list[memoryview]) -> int:
+        """Send the beginning of `views` and remove it there; how many bytes went, 0 when none can go now."""
+        try:
+            count = self._send(views)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return 0
+        except OSError as error:
+            raise wire_error(self.peer, error) from None
+        self.bytes_sent += count
+        _remove_sent(views, count)
+        return count
+
+    def pending(self) -> int:
+        """How many received bytes are kept where waiting for the socket does not see them."""
+        return 0
+
+    def close(self) -> None:
+        """Close the socket and wake up whoever waits for it."""
+        with contextlib.suppress(OSError):
+            # As a plain socket even under TLS, where another thread may be using the cipher's state.
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
+        self.socket.close()
+
+    def _receive_into(self, room: memoryview) -> int:
+        return self.socket.recv_into(room)
+
+    def _send(self, views: list[memoryview]) -> int:
+        return self.socket.sendmsg(views[:IOV_MAX])
+
+
+class TlsStream(Stream):
+    """The same over TLS. One thread may read while another writes: OpenSSL needs them one after the other."""
+
+    def __init__(self, connected: ssl.SSLSocket, peer: str) -> None:
+        super().__init__(connected, peer)
+        self._tls = connected
+        self._using = threading.Lock()
+
+    def pending(self) -> int:
+        with self._using:
+            return self._tls.pending()
+
+    def _receive_into(self, room: memoryview) -> int:
+        with self._using:
+            return self._tls.recv_into(room)
+
+    def _send(self, views: list[memoryview]) -> int:
+        # After a call that would have blocked, OpenSSL must be given the same bytes, or the same and more, again:
+        # views are joined and cut by their sizes alone.
+        size = count = 0
+        while count < len(views) and size + len(views[count]) <= TLS_PIECE_BYTES:
+            size += len(views[count])
+            count += 1
+        if count > 1:
+            views[:count] = [memoryview(b"".join(views[:count]))]
+        with self._using:
+            return self._tls.send(views[0][:TLS_PIECE_BYTES])
+
+
+def stream_of(connected: socket.socket, peer: str) -> Stream:
+    """The stream of a socket, plain or TLS."""
+    return TlsStream(connected, peer) if isinstance(connected, ssl.SSLSocket) else Stream(connected, peer)
+
+
+def _remove_sent(views: list[memoryview], count: int) -> None:
+    whole = 0
+    for view in views:
+        if count < len(view):
+            break
+        count -= len(view)
+        whole += 1
+    del views[:whole]
+    if count:
+        views[0] = views[0][count:]
+
+
+class Incoming:
+    """Puts the frames of a stream together, in one buffer that is used again for each."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._use(np.empty(FIRST_BYTES, np.uint8))
+        self._filled = 0
+        self._kind = Kind.MESSAGE
+        self._flags = 0
+        # Where the frame ends; 0 while its header is not there.
+        self._end = 0
+        self._handed_out = False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether bytes after the frame handed out last are here already, so that the socket does not tell of them."""
+        return (self._handed_out and self._filled > self._end) or self._stream.pending() > 0
+
+    def next_frame(self) -> Frame | None:
+        """The next frame, or None if it is not here yet. What of it came is kept for the next call."""
+        if self._handed_out:
+            self._remove_frame()
+        turn_end = self._filled + TURN_BYTES
+        while True:
+            if not self._end and self._filled >= HEADER.size:
+                self._kind, self._flags, length = read_header(self._view, self._stream.peer)
+                self._end = HEADER.size + length
+            if self._end and self._filled >= self._end:
+                self._handed_out = True
+                return Frame(self._kind, self._flags, self._buffer[HEADER.size : self._end])
+            if self._filled >= turn_end:
+                return None
+            count = self._stream.read_into(self._room())
+            if not count:
+                return None
+            self._filled += count
+
+    def _remove_frame(self) -> None:
+        left = self._filled - self._end
+        if left:
+            self._view[:left] = self._view[self._end : self._filled]
+        self._filled = left
+        self._end = 0
+        self._handed_out = False
+
+    def _room(self) -> memoryview:
+        """Where the next bytes go: no more than this frame needs once its length is known."""
+        if not self._end:
+            return self._view[self._filled : FIRST_BYTES]
+        # A header may claim gigabytes that never come: memory follows what did come.
+        ahead = self._filled + max(AHEAD_BYTES, self._filled)
+        needed = min(self._end, ahead)
+        if needed > len(self._buffer):
+            grown = np.empty(min(needed + needed // 4, ahead), np.uint8)
+            grown[: self._filled] = self._buffer[: self._filled]
+            self._use(grown)
+        return self._view[self._filled : needed]
+
+    def _use(self, buffer: NDArray[np.uint8]) -> None:
+        self._buffer = buffer
+        self._view = buffer.data

@@ -1,0 +1,144 @@
+"""Roles that misbehave once, in their own processes. Each leaves a file beside the run's folder when it has."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from paceline.errors import DataError
+from paceline.training.cluster import role as roles
+from paceline.training.cluster.messages import RoleSpec
+from paceline.training.cluster.shard import ShardService
+from paceline.training.cluster.worker import ClusterWorker, Prepared
+from paceline.wire.connection import Connection
+from paceline.wire.frames import Kind, LostConnectionError, frame_views
+
+
+def marker(spec: RoleSpec) -> Path:
+    return Path(f"{spec.config.run}.fault")
+
+
+def _once(spec: RoleSpec) -> bool:
+    """Whether this is the first time; notes that it was."""
+    try:
+        marker(spec).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _spec(content: bytes) -> RoleSpec:
+    return msgspec.msgpack.decode(content, type=RoleSpec)
+
+
+def _replace(owner: Any, name: str, by: Any) -> None:
+    assert hasattr(owner, name)
+    setattr(owner, name, by)
+
+
+def cut_in_a_frame(content: bytes, node: str, host: str) -> None:
+    """Worker 0 sends half of its 200th step and hangs up."""
+    spec, sent, send = _spec(content), [0], Connection.send
+
+    def cut(connection: Connection, kind: Kind, flags: int, *parts: Any) -> None:
+        sent[0] += kind == Kind.STEP
+        if sent[0] == 200 and kind == Kind.STEP and _once(spec):
+            frame = b"".join(frame_views(kind, flags, parts, connection.peer))
+            connection._stream.socket.setblocking(True)
+            connection._stream.socket.sendall(frame[: len(frame) // 2])
+            connection._stream.socket.shutdown(socket.SHUT_RDWR)
+            connection.close()
+            raise LostConnectionError("cut in a frame")
+        send(connection, kind, flags, *parts)
+
+    if spec.role == "worker" and spec.rank == 0:
+        _replace(Connection, "send", cut)
+    roles.run_role(content, node, host)
+
+
+def lose_a_reply(content: bytes, node: str, host: str) -> None:
+    """Shard 0 forgets to send its 200th reply."""
+    spec, sent, send = _spec(content), [0], ShardService._send
+
+    def forget(service: ShardService, *arguments: Any) -> None:
+        sent[0] += 1
+        if sent[0] != 200 or not _once(spec):
+            send(service, *arguments)
+
+    if spec.role == "shard" and spec.rank == 0:
+        _replace(ShardService, "_send", forget)
+    roles.run_role(content, node, host)
+
+
+def one_long_step(content: bytes, node: str, host: str) -> None:
+    """Worker 0 takes 7 s for its 200th step, longer than a role may be silent."""
+    spec, steps, gradient = _spec(content), [0], Prepared.gradient
+
+    def slow(batch: Prepared) -> float:
+        steps[0] += 1
+        if steps[0] == 200 and _once(spec):
+            time.sleep(7)
+        return gradient(batch)
+
+    if spec.role == "worker" and spec.rank == 0:
+        _replace(Prepared, "gradient", slow)
+    roles.run_role(content, node, host)
+
+
+def slow_worker(content: bytes, node: str, host: str) -> None:
+    """Worker 0 takes 5 ms longer for every step."""
+    spec, gradient = _spec(content), Prepared.gradient
+
+    def slow(batch: Prepared) -> float:
+        time.sleep(0.005)
+        return gradient(batch)
+
+    if spec.role == "worker" and spec.rank == 0:
+        _replace(Prepared, "gradient", slow)
+    roles.run_role(content, node, host)
+
+
+def data_is_gone(content: bytes, node: str, host: str) -> None:
+    """Worker 1 finds, in its 200th batch, that its data cannot be read any more."""
+    spec, reads, read = _spec(content), [0], Prepared.read
+
+    def fail(batch: Prepared, *arguments: Any) -> Prepared:
+        reads[0] += 1
+        if reads[0] == 200:
+            raise DataError("block `train-00003.arrow` cannot be read: No such file or directory", "bring it back")
+        return read(batch, *arguments)
+
+    if spec.role == "worker" and spec.rank == 1:
+        _replace(Prepared, "read", fail)
+    roles.run_role(content, node, host)
+
+
+def old_paceline(content: bytes, node: str, host: str) -> None:
+    """Worker 1 runs another version."""
+    if _spec(content).role == "worker" and _spec(content).rank == 1:
+        _replace(roles, "VERSION", "0.0.9")
+    roles.run_role(content, node, host)
+
+
+def blind_worker(content: bytes, node: str, host: str) -> None:
+    """Worker 1's node does not see the data."""
+    spec = _spec(content)
+    if spec.role == "worker" and spec.rank == 1:
+        config = msgspec.structs.replace(spec.config, data="/nowhere/clicks")
+        content = msgspec.msgpack.encode(msgspec.structs.replace(spec, config=config))
+    roles.run_role(content, node, host)
+
+
+def bug_in_a_worker(content: bytes, node: str, host: str) -> None:
+    """Worker 0 has a bug."""
+
+    def broken(_worker: ClusterWorker) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    if _spec(content).role == "worker" and _spec(content).rank == 0:
+        _replace(ClusterWorker, "run", broken)
+    roles.run_role(content, node, host)
