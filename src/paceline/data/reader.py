@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from paceline.data.batch import Batch
 from paceline.data.blocks import Dataset
-from paceline.data.rows import EpochOrder
+from paceline.data.rows import BlockRows, EpochOrder
 from paceline.kernels.reading import count_nonzeros, read_rows
 
 
@@ -20,6 +20,7 @@ class RowReader:
     def __init__(self, dataset: Dataset, order: EpochOrder) -> None:
         self._dataset = dataset
         self._order = order
+        self._last = BlockRows(0, 0, 0, np.zeros(0, np.int32))
         self._offsets = np.zeros(1, np.int64)
         self._labels = np.zeros(0, np.uint8)
         self._keys: NDArray[Any] = np.zeros(0, dataset.key_dtype)
@@ -32,8 +33,21 @@ class RowReader:
 
     def batch(self, positions: NDArray[np.int64]) -> Batch:
         """The rows at ascending positions of an epoch one behind the other, valid until the next call."""
-        found = list(self.in_place(positions))
-        num_rows = len(positions)
+        return self._copy(list(self.in_place(positions)), len(positions))
+
+    def between(self, start: int, stop: int) -> Batch:
+        """Like `batch` for all positions from `start` up to `stop`; quick where the last call's block goes on."""
+        found, at = [], start
+        while at < stop:
+            if not self._last.start <= at < self._last.stop:
+                self._last = self._order.block_at(at)
+            block, first, end, rows = self._last
+            until = min(stop, end)
+            found.append((self._dataset.block("train", block), rows[at - first : until - first]))
+            at = until
+        return self._copy(found, stop - start)
+
+    def _copy(self, found: list[tuple[Batch, NDArray[np.int32]]], num_rows: int) -> Batch:
         if num_rows > len(self._labels) or num_rows * self._dataset.longest_row > len(self._keys):
             self._make_room(num_rows, sum(count_nonzeros(block.offsets, rows) for block, rows in found))
         filled = 0

@@ -43,6 +43,15 @@ class Segment(NamedTuple):
     rows: NDArray[np.int32]
 
 
+class BlockRows(NamedTuple):
+    """A whole block in an epoch: the rows at positions `start` up to `stop`, in reading order."""
+
+    block: int
+    start: int
+    stop: int
+    rows: NDArray[np.int32]
+
+
 class EpochOrder:
     """The order of rows in every epoch, from the run's seed and the blocks' row counts.
 
@@ -72,6 +81,14 @@ class EpochOrder:
             begins = int(ends[first + number]) - int(self._block_rows[block])
             inside = places[cuts[number] : cuts[number + 1]]
             yield Segment(block, self._block(epoch, block)[inside - begins])
+
+    def block_at(self, position: int) -> BlockRows:
+        """The block that the row at a position lies in, with all its rows in order."""
+        epoch, place = divmod(position, self.num_rows)
+        blocks, ends = self._epoch(epoch)
+        number = int(np.searchsorted(ends, place, side="right"))
+        block, stop = int(blocks[number]), epoch * self.num_rows + int(ends[number])
+        return BlockRows(block, stop - int(self._block_rows[block]), stop, self._block(epoch, block))
 
     def _epoch(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The blocks of an epoch in order, and the place in the epoch where each ends."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import ssl
 import threading
+import time
 from types import TracebackType
 
 from paceline.wire.frames import (
@@ -109,8 +111,8 @@ class Connection:
                 self.close()
                 raise
 
-    def receive(self, silence_seconds: float) -> Frame:
-        """Wait for the next frame, which is valid until the next call.
+    def receive(self, silence_seconds: float, spin_seconds: float = 0.0) -> Frame:
+        """Wait for the next frame, which is valid until the next call; look for it so long before going to sleep.
 
         Raises `SilentPeerError` when not a byte comes for `silence_seconds`; the next call then goes on where this
         one ended, in the middle of a frame too.
@@ -119,13 +121,23 @@ class Connection:
         incoming = self._incoming
         while True:
             # What is here already does not make the socket readable.
-            if not incoming.has_more and not self._readable.poll(milliseconds):
+            if not incoming.has_more and not (self._look(spin_seconds) or self._readable.poll(milliseconds)):
                 raise SilentPeerError(f"nothing came from {self.peer} for {silence_seconds:g} s", "see whether it runs")
             if self.fileno() < 0:
                 raise LostConnectionError(f"the connection to {self.peer} was closed on this side")
             frame = incoming.next_frame()
             if frame is not None:
                 return frame
+
+    def _look(self, seconds: float) -> bool:
+        """Whether something came before so much time had passed; gives way to whoever else can run."""
+        if seconds > 0:
+            until = time.perf_counter() + seconds
+            while time.perf_counter() < until:
+                if self._readable.poll(0):
+                    return True
+                os.sched_yield()
+        return False
 
     def close(self) -> None:
         """Close the connection; a second time does nothing."""

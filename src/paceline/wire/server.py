@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import socket
 import threading
@@ -142,8 +143,11 @@ class Server:
         """How many connections were refused: a wrong token, not paceline, too slow, or too many at a time."""
         return self._admission.refused
 
-    def serve(self, service: Service, tick_seconds: float) -> None:
-        """Serve until `stop`; what the service raises, other than a `WireError` by `received`, ends it too."""
+    def serve(self, service: Service, tick_seconds: float, spin_seconds: float = 0.0) -> None:
+        """Serve until `stop`; what the service raises, other than a `WireError` by `received`, ends it too.
+
+        After each frame, look for the next one so long before going to sleep, giving way to whoever else can run.
+        """
         next_tick = time.monotonic() + tick_seconds
         while not self._stopping:
             now = time.monotonic()
@@ -154,9 +158,19 @@ class Server:
                 self._sweep(now)
             busy = self._with_more or self._calls or self._gone
             wait_seconds = 0.0 if busy else max(0.0, min(next_tick, self._next_sweep) - now)
-            events = self._selector.select(wait_seconds)
+            events = self._look(min(spin_seconds, wait_seconds)) or self._selector.select(wait_seconds)
             self._turn(service, events, woke=time.perf_counter())
         self._stopping = False
+
+    def _look(self, seconds: float) -> list[tuple[selectors.SelectorKey, int]]:
+        """What is ready, if anything is before so much time has passed. To be woken up takes longer than to look."""
+        if seconds > 0 and self._peers:
+            until = time.perf_counter() + seconds
+            while time.perf_counter() < until:
+                if events := self._selector.select(0):
+                    return events
+                os.sched_yield()
+        return []
 
     def stop(self) -> None:
         """Let `serve` return soon, or at once when it is called next. From any thread."""

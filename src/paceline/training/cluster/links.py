@@ -24,6 +24,8 @@ from paceline.wire.tls import Tls
 
 SILENCE_SECONDS = 5.0
 AWAY_SECONDS = 20.0
+# Replies mostly come sooner than a sleeping process is woken up.
+SPIN_SECONDS = 0.0003
 RETRY_SECONDS = 0.1
 
 
@@ -88,7 +90,7 @@ class Link:
             try:
                 connection = self._connection
                 assert connection is not None
-                frame = connection.receive(SILENCE_SECONDS)
+                frame = connection.receive(SILENCE_SECONDS, SPIN_SECONDS)
                 if frame.kind == Kind.HELD:
                     self.doing = f"{self._waits}, which waits for worker {', '.join(map(str, read_held(frame)))}"
                     if self._recalled():

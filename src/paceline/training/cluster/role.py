@@ -45,6 +45,7 @@ from paceline.wire.tls import Tls
 
 BEAT_SECONDS = 1.0
 TICK_SECONDS = 0.5
+SPIN_SECONDS = 0.0003
 LOOPBACK = "127.0.0.1"
 KINDS: dict[type[PacelineError], str] = {DataError: "data", ConfigError: "config", DivergedError: "diverged"}
 
@@ -125,7 +126,7 @@ def _run_shard(spec: RoleSpec, tls: Tls | None, lifeline: Lifeline, host: str) -
     lifeline.status = lambda: (service.doing, 0, 0)
     lifeline.say(Ready(address=server.address))
     try:
-        server.serve(service, TICK_SECONDS)
+        server.serve(service, TICK_SECONDS, SPIN_SECONDS)
     finally:
         server.close()
 

@@ -6,6 +6,7 @@ numbers the batch after that while the frames travel.
 
 from __future__ import annotations
 
+import math
 import queue
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from paceline.data.reader import RowReader
 from paceline.data.rows import EpochOrder
 from paceline.kernels.exchange import deal_keys, pack_order, pick, pick_keys, put, unpack_order
 from paceline.kernels.logistic import gradient, number_keys
-from paceline.models.logistic import Buffers, LogisticScratch
+from paceline.models.logistic import LogisticScratch
 from paceline.optimizers import rules_at
 from paceline.training.cluster.links import EMPTY, Ask, Link, RecalledError
 from paceline.training.cluster.messages import Begin, Grant, Idle, RoleSpec, Stop, Take
@@ -36,15 +37,16 @@ POLL_SECONDS = 0.5
 class Prepared:
     """A batch read and numbered: its rows, and its distinct keys in the order in which they go to the shards."""
 
-    def __init__(self, dataset: Dataset, order: EpochOrder, num_shards: int, ascending: bool) -> None:
+    def __init__(self, dataset: Dataset, order: EpochOrder, scratch: LogisticScratch, num_shards: int,
+                 ascending: bool) -> None:  # fmt: skip
         self.number = 0
         self.trained = 0
         self.count = 0
         self.rows: Batch
-        self.buffers: Buffers
         self.ends = np.zeros(num_shards + 1, np.int64)
         self._reader = RowReader(dataset, order)
-        self._scratch = LogisticScratch(dataset.features, dataset.key_dtype)
+        self._scratch = scratch
+        self._local = np.zeros(0, np.uint32)
         self._num_shards = num_shards
         self._keys_a_shard = dataset.features // num_shards + 1
         self._ascending = ascending
@@ -53,17 +55,20 @@ class Prepared:
     def read(self, number: int, start: int, stop: int, trained: int) -> Prepared:
         """Fill in batch `number`, the rows at positions `start` to `stop`."""
         self.number, self.trained = number, trained
-        self.rows = self._reader.batch(np.arange(start, stop))
-        self.buffers = buffers = self._scratch.room_for(self.rows.num_nonzeros)
+        self.rows = self._reader.between(start, stop)
+        # The tables that number keys are shared by both batches: they stay in the near caches.
+        tables = self._scratch.room_for(self.rows.num_nonzeros)
+        if self.rows.num_nonzeros > len(self._local):
+            self._local = np.zeros(len(tables.local), np.uint32)
         self.count = 0
         if stop > start:
             self.count = number_keys(
-                self.rows.keys, self._scratch.bias, buffers.slots, buffers.direct, buffers.turn, buffers.distinct,
-                buffers.local,
+                self.rows.keys, self._scratch.bias, tables.slots, tables.direct, tables.turn, tables.distinct,
+                self._local,
             )  # fmt: skip
         if self.count > len(self._numbers):
-            self._make_room(len(buffers.distinct))
-        distinct = buffers.distinct[: self.count]
+            self._make_room(self.count + self.count // 4)
+        distinct = tables.distinct[: self.count]
         if self._ascending:
             packed = self._packed[: self.count]
             pack_order(distinct, self._num_shards, self._keys_a_shard, packed)
@@ -82,13 +87,13 @@ class Prepared:
         return self._indices[self.ends[shard] : self.ends[shard + 1]]
 
     def gradient(self) -> float:
-        """Sums of the gradients by number into `buffers.sums`, from `buffers.weights`; the sum of the losses."""
-        rows, buffers = self.rows, self.buffers
-        return gradient(
-            rows.offsets, buffers.local, rows.values, rows.labels, buffers.weights[: self.count], buffers.sums
-        )  # fmt: skip
+        """Sums of the gradients by number into `sums`, from `weights`; the sum of the losses."""
+        rows = self.rows
+        return gradient(rows.offsets, self._local, rows.values, rows.labels, self.weights[: self.count], self.sums)
 
     def _make_room(self, num_keys: int) -> None:
+        self.weights = np.zeros(num_keys, np.float32)
+        self.sums = np.zeros(num_keys, np.float32)
         self._numbers = np.zeros(num_keys, np.uint32)
         self._indices = np.zeros(num_keys, self._scratch.buffers.distinct.dtype)
         self._packed = np.zeros(num_keys if self._ascending else 0, np.uint64)
@@ -105,7 +110,8 @@ class ClusterWorker:
         self._lifeline = lifeline
         order = EpochOrder([block.rows for block in dataset.split("train").blocks], config.seed)
         ascending = config.wire.key_deltas or config.wire.key_cache
-        self._batches = [Prepared(dataset, order, config.shards, ascending) for _ in range(2)]
+        scratch = LogisticScratch(dataset.features, dataset.key_dtype)
+        self._batches = [Prepared(dataset, order, scratch, config.shards, ascending) for _ in range(2)]
         self._links: list[Link] = []
         self._doing = "waits for the coordinator"
         self._generation = 0
@@ -163,7 +169,8 @@ class ClusterWorker:
             current, ahead = ahead, self._read_next()
             self._receive(current)
             losses = current.gradient()
-            check_losses(losses, current.trained, self._spec.rank, current.number, self._rate(current.trained))
+            if not math.isfinite(losses):
+                check_losses(losses, current.trained, self._spec.rank, current.number, self._rate(current.trained))
             self._ask(current, losses, ahead)
         for link in self._links:
             link.receive(self._next)
@@ -179,7 +186,7 @@ class ClusterWorker:
             pushed = EMPTY
             if done is not None:
                 pushed = self._outgoing[done.ends[shard] : done.ends[shard + 1]]
-                pick(done.buffers.sums, done.numbers(shard), pushed)
+                pick(done.sums, done.numbers(shard), pushed)
             indices = ahead.indices(shard) if ahead else self._batches[0].indices(0)[:0]
             trained, rows = (done.trained, done.rows.num_rows) if done else (0, 0)
             link.send(Ask(flags, number, trained, losses, rows, pushed, indices))
@@ -194,12 +201,12 @@ class ClusterWorker:
             if self._config.wire.pull == "all" and len(indices):
                 all_values = read_values(reply.data, len(reply.data) // VALUE_BYTES[kind], kind)
                 if len(self._picked) < len(indices):
-                    self._picked = np.empty(len(batch.buffers.distinct), np.float32)
+                    self._picked = np.empty(len(batch.weights), np.float32)
                 values = self._picked[: len(indices)]
                 pick_keys(all_values, indices, values)
             else:
                 values = read_values(reply.data, len(indices), kind)
-            put(values, numbers, batch.buffers.weights)
+            put(values, numbers, batch.weights)
         self._doing = "computes"
 
     def _read_next(self) -> Prepared | None:
