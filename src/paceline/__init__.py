@@ -27,10 +27,14 @@ def train(recipe: str | Path | None = None, *, settings: Iterable[str] = (), **f
 
     `settings` are `--set` arguments. Raises a `PacelineError` where the command would print one.
     """
-    from paceline import run
     from paceline.config import read_config
+    from paceline.engines import StartingEngine
 
-    return run.train(read_config(Path(recipe) if recipe else None, flags, settings))
+    config = read_config(Path(recipe) if recipe else None, flags, settings)
+    starting = StartingEngine(config)
+    from paceline import run
+
+    return run.train(config, starting)
 
 
 def load(run: str | Path) -> Model:

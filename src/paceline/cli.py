@@ -247,9 +247,12 @@ def command_began() -> float:
 
 def on_terminal_train(config: RunConfig, began: float) -> Run:
     """Train with a progress bar; start-up counts from `began`."""
+    from paceline.engines import StartingEngine
+
+    starting = StartingEngine(config)
     from paceline.run import train as train_run
 
-    return watched(f"train {config.pace}", lambda watch: train_run(config, watch, began, print_notice))
+    return watched(f"train {config.pace}", lambda watch: train_run(config, starting, watch, began, print_notice))
 
 
 def watched(title: str, work: Callable[[Watch], Run]) -> Run:

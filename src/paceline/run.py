@@ -11,6 +11,7 @@ import msgspec
 
 from paceline.config import RunConfig
 from paceline.data.blocks import Dataset
+from paceline.engines import StartingEngine
 from paceline.errors import InterruptedRunError, PacelineError, UsageError
 from paceline.files import locked, refuse_existing
 from paceline.run_folder import Run
@@ -25,17 +26,22 @@ def watch_nothing(_status: Status) -> None:
     """For runs that nobody watches."""
 
 
-def train(config: RunConfig, watch: Watch = watch_nothing, began: float | None = None, notice: Notice = print) -> Run:
+def train(config: RunConfig, starting: StartingEngine, watch: Watch = watch_nothing, began: float | None = None,
+          notice: Notice = print) -> Run:  # fmt: skip
     """Train as configured, in a new run folder. `began` is when the user's command did, in seconds since 1970.
 
-    `notice` hears, in lines, what the user should know of what went wrong on the way.
+    `starting` is the engine for this configuration; `notice` hears, in lines, what went wrong on the way.
     """
     began = began or time.time()
-    dataset = Dataset(config.data)
-    if config.run:
-        refuse_existing(Path(config.run))
-    config = msgspec.structs.replace(config, data=str(dataset.path.resolve()))
-    crew = _make_crew(config, dataset)
+    try:
+        dataset = Dataset(config.data)
+        if config.run:
+            refuse_existing(Path(config.run))
+        config = msgspec.structs.replace(config, data=str(dataset.path.resolve()))
+        crew = _make_crew(config, dataset, starting)
+    except BaseException:
+        starting.close()
+        raise
     try:
         coordinator = Coordinator(config, dataset, crew, watch, notice)
         crew.make_ready()
@@ -55,26 +61,25 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
     for damage in checkpoint.damaged:
         notice(f"{damage}; going on from the one before, after {checkpoint.progress.position:,} rows")
     dataset = Dataset(config.data)
-    crew = _make_crew(config, dataset)
+    crew = _make_crew(config, dataset, StartingEngine(config))
     try:
         coordinator = Coordinator(config, dataset, crew, watch, notice)
         coordinator.restore(checkpoint)
         crew.make_ready()
         run.cut_metrics(checkpoint.progress.tested)
-        coordinator.quality = run.last_quality
+        coordinator.remember_quality(run)
         return _carry_out(run, coordinator, began)
     finally:
         crew.close()
 
 
-def _make_crew(config: RunConfig, dataset: Dataset) -> Crew:
+def _make_crew(config: RunConfig, dataset: Dataset, starting: StartingEngine) -> Crew:
     """Those who train: threads of this process, or processes of a cluster."""
     if config.engine == "local":
         return EmbeddedCrew(config, dataset)
-    from paceline.engines.ray import RayEngine
     from paceline.training.cluster.crew import ClusterCrew
 
-    return ClusterCrew(config, dataset, RayEngine(config.address, config.workers + config.shards))
+    return ClusterCrew(config, dataset, starting.get())
 
 
 def _carry_out(run: Run, coordinator: Coordinator, began: float) -> Run:

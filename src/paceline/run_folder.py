@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 from paceline.config import RunConfig, read_config, to_toml
 from paceline.errors import DataError
 from paceline.files import refuse_existing, replace_file, translated_disk_errors
-from paceline.models.logistic import Quality
 
 
 class Run:
@@ -55,15 +53,6 @@ class Run:
         path = self.path / "metrics.jsonl"
         with translated_disk_errors(path), path.open("a") as file:
             file.write(json.dumps(line) + "\n")
-
-    @property
-    def last_quality(self) -> Quality | None:
-        """What the last evaluation found; None if there was none."""
-        last = self.metrics[-1] if self.metrics else {}
-        if "test_loss" not in last:
-            return None
-        found = [last[f"test_{name}"] for name in Quality._fields]
-        return Quality(*(math.nan if value is None else value for value in found))
 
     def cut_metrics(self, rows: int) -> None:
         """Forget evaluations after `rows` rows: the run goes on from one that has seen those before."""

@@ -2,9 +2,9 @@
 
 import sys
 
+from paceline import engines
 from paceline.cli import main
-from paceline.training.cluster import crew
 
 if __name__ == "__main__":
-    crew.ENTRY = sys.argv.pop(1)
+    engines.StartingEngine.__init__.__defaults__ = (sys.argv.pop(1),)
     main()

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Protocol
+
+from paceline.config import RunConfig
+
+# What a process of a cluster runs: "module:function".
+ENTRY = "paceline.training.cluster.role:run_role"
 
 
 class ClusterEngine(Protocol):
@@ -13,12 +20,14 @@ class ClusterEngine(Protocol):
     loopback: bool
     """Whether all nodes are this machine, so that nothing needs to be reachable from elsewhere."""
 
-    def start(self, entry: str, contents: list[bytes]) -> None:
-        """One process a content, spread over the nodes, each of which calls `entry` ("module:function") with its
-        content, the name of its node, and that node's address. A process that ends is started again.
+    def begin(self, number: int, content: bytes) -> None:
+        """Let a process call the engine's entry with this content, the name of its node, and that node's address.
+
+        Processes are started with the engine, spread over the nodes, and started again when they end; a process that
+        was begins as the one before it did.
         """
 
-    def restart(self, number: int, pid: int) -> None:
+    def end(self, number: int, pid: int) -> None:
         """End a process that no longer answers, so that it is started again."""
 
     def why_not_running(self, number: int) -> str:
@@ -32,3 +41,38 @@ class ClusterEngine(Protocol):
 
     def close(self) -> None:
         """End all processes that were started, and leave the cluster as it was found. More than once does no harm."""
+
+
+class StartingEngine:
+    """A cluster engine that starts on a thread of its own, while the caller loads what else it needs.
+
+    Loading a cluster's library and joining it takes as long as loading the compiler. Nothing is started for data that
+    is not there: the caller will say so.
+    """
+
+    def __init__(self, config: RunConfig, entry: str = ENTRY) -> None:
+        self._config = config
+        self._entry = entry
+        self._engine: Future[ClusterEngine] | None = None
+        if config.engine == "ray" and (Path(config.data) / "manifest.json").is_file():
+            from paceline.engines.ray import import_ray
+
+            # Here, alone: two threads that load libraries only hold each other up. Joining is mostly waiting.
+            import_ray()
+            thread = ThreadPoolExecutor(1, thread_name_prefix="paceline-start")
+            self._engine = thread.submit(self._start)
+            thread.shutdown(wait=False)
+
+    def get(self) -> ClusterEngine:
+        """The engine, once it has started."""
+        return self._engine.result() if self._engine is not None else self._start()
+
+    def close(self) -> None:
+        """End the engine, if one was started."""
+        if self._engine is not None and self._engine.exception() is None:
+            self._engine.result().close()
+
+    def _start(self) -> ClusterEngine:
+        from paceline.engines.ray import RayEngine
+
+        return RayEngine(self._config.address, self._config.workers + self._config.shards, self._entry)

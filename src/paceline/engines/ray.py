@@ -32,8 +32,8 @@ HTTP2_SETTINGS = 4
 class RayEngine:
     """A Ray of its own on this machine (`address` empty), or one that runs already (`auto` or HOST:PORT)."""
 
-    def __init__(self, address: str, num_roles: int) -> None:
-        self._ray = _import_ray()
+    def __init__(self, address: str, num_roles: int, entry: str) -> None:
+        self._ray = import_ray()
         self._num_roles = num_roles
         self._folder: Path | None = None
         self._token_is_ours = False
@@ -47,11 +47,11 @@ class RayEngine:
                 self._start_own()
         try:
             self._check_room()
+            self._start(entry)
         except BaseException:
             self.close()
             raise
-        context = self._ray.get_runtime_context()
-        self._own_node = context.get_node_id()
+        self._own_node = self._ray.get_runtime_context().get_node_id()
         here = self._ray.util.get_node_ip_address()
         self.loopback = all(node["NodeManagerAddress"] == here for node in self._alive_nodes())
         self.host = LOOPBACK if self.loopback else here
@@ -104,28 +104,33 @@ class RayEngine:
                 )
             time.sleep(0.1)
 
-    def start(self, entry: str, contents: list[bytes]) -> None:
+    def _start(self, entry: str) -> None:
+        """Start all processes: loading what they run takes them a while, so the sooner the better."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         ray = self._ray
-        self._group = ray.util.placement_group([{"CPU": 1}] * len(contents), strategy="SPREAD")
+        self._group = ray.util.placement_group([{"CPU": 1}] * self._num_roles, strategy="SPREAD")
         if not self._group.wait(ROOM_SECONDS):
             raise ConfigError(
-                f"the cluster found no room for {len(contents)} roles in {ROOM_SECONDS:g} s", "see `ray status`"
+                f"the cluster found no room for {self._num_roles} roles in {ROOM_SECONDS:g} s", "see `ray status`"
             )
         host = ray.remote(Host)
         # The group holds the processors; asking for none here lets a successor start while a dead process lingers.
         self._actors = [
             host.options(
-                num_cpus=0, max_restarts=-1,
+                num_cpus=0, max_restarts=-1, max_task_retries=-1,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number),
-            ).remote(entry, content)
-            for number, content in enumerate(contents)
+            ).remote(entry)
+            for number in range(self._num_roles)
         ]  # fmt: skip
+
+    def begin(self, number: int, content: bytes) -> None:
+        # Ray keeps the call until the process is there.
+        self._actors[number].begin.remote(content)
 
     # -- watch
 
-    def restart(self, number: int, pid: int) -> None:
+    def end(self, number: int, pid: int) -> None:
         self._ray.kill(self._actors[number], no_restart=False)
         if self.loopback and _is_role(pid):
             # Ray asks first and waits for an answer; a process that is stopped gives none.
@@ -169,21 +174,29 @@ class RayEngine:
 
 
 class Host:
-    """The process of one role, as a Ray actor: it calls the role's entry on a thread of its own."""
+    """The process of one role, as a Ray actor: it loads the entry, and calls it on a thread of its own when told."""
 
-    def __init__(self, entry: str, content: bytes) -> None:
-        import ray
-
+    def __init__(self, entry: str) -> None:
         # Ctrl-C on a terminal goes to all processes; the coordinator decides what it means.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         module, _, function = entry.partition(":")
-        run = getattr(importlib.import_module(module), function)
-        node, address = ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
-        threading.Thread(target=run, args=(content, node, address), name="paceline-role", daemon=True).start()
+        self._run = getattr(importlib.import_module(module), function)
+        self._begun = False
+
+    def begin(self, content: bytes) -> None:
+        """Call the entry. Ray may repeat a call whose answer was lost: the second time does nothing."""
+        import ray
+
+        if self._begun:
+            return
+        self._begun = True
+        place = ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
+        threading.Thread(target=self._run, args=(content, *place), name="paceline-role", daemon=True).start()
 
 
-def _import_ray() -> Any:
+def import_ray() -> Any:
+    """Ray, or the error that it is missing."""
     # Silence about a coming change of defaults that does not concern this.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:

@@ -51,32 +51,29 @@ def number_keys(keys: Keys, bias: int, slots: Keys, direct: NDArray[np.uint32], 
     tag = np.uint64(turn[0]) << np.uint64(24)
     distinct[0] = bias
     count = np.uint64(1)
+    # Whether a key is new is a coin toss that no processor predicts: everything is written as if it were, always.
     for k in range(np.uint64(keys.size)):
         key = np.uint64(keys[k])
         if key < num_direct:
             entry = np.uint64(direct[key])
-            if entry & ~number_mask == tag:
-                local[k] = entry & number_mask
-            else:
-                direct[key] = tag | count
-                distinct[count] = key
-                local[k] = count
-                count += np.uint64(1)
-            continue
-        slot = ((key * GOLDEN) >> np.uint64(32)) & mask
-        while True:
-            entry = np.uint64(slots[slot, 1])
-            if entry & ~number_mask != tag:
-                slots[slot, 0] = key
-                slots[slot, 1] = tag | count
-                distinct[count] = key
-                local[k] = count
-                count += np.uint64(1)
-                break
-            if np.uint64(slots[slot, 0]) == key:
-                local[k] = entry & number_mask
-                break
-            slot = (slot + np.uint64(1)) & mask
+            new = entry & ~number_mask != tag
+            number = count if new else entry & number_mask
+            direct[key] = tag | number
+        else:
+            slot = ((key * GOLDEN) >> np.uint64(32)) & mask
+            while True:
+                entry = np.uint64(slots[slot, 1])
+                new = entry & ~number_mask != tag
+                if new or np.uint64(slots[slot, 0]) == key:
+                    break
+                slot = (slot + np.uint64(1)) & mask
+            number = count if new else entry & number_mask
+            slots[slot, 0] = key
+            slots[slot, 1] = tag | number
+        # No further than the nonzeros go: there is room.
+        distinct[count] = key
+        local[k] = number
+        count += np.uint64(new)
     return np.int64(count)
 
 

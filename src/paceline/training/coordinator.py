@@ -158,6 +158,14 @@ class Coordinator:
         self.progress = self._after(base, tally)
         self.measure_memory()
 
+    def remember_quality(self, run: Run) -> None:
+        """Take over what the last evaluation in a run's folder found."""
+        last = run.metrics[-1] if run.metrics else {}
+        self.quality = None
+        if "test_loss" in last:
+            found = [last[f"test_{name}"] for name in Quality._fields]
+            self.quality = Quality(*(math.nan if value is None else value for value in found))
+
     def _write_roles(self, run: Run) -> None:
         """Keep `roles.json` current, and tell of roles that were lost and are back."""
         recoveries = self.crew.account()["recoveries"]
@@ -202,7 +210,7 @@ class Coordinator:
         # The time that was lost is part of what training took.
         self.progress = msgspec.structs.replace(self.progress, train_seconds=max(seconds, self.progress.train_seconds))
         run.cut_metrics(self.progress.tested)
-        self.quality = run.last_quality
+        self.remember_quality(run)
         self.notice(f"{lost.message}; back to {self.progress.position:,} rows")
         self.crew.make_ready()
 

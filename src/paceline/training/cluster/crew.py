@@ -38,7 +38,6 @@ from paceline.wire.handshake import new_token
 from paceline.wire.server import Server
 from paceline.wire.tls import Tls, make_tls
 
-ENTRY = "paceline.training.cluster.role:run_role"
 START_SECONDS = 60.0
 BACK_SECONDS = 27.0
 POLL_SECONDS = 0.05
@@ -101,10 +100,14 @@ class ClusterCrew:
         self._tls = make_tls([engine.host]) if config.wire.tls else None
         server = Server(engine.host, config.wire.port, self._token, self._tls)
         self._desk = Desk(server, self._roles, self._take, engine.name_of)
-        engine.start(ENTRY, [self._spec(role, server.address) for role in self._roles])
+        for number in range(len(self._roles)):
+            self._begin(number)
 
-    def _spec(self, role: Role, coordinator: str) -> bytes:
-        return encode(
+    def _begin(self, number: int) -> None:
+        """Let a process be the role of this number, when it is there."""
+        assert self._desk is not None
+        role, coordinator = self._roles[number], self._desk.server.address
+        content = encode(
             RoleSpec(
                 role=role.role,
                 rank=role.rank,
@@ -117,6 +120,7 @@ class ClusterCrew:
                 config=self._config,
             )
         )
+        self._engine.begin(number, content)
 
     def close(self) -> None:
         self._hang_up()
@@ -292,8 +296,10 @@ class ClusterCrew:
             raise RunError(
                 f"{role.name} was lost ({role.lost_because}), after too many others", "see the nodes' logs and memory"
             )
+        number = self._roles.index(role)
         if silent:
-            self._engine.restart(self._roles.index(role), role.pid)
+            self._engine.end(number, role.pid)
+        self._begin(number)
         if role.role == "shard" and self._generation:
             raise LostShardError(f"{role.name} was lost: {role.lost_because}")
 

@@ -25,7 +25,7 @@ from paceline.wire.tls import Tls
 SILENCE_SECONDS = 5.0
 AWAY_SECONDS = 20.0
 # Replies mostly come sooner than a sleeping process is woken up.
-SPIN_SECONDS = 0.0003
+SPIN_SECONDS = 0.001
 RETRY_SECONDS = 0.1
 
 

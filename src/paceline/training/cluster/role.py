@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import queue
+import sys
 import threading
 import time
 import traceback
@@ -19,7 +20,6 @@ from typing import Any
 import msgspec
 import psutil
 
-from paceline.data.blocks import Dataset
 from paceline.errors import ConfigError, DataError, DivergedError, PacelineError
 from paceline.training.cluster.messages import (
     Beat,
@@ -36,7 +36,6 @@ from paceline.training.cluster.messages import (
     encode,
 )
 from paceline.training.cluster.shard import ShardService
-from paceline.training.cluster.worker import ClusterWorker
 from paceline.version import VERSION
 from paceline.wire.connection import Connection, connect
 from paceline.wire.frames import Kind, SilentPeerError, WireError
@@ -45,7 +44,7 @@ from paceline.wire.tls import Tls
 
 BEAT_SECONDS = 1.0
 TICK_SECONDS = 0.5
-SPIN_SECONDS = 0.0003
+SPIN_SECONDS = 0.001
 LOOPBACK = "127.0.0.1"
 KINDS: dict[type[PacelineError], str] = {DataError: "data", ConfigError: "config", DivergedError: "diverged"}
 
@@ -97,6 +96,8 @@ class Lifeline:
 
 def run_role(content: bytes, node: str, host: str) -> None:
     """Be the role that `content`, a `RoleSpec`, describes, on the node of that name and address, to the run's end."""
+    # Numba looks for a BLAS in SciPy, which takes longer than loading all loops; no loop here needs one.
+    sys.modules.setdefault("scipy", None)  # type: ignore[arg-type]
     spec = msgspec.msgpack.decode(content, type=RoleSpec)
     tls = Tls(spec.certificate, spec.key) if spec.certificate else None
     hello = Hello(
@@ -132,6 +133,10 @@ def _run_shard(spec: RoleSpec, tls: Tls | None, lifeline: Lifeline, host: str) -
 
 
 def _run_worker(spec: RoleSpec, tls: Tls | None, lifeline: Lifeline) -> None:
+    # A shard needs none of this, and starts the sooner.
+    from paceline.data.blocks import Dataset
+    from paceline.training.cluster.worker import ClusterWorker
+
     dataset = Dataset(spec.config.data)
     worker = ClusterWorker(spec, tls, dataset, lifeline)
     lifeline.status = worker.status

@@ -88,8 +88,8 @@ class Slice:
         self.table[start * self.width : start * self.width + len(states)] = states
 
     def clear(self) -> None:
-        """All states as a run begins."""
-        self.table[:] = 0
+        """All states as a run begins; memory that is new costs nothing until it is used."""
+        self.table = np.zeros(len(self.table), np.float32)
 
     def warm_up(self) -> None:
         """Load or compile the loops; changes nothing."""
