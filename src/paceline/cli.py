@@ -285,7 +285,7 @@ def print_run(run: Run) -> None:
 def print_dataset(dataset: Dataset, seconds: float) -> None:
     train_rows, test_rows = dataset.split("train").rows, dataset.split("test").rows
     click.echo(
-        f"{dataset.path}: {train_rows:,} training and {test_rows:,} test rows, {dataset.features:,} features, "
+        f"{dataset.folder}: {train_rows:,} training and {test_rows:,} test rows, {dataset.features:,} features, "
         f"in {seconds:.1f} s ({(train_rows + test_rows) / seconds:,.0f} rows/s)"
     )
 

@@ -69,5 +69,5 @@ def _tables(model: Any, dataset: Dataset, split: Split) -> Iterator[pa.Table]:
 def _choose(dataset: Dataset, split: Split | None) -> Split:
     chosen: Split = split or ("test" if dataset.split("test").rows else "train")
     if not dataset.split(chosen).rows:
-        raise UsageError(f"`{dataset.path}` has no {chosen} rows", "leave --split out")
+        raise UsageError(f"`{dataset.folder}` has no {chosen} rows", "leave --split out")
     return chosen

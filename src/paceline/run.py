@@ -33,21 +33,20 @@ def train(config: RunConfig, starting: StartingEngine, watch: Watch = watch_noth
     `starting` is the engine for this configuration; `notice` hears, in lines, what went wrong on the way.
     """
     began = began or time.time()
+    crew: Crew | None = None
     try:
         dataset = Dataset(config.data)
         if config.run:
             refuse_existing(Path(config.run))
-        config = msgspec.structs.replace(config, data=str(dataset.path.resolve()))
+        config = msgspec.structs.replace(config, data=dataset.folder.name)
         crew = _make_crew(config, dataset, starting)
-    except BaseException:
-        starting.close()
-        raise
-    try:
         coordinator = Coordinator(config, dataset, crew, watch, notice)
         crew.make_ready()
         return _carry_out(Run.create(config), coordinator, began)
     finally:
-        crew.close()
+        if crew is not None:
+            crew.close()
+        starting.close()
 
 
 def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None = None, notice: Notice = print) -> Run:
@@ -61,8 +60,10 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
     for damage in checkpoint.damaged:
         notice(f"{damage}; going on from the one before, after {checkpoint.progress.position:,} rows")
     dataset = Dataset(config.data)
-    crew = _make_crew(config, dataset, StartingEngine(config))
+    starting = StartingEngine(config)
+    crew: Crew | None = None
     try:
+        crew = _make_crew(config, dataset, starting)
         coordinator = Coordinator(config, dataset, crew, watch, notice)
         coordinator.restore(checkpoint)
         crew.make_ready()
@@ -70,7 +71,9 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
         coordinator.remember_quality(run)
         return _carry_out(run, coordinator, began)
     finally:
-        crew.close()
+        if crew is not None:
+            crew.close()
+        starting.close()
 
 
 def _make_crew(config: RunConfig, dataset: Dataset, starting: StartingEngine) -> Crew:
@@ -79,7 +82,7 @@ def _make_crew(config: RunConfig, dataset: Dataset, starting: StartingEngine) ->
         return EmbeddedCrew(config, dataset)
     from paceline.training.cluster.crew import ClusterCrew
 
-    return ClusterCrew(config, dataset, starting.get())
+    return ClusterCrew(config, dataset, starting)
 
 
 def _carry_out(run: Run, coordinator: Coordinator, began: float) -> Run:

@@ -186,7 +186,7 @@ def test_a_missing_file_is_named_and_nothing_is_left(tmp_path: Path) -> None:
 
 def test_a_folder_that_exists_is_not_overwritten(tmp_path: Path) -> None:
     made = run(tmp_path, write(tmp_path / "a", "1 1:1\n"))
-    config = PrepareConfig(sources=[str(tmp_path / "a")], out=str(made.dataset.path))
+    config = PrepareConfig(sources=[str(tmp_path / "a")], out=str(made.dataset.folder))
     with pytest.raises(UsageError, match="exists already"):
         prepare.prepare(config, lambda _: None)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import xxhash
 
 from paceline.data.batch import Batch
+from paceline.data.folders import Folder
 from paceline.errors import DataError
 from paceline.files import translated_disk_errors
 
@@ -46,15 +47,14 @@ def key_dtype(features: int) -> type:
     return np.uint32 if features < 1 << 32 else np.uint64
 
 
-def read_block(folder: Path, info: BlockInfo, features: int) -> Batch:
+def read_block(folder: Folder, info: BlockInfo, features: int) -> Batch:
     """Map one block file and check it against the manifest: compiled loops trust sizes and keys."""
-    path = folder / info.file
+    path = f"{folder}/{info.file}"
     again = "prepare the data again"
     try:
-        source = pa.memory_map(str(path))
-    except (FileNotFoundError, OSError) as error:
+        content = folder.read(info.file)
+    except OSError as error:
         raise DataError(f"block `{path}` cannot be opened: {error}", again) from None
-    content = source.read_buffer()
     if xxhash.xxh3_64_hexdigest(content) != info.checksum:
         raise DataError(f"block `{path}` has a wrong checksum: its bytes are not those that were written", again)
     table = pa.ipc.open_file(content).get_batch(0)

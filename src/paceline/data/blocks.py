@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from paceline.data.batch import Batch
 from paceline.data.block_files import BLOCK_ROWS as BLOCK_ROWS
 from paceline.data.block_files import BlockWriter, SplitInfo, key_dtype, read_block
+from paceline.data.folders import Folder, open_folder
 from paceline.data.key_order import NO_COUNTS, KeyOrder, most_frequent
 from paceline.data.partial import PartialFolder
 from paceline.errors import DataError
@@ -53,8 +54,8 @@ class Dataset:
     """A dataset on disk, opened: `rows(split, index)` maps a block into memory and verifies it the first time."""
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        self.manifest = _read_manifest(self.path)
+        self.folder = open_folder(path)
+        self.manifest = _read_manifest(self.folder)
         self._blocks: dict[tuple[Split, int], Batch] = {}
         self._lock = threading.Lock()
 
@@ -92,29 +93,29 @@ class Dataset:
         """The rows of one block, mapped, read-only and with the blocks' keys."""
         found = self._blocks.get((split, index))
         if found is None:
-            found = read_block(self.path, self.split(split).blocks[index], self.features)
+            found = read_block(self.folder, self.split(split).blocks[index], self.features)
             with self._lock:
                 found = self._blocks.setdefault((split, index), found)
         return found
 
 
-def _read_manifest(path: Path) -> Manifest:
-    if not path.is_dir():
-        raise DataError(f"no dataset at `{path}`", "`paceline generate` or `paceline prepare` makes one")
+def _read_manifest(folder: Folder) -> Manifest:
+    if not folder.exists():
+        raise DataError(f"no dataset at `{folder}`", "`paceline generate` or `paceline prepare` makes one")
     try:
-        text = (path / "manifest.json").read_bytes()
+        text = folder.read("manifest.json").to_pybytes()
     except FileNotFoundError:
         raise DataError(
-            f"`{path}` is no dataset: it has no manifest.json",
+            f"`{folder}` is no dataset: it has no manifest.json",
             "give a folder that `paceline prepare --out` or `paceline generate --out` made, to its end",
         ) from None
     try:
         manifest = msgspec.json.decode(text, type=Manifest)
     except msgspec.DecodeError as error:
-        raise DataError(f"`{path / 'manifest.json'}` does not read: {error}", "prepare the data again") from None
+        raise DataError(f"`{folder}/manifest.json` does not read: {error}", "prepare the data again") from None
     if manifest.version != FORMAT_VERSION:
         raise DataError(
-            f"`{path}` has format version {manifest.version}; this paceline reads {FORMAT_VERSION}",
+            f"`{folder}` has format version {manifest.version}; this paceline reads {FORMAT_VERSION}",
             "prepare the data again",
         )
     return manifest

@@ -54,23 +54,29 @@ class StartingEngine:
         self._config = config
         self._entry = entry
         self._engine: Future[ClusterEngine] | None = None
+        self._thread: ThreadPoolExecutor | None = None
         if config.engine == "ray" and (Path(config.data) / "manifest.json").is_file():
             from paceline.engines.ray import import_ray
 
             # Here, alone: two threads that load libraries only hold each other up. Joining is mostly waiting.
             import_ray()
-            thread = ThreadPoolExecutor(1, thread_name_prefix="paceline-start")
-            self._engine = thread.submit(self._start)
-            thread.shutdown(wait=False)
+            # The thread stays until the end: what it started would end with it.
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="paceline-start")
+            self._engine = self._thread.submit(self._start)
 
     def get(self) -> ClusterEngine:
         """The engine, once it has started."""
-        return self._engine.result() if self._engine is not None else self._start()
+        if self._engine is None:
+            self._engine = Future()
+            self._engine.set_result(self._start())
+        return self._engine.result()
 
     def close(self) -> None:
         """End the engine, if one was started."""
         if self._engine is not None and self._engine.exception() is None:
             self._engine.result().close()
+        if self._thread is not None:
+            self._thread.shutdown()
 
     def _start(self) -> ClusterEngine:
         from paceline.engines.ray import RayEngine

@@ -58,7 +58,7 @@ class Model:
             ours, theirs = self.info.source.get(name), dataset.manifest.source.get(name)
             if ours != theirs and None not in (ours, theirs):
                 raise DataError(
-                    f"the model was trained on data prepared with {name} {ours}; `{dataset.path}` has {theirs}",
+                    f"the model was trained on data prepared with {name} {ours}; `{dataset.folder}` has {theirs}",
                     "prepare it in the same way",
                 )
         weights = np.zeros(max(len(self.weights), dataset.features), np.float32)

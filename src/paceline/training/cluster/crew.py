@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from paceline.config import RunConfig
 from paceline.data.blocks import Dataset
 from paceline.data.rows import NO_LIMIT, ClockRows, QueueRows
-from paceline.engines import ClusterEngine
+from paceline.engines import StartingEngine
 from paceline.errors import ConfigError, DataError, DivergedError, PacelineError, RunError
 from paceline.optimizers import width
 from paceline.training.checkpoint import Progress
@@ -48,7 +48,9 @@ MOST_RESTARTS = 10
 class ClusterCrew:
     """The workers and shards of one run, as processes that an engine starts and restarts."""
 
-    def __init__(self, config: RunConfig, dataset: Dataset, engine: ClusterEngine) -> None:
+    def __init__(self, config: RunConfig, dataset: Dataset, starting: StartingEngine) -> None:
+        _check(config, dataset)
+        engine = starting.get()
         self._config = config
         self._dataset = dataset
         self._engine = engine
@@ -91,12 +93,6 @@ class ClusterCrew:
     def _start(self) -> None:
         """Let the engine start all roles."""
         config, engine = self._config, self._engine
-        check_clock_size(config, self._dataset)
-        if config.shards > self._dataset.features + 1:
-            raise ConfigError(
-                f"`shards` is {config.shards}, but there are only {self._dataset.features + 1} keys to share out",
-                f"--shards {max(1, self._dataset.features // 2)} at most makes sense",
-            )
         self._tls = make_tls([engine.host]) if config.wire.tls else None
         server = Server(engine.host, config.wire.port, self._token, self._tls)
         self._desk = Desk(server, self._roles, self._take, engine.name_of)
@@ -419,6 +415,15 @@ class ClusterCrew:
             "recoveries": list(self._recoveries),
             "peak_memory_bytes": sum(role.peak_memory_bytes for role in self._roles),
         }
+
+
+def _check(config: RunConfig, dataset: Dataset) -> None:
+    """Refuse what does not fit the data."""
+    check_clock_size(config, dataset)
+    if config.shards > dataset.features + 1:
+        raise ConfigError(
+            f"`shards` is {config.shards}, but there are only {dataset.features + 1} keys to share out", "--shards 1"
+        )
 
 
 def _error_of(role: Role, failed: Failed, started: bool) -> PacelineError:

@@ -1,0 +1,216 @@
+"""A Ray of its own, or a running one: started, joined, left; and what cannot be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import paceline
+from paceline.errors import ConfigError, UsageError
+from tests.faults.conftest import arguments
+from tests.faults.running import Running
+from tests.ray_cluster import RayCluster
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+
+def folders() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("paceline-ray-*"))
+
+
+class TestOwnRay:
+    """Without an address: nothing is left behind, however it ends."""
+
+    @pytest.fixture
+    def begin(self, tmp_path: Path) -> Iterator[Any]:
+        before = folders()
+        home = tmp_path / "home"
+        home.mkdir()
+        started: list[Running] = []
+
+        def run(data: Path, entry: str = "", **flags: Any) -> Running:
+            os.environ["HOME"], old = str(home), os.environ["HOME"]
+            try:
+                path = tmp_path / "run"
+                words = ["train", *arguments(data=data, engine="ray", run=path, **flags)]
+                started.append(Running(None, words, path, entry))
+            finally:
+                os.environ["HOME"] = old
+            return started[-1]
+
+        yield run
+        (running,) = started
+        assert running.process.poll() is not None
+        # All processes of the run are in its session.
+        deadline = time.monotonic() + 10
+        while left := [p for p in psutil.process_iter() if session_of(p) == running.process.pid]:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.1)
+        assert folders() == before
+        assert not list(home.glob(".ray/*")), "a token was left in the user's home"
+
+    def test_done(self, begin: Any, clicks: Path, tmp_path: Path) -> None:
+        local = paceline.train(data=clicks, workers=2, run=tmp_path / "local")
+        running = begin(clicks, workers=2, shards=2)
+        assert f"run: {running.path}" in running.end()
+        assert running.result["model_sha256"] == local.result["model_sha256"]
+
+    def test_failed(self, begin: Any, clicks: Path) -> None:
+        running = begin(clicks, entry="bug_in_a_worker", workers=2)
+        said = running.end(1)
+        assert "worker 0 on node" in said
+        assert "ZeroDivisionError: division by zero (roles.py, line" in said
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_interrupted(self, begin: Any, clicks: Path, number: signal.Signals) -> None:
+        running = begin(clicks, workers=2, epochs=100_000, batch_size=20)
+        running.wait_until(lambda: running.roles)
+        time.sleep(0.5)
+        # As a terminal does it: to all processes of the group.
+        os.killpg(running.process.pid, number) if number == signal.SIGINT else running.process.send_signal(number)
+        assert "a checkpoint is saved" in running.end(130)
+
+    def test_interrupted_while_it_starts(self, begin: Any, clicks: Path) -> None:
+        running = begin(clicks, workers=2, epochs=100_000)
+        time.sleep(2.0)
+        running.process.send_signal(signal.SIGINT)
+        assert "interrupted" in running.end(130)
+
+
+def session_of(process: psutil.Process) -> int:
+    try:
+        return os.getsid(process.pid)
+    except (ProcessLookupError, PermissionError):
+        return -1
+
+
+class TestRunningRay:
+    def test_it_is_left_as_it_was_found(self, ray_cluster: RayCluster, clicks: Path, tmp_path: Path) -> None:
+        paceline.train(data=clicks, engine="ray", address=ray_cluster.address, workers=2, run=tmp_path / "run")
+        family = psutil.Process(ray_cluster.nodes[0].process.pid)
+        deadline = time.monotonic() + 10
+        while [p for p in family.children(recursive=True) if "ray::Host" in " ".join(p.cmdline())]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        import ray
+
+        ray.init(address=ray_cluster.address, log_to_driver=False, logging_level="ERROR")
+        try:
+            while ray.available_resources()["CPU"] != ray.cluster_resources()["CPU"]:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            groups = ray.util.placement_group_table().values()
+            assert all(group["state"] == "REMOVED" for group in groups)
+        finally:
+            ray.shutdown()
+
+    def test_too_few_processors(self, ray_cluster: RayCluster, clicks: Path) -> None:
+        with pytest.raises(ConfigError, match=r"the cluster has 8 processors; 12 are needed") as caught:
+            paceline.train(data=clicks, engine="ray", address=ray_cluster.address, workers=10, shards=2)
+        assert "fewer --workers" in caught.value.hint
+
+    def test_more_shards_than_keys(self, ray_cluster: RayCluster, mostly_clicks: Path) -> None:
+        with pytest.raises(ConfigError, match=r"`shards` is 52, but there are only 51 keys"):
+            paceline.train(data=mostly_clicks, engine="ray", address=ray_cluster.address, shards=52)
+
+    def test_a_port_that_is_taken(self, ray_cluster: RayCluster, clicks: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            settings = [f"wire.port={port}"]
+            with pytest.raises(ConfigError, match=str(port)):
+                paceline.train(data=clicks, engine="ray", address=ray_cluster.address, settings=settings)
+
+    def test_a_shards_port_that_is_taken(self, ray_cluster: RayCluster, clicks: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            settings = [f"wire.port={port - 1}"]
+            with pytest.raises(ConfigError, match=rf"shard 0 on node head: .*{port}"):
+                paceline.train(data=clicks, engine="ray", address=ray_cluster.address, settings=settings)
+
+    @pytest.mark.parametrize(
+        ("entry", "code", "says"),
+        [
+            ("old_paceline", 2, "paceline 0.0.9 with Python"),
+            ("blind_worker", 2, "worker 1 on node head: no dataset at `/nowhere/clicks`"),
+            ("data_is_gone", 1, "worker 1 on node head: block `train-00003.arrow` cannot be read"),
+            ("bug_in_a_worker", 1, "worker 0 on node head: ZeroDivisionError"),
+        ],
+    )
+    def test_what_a_role_finds_wrong(
+        self, ray_cluster: RayCluster, clicks: Path, tmp_path: Path, entry: str, code: int, says: str
+    ) -> None:
+        flags = arguments(data=clicks, engine="ray", address=ray_cluster.address, workers=2, run=tmp_path / "run",
+                          batch_size=10)  # fmt: skip
+        running = Running(ray_cluster, ["train", *flags], tmp_path / "run", entry)
+        said = running.end(code, seconds=30)
+        assert says in said
+        assert (tmp_path / "run").exists() == ((code == 1 and entry == "data_is_gone") or entry == "bug_in_a_worker")
+
+
+class TestNoRay:
+    """An address where none answers is said at once, in one line."""
+
+    def refused(self, clicks: Path, address: str) -> UsageError:
+        began = time.monotonic()
+        with pytest.raises(UsageError) as caught:
+            paceline.train(data=clicks, engine="ray", address=address)
+        assert time.monotonic() - began < 10
+        assert caught.value.hint
+        return caught.value
+
+    def test_nobody_listens(self, clicks: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        assert f"no Ray answers at `{address}`" in self.refused(clicks, address).message
+
+    @pytest.mark.parametrize("answer", [b"", b"HTTP/1.0 400 Bad Request\r\n\r\n"])
+    def test_something_else_listens(self, clicks: Path, answer: bytes) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+
+            def serve() -> None:
+                connected, _ = server.accept()
+                connected.sendall(answer)
+                connected.recv(1000)
+                connected.close()
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            error = self.refused(clicks, f"127.0.0.1:{server.getsockname()[1]}")
+            thread.join()
+        assert "Ray" in error.message
+
+    def test_a_silent_one(self, clicks: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            assert "no Ray answers" in self.refused(clicks, f"127.0.0.1:{server.getsockname()[1]}").message
+
+    def test_a_cluster_that_does_not_let_us_in(self, ray_cluster: RayCluster, clicks: Path, tmp_path: Path) -> None:
+        other = tmp_path / "token"
+        other.write_text("0" * 64)
+        flags = arguments(data=clicks, engine="ray", address=ray_cluster.address)
+        running = Running(ray_cluster, ["train", *flags], tmp_path / "run")
+        running.close()
+        environment = {**ray_cluster.environment, "RAY_AUTH_TOKEN_PATH": str(other)}
+        ray_cluster.environment, old = environment, ray_cluster.environment
+        try:
+            began = time.monotonic()
+            said = Running(ray_cluster, ["train", *flags], tmp_path / "run").end(2, seconds=20)
+        finally:
+            ray_cluster.environment = old
+        assert "does not let us in" in said
+        assert "RAY_AUTH_TOKEN_PATH" in said
+        assert time.monotonic() - began < 10
+
+    @pytest.mark.parametrize("address", ["ray://127.0.0.1:10001", "somewhere", "127.0.0.1:99999"])
+    def test_what_is_no_address(self, clicks: Path, address: str) -> None:
+        assert "`auto` or HOST:PORT" in self.refused(clicks, address).message
