@@ -250,9 +250,12 @@ def on_terminal_train(config: RunConfig, began: float) -> Run:
     from paceline.engines import StartingEngine
 
     starting = StartingEngine(config)
-    from paceline.run import train as train_run
+    try:
+        from paceline.run import train as train_run
 
-    return watched(f"train {config.pace}", lambda watch: train_run(config, starting, watch, began, print_notice))
+        return watched(f"train {config.pace}", lambda watch: train_run(config, starting, watch, began, print_notice))
+    finally:
+        starting.close()
 
 
 def watched(title: str, work: Callable[[Watch], Run]) -> Run:

@@ -41,7 +41,7 @@ def train(config: RunConfig, starting: StartingEngine, watch: Watch = watch_noth
         config = msgspec.structs.replace(config, data=dataset.folder.name)
         crew = _make_crew(config, dataset, starting)
         coordinator = Coordinator(config, dataset, crew, watch, notice)
-        crew.make_ready()
+        coordinator.make_ready()
         return _carry_out(Run.create(config), coordinator, began)
     finally:
         if crew is not None:
@@ -66,7 +66,7 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
         crew = _make_crew(config, dataset, starting)
         coordinator = Coordinator(config, dataset, crew, watch, notice)
         coordinator.restore(checkpoint)
-        crew.make_ready()
+        coordinator.make_ready()
         run.cut_metrics(checkpoint.progress.tested)
         coordinator.remember_quality(run)
         return _carry_out(run, coordinator, began)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from paceline.config import RunConfig
 from paceline.errors import DataError
 from paceline.training.cluster import role as roles
 from paceline.training.cluster.messages import RoleSpec
@@ -19,7 +20,7 @@ from paceline.wire.frames import Kind, LostConnectionError, frame_views
 
 
 def marker(spec: RoleSpec) -> Path:
-    return Path(f"{spec.config.run}.fault")
+    return Path(f"{_config(spec).run}.fault")
 
 
 def _once(spec: RoleSpec) -> bool:
@@ -29,6 +30,10 @@ def _once(spec: RoleSpec) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def _config(spec: RoleSpec) -> RunConfig:
+    return msgspec.msgpack.decode(spec.config, type=RunConfig)
 
 
 def _spec(content: bytes) -> RoleSpec:
@@ -128,8 +133,8 @@ def blind_worker(content: bytes, node: str, host: str) -> None:
     """Worker 1's node does not see the data."""
     spec = _spec(content)
     if spec.role == "worker" and spec.rank == 1:
-        config = msgspec.structs.replace(spec.config, data="/nowhere/clicks")
-        content = msgspec.msgpack.encode(msgspec.structs.replace(spec, config=config))
+        config = msgspec.structs.replace(_config(spec), data="/nowhere/clicks")
+        content = msgspec.msgpack.encode(msgspec.structs.replace(spec, config=msgspec.msgpack.encode(config)))
     roles.run_role(content, node, host)
 
 

@@ -20,6 +20,7 @@ LOSSES = {
     "a shard": [("shard", 0)],
     "a worker and a shard": [("worker", 0), ("shard", 1)],
     "two workers": [("worker", 0), ("worker", 1)],
+    "both shards": [("shard", 0), ("shard", 1)],
 }
 
 

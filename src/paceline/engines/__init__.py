@@ -30,6 +30,9 @@ class ClusterEngine(Protocol):
     def end(self, number: int, pid: int) -> None:
         """End a process that no longer answers, so that it is started again."""
 
+    def failure_of(self, number: int) -> str:
+        """What went wrong when a process was to begin; empty if nothing did so far."""
+
     def why_not_running(self, number: int) -> str:
         """Why a process is not running, as far as the cluster knows; empty if it does not."""
 
@@ -67,8 +70,9 @@ class StartingEngine:
     def get(self) -> ClusterEngine:
         """The engine, once it has started."""
         if self._engine is None:
-            self._engine = Future()
-            self._engine.set_result(self._start())
+            engine: Future[ClusterEngine] = Future()
+            engine.set_result(self._start())
+            self._engine = engine
         return self._engine.result()
 
     def close(self) -> None:

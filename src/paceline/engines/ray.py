@@ -15,6 +15,7 @@ import socket
 import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ class RayEngine:
         self._folder: Path | None = None
         self._token_is_ours = False
         self._actors: list[Any] = []
+        self._attempts = 0
+        self._begun: dict[int, Any] = {}
+        self._node_names: dict[str, str] = {}
         self._group: Any = None
         self._joined = not self._ray.is_initialized()
         if self._joined:
@@ -68,7 +72,7 @@ class RayEngine:
             _read_token_again()
         try:
             self._ray.init(
-                num_cpus=self._num_roles, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+                "local", num_cpus=self._num_roles, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
                 _temp_dir=str(self._folder), _node_ip_address=LOOPBACK,
             )  # fmt: skip
         except BaseException:
@@ -126,7 +130,8 @@ class RayEngine:
 
     def begin(self, number: int, content: bytes) -> None:
         # Ray keeps the call until the process is there.
-        self._actors[number].begin.remote(content)
+        self._attempts += 1
+        self._begun[number] = self._actors[number].begin.remote(content, self._attempts)
 
     # -- watch
 
@@ -136,6 +141,16 @@ class RayEngine:
             # Ray asks first and waits for an answer; a process that is stopped gives none.
             os.kill(pid, signal.SIGKILL)
 
+    def failure_of(self, number: int) -> str:
+        begun = self._begun.get(number)
+        if begun is None or not self._ray.wait([begun], timeout=0)[0]:
+            return ""
+        try:
+            self._ray.get(begun)
+        except self._ray.exceptions.RayError as error:
+            return _last_line(error)
+        return ""
+
     def why_not_running(self, number: int) -> str:
         has = int(self._ray.cluster_resources().get("CPU", 0))
         if has < self._num_roles:
@@ -144,24 +159,29 @@ class RayEngine:
         return "" if state == "CREATED" else f"the cluster has no room for it (placement group {state.lower()})"
 
     def name_of(self, node: str) -> str:
-        for known in self._ray.nodes():
-            if known["NodeID"] == node:
-                return str(known.get("NodeName") or known["NodeManagerAddress"])
-        return node
+        if node not in self._node_names:
+            for known in self._ray.nodes():
+                self._node_names[known["NodeID"]] = str(known.get("NodeName") or known["NodeManagerAddress"])
+        return self._node_names.get(node, node)
 
     def own_place(self) -> dict[str, Any]:
         return {"node": self.name_of(self._own_node), "address": "", "pid": os.getpid()}
 
     def close(self) -> None:
-        ray = self._ray
-        if ray.is_initialized():
-            for actor in self._actors:
-                ray.kill(actor, no_restart=True)
-            if self._group is not None:
-                ray.util.remove_placement_group(self._group)
+        # Whatever fails, the rest is done; last things first.
+        with ExitStack() as stack:
+            stack.callback(self._forget_own)
+            if self._ray.is_initialized():
+                if self._joined:
+                    stack.callback(self._ray.shutdown)
+                if self._group is not None:
+                    stack.callback(self._ray.util.remove_placement_group, self._group)
+                for actor in self._actors:
+                    stack.callback(self._ray.kill, actor, no_restart=True)
             self._actors, self._group = [], None
-            if self._joined:
-                ray.shutdown()
+
+    def _forget_own(self) -> None:
+        """Remove what a Ray of our own needed."""
         if self._token_is_ours:
             self._token_is_ours = False
             del os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"]
@@ -182,15 +202,20 @@ class Host:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         module, _, function = entry.partition(":")
         self._run = getattr(importlib.import_module(module), function)
-        self._begun = False
+        self._attempt = 0
 
-    def begin(self, content: bytes) -> None:
-        """Call the entry. Ray may repeat a call whose answer was lost: the second time does nothing."""
+    def begin(self, content: bytes, attempt: int) -> None:
+        """Call the entry. Ray may repeat a call whose answer was lost: the second time does nothing.
+
+        A later attempt is meant for this process's successor: then it is time to go.
+        """
         import ray
 
-        if self._begun:
+        if self._attempt == attempt:
             return
-        self._begun = True
+        if self._attempt:
+            os._exit(1)
+        self._attempt = attempt
         place = ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
         threading.Thread(target=self._run, args=(content, *place), name="paceline-role", daemon=True).start()
 
@@ -258,6 +283,12 @@ def _is_role(pid: int) -> bool:
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Host")
     except OSError:
         return False
+
+
+def _last_line(error: BaseException) -> str:
+    """What an error of a remote process comes down to."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 def _first_line(error: BaseException) -> str:

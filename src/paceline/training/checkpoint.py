@@ -29,12 +29,13 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What a cluster's cut needs beside its states, since each shard is cut at a moment of its own.
 
     `applied[shard][rank]` is the last batch of a worker that a shard's states contain, and `rows[shard]` how many rows;
-    `open[rank]` are the pieces (first batch, start, stop) handed out that some shard may lack. All empty where
-    everything handed out is in the states.
+    `open[rank]` are the pieces (first batch, start, stop) handed out that some shard may lack, and `bases[rank]` the
+    last batch before the leg that was cut. All empty for the embedded engine.
     """
 
     applied: list[list[int]] = []
     rows: list[int] = []
+    bases: list[int] = []
     open: list[list[tuple[int, int, int]]] = []
 
 

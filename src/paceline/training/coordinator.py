@@ -112,6 +112,14 @@ class Coordinator:
 
     # -- the run
 
+    def make_ready(self) -> None:
+        """Start the crew, as often as it takes."""
+        while True:
+            try:
+                return self.crew.make_ready()
+            except LostShardError as lost:
+                self.notice(f"{lost.message}; starting again")
+
     def train(self, run: Run) -> NDArray[np.float32]:
         """Train to the end, leaving metrics and checkpoints in `run`; the parameters, in the input's order.
 
@@ -120,20 +128,26 @@ class Coordinator:
         self.began = time.time()
         self._last_saved = time.perf_counter()
         self._write_roles(run)
+        lost: LostShardError | None = None
         while True:
             try:
+                # A second shard may be lost while the run returns because of the first.
+                if lost is not None:
+                    self._return_to_checkpoint(run, lost)
+                    lost = None
                 while not self._finished() or self.progress.position > self.progress.tested:
                     self._advance(run)
                 return self.parameters()
-            except LostShardError as lost:
-                self._return_to_checkpoint(run, lost)
+            except LostShardError as error:
+                lost = error
 
     def _advance(self, run: Run) -> None:
         """See to what is due, then train for one leg."""
         if self.progress.position > self.progress.tested and self._test_due():
             self._evaluate(run)
         if self._interrupted:
-            self._save(run, self.crew.snapshot(), self.progress)
+            snapshot = self.crew.snapshot()
+            self._save(run, snapshot, msgspec.structs.replace(self.progress, handed=snapshot.handed))
             raise InterruptedRunError(
                 f"interrupted after {self.progress.position:,} rows; a checkpoint is saved",
                 f"`paceline resume {run.path}` goes on",
@@ -154,7 +168,12 @@ class Coordinator:
             self._write_roles(run)
             return self._look_around(tally)
 
-        tally = self.crew.run_leg(self._next_test(), look, keep)
+        try:
+            tally = self.crew.run_leg(self._next_test(), look, keep)
+        except LostShardError:
+            # The time that was lost is part of what training took.
+            self.progress = self._after(base, Tally(base.position, base.clock, 0.0, 0, 0))
+            raise
         self.progress = self._after(base, tally)
         self.measure_memory()
 
@@ -207,7 +226,6 @@ class Coordinator:
         else:
             self.progress = Progress()
             self.crew.restore(self.progress, None)
-        # The time that was lost is part of what training took.
         self.progress = msgspec.structs.replace(self.progress, train_seconds=max(seconds, self.progress.train_seconds))
         run.cut_metrics(self.progress.tested)
         self.remember_quality(run)
@@ -216,6 +234,9 @@ class Coordinator:
 
     def _finished(self) -> bool:
         at = self.progress
+        # Rows that were handed out before a cut and are not in all shards yet: they come first.
+        if any(at.handed.open):
+            return False
         return (
             at.position >= self._last_position
             or (self.config.steps > 0 and at.clock >= self.config.steps)
@@ -223,6 +244,8 @@ class Coordinator:
         )
 
     def _test_due(self) -> bool:
+        if any(self.progress.handed.open):
+            return False
         return self.progress.position >= self._next_test() or self._finished()
 
     def _next_test(self) -> int:
@@ -241,7 +264,7 @@ class Coordinator:
             "steps": at.clock,
             "epoch": at.position / self._num_rows,
             "seconds": at.train_seconds,
-            "train_loss": at.losses / at.loss_rows,
+            "train_loss": at.losses / at.loss_rows if at.loss_rows else math.nan,
         }
         if self.dataset.split("test").rows:
             scorer = self.crew.scorer(at.position)

@@ -53,7 +53,7 @@ def make_shard(workers: int, pace: Any, shard: int = 0, shards: int = 1, **wire:
     )  # fmt: skip
     service = ShardService(config, FEATURES, shard)
     tell(service, m.Reset(generation=1, applied=[0] * workers, rows=0))
-    tell(service, m.Open(leg=1, bases=[0] * workers))
+    tell(service, m.Open(bases=[0] * workers, done=[0] * workers))
     return service
 
 
@@ -310,7 +310,7 @@ class TestConnections:
         client.step(PULL, 1, [], [1, 2])
         before = service.slice.table.copy()
         if batch == 1:
-            tell(service, m.Open(leg=2, bases=[0]))
+            tell(service, m.Open(bases=[0], done=[0]))
         with pytest.raises(BadFrameError):
             client.step(flags, batch, pushed, keys)
         np.testing.assert_array_equal(service.slice.table, before)

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import msgspec
@@ -24,9 +24,21 @@ from paceline.engines import StartingEngine
 from paceline.errors import ConfigError, DataError, DivergedError, PacelineError, RunError
 from paceline.optimizers import width
 from paceline.training.checkpoint import Progress
-from paceline.training.cluster.desk import Desk, Event, Role
+from paceline.training.cluster.desk import Desk, Event, Loss, Role
 from paceline.training.cluster.grants import ClockGrants, Grants, GrantSizes, QueueGrants
-from paceline.training.cluster.messages import Begin, Counted, Failed, Open, Reset, RoleSpec, Stop, encode
+from paceline.training.cluster.messages import (
+    Begin,
+    Counted,
+    Failed,
+    Grant,
+    Open,
+    Reset,
+    RoleSpec,
+    Stop,
+    Wait,
+    encode,
+)
+from paceline.training.cluster.shard import NOW
 from paceline.training.cluster.shard_link import ShardLink
 from paceline.training.crew import Due, Keep, Look, LostShardError, Snapshot, Tally
 from paceline.training.embedded import check_clock_size
@@ -38,8 +50,9 @@ from paceline.wire.handshake import new_token
 from paceline.wire.server import Server
 from paceline.wire.tls import Tls, make_tls
 
-START_SECONDS = 60.0
-BACK_SECONDS = 27.0
+START_SECONDS = 28.0
+SNAPSHOT_PAUSE_SECONDS = 2.0
+BACK_SECONDS = 24.0
 POLL_SECONDS = 0.05
 COUNT_SECONDS = 0.5
 MOST_RESTARTS = 10
@@ -60,6 +73,7 @@ class ClusterCrew:
         self._restarts = {"workers": 0, "shards": 0}
         self._recoveries: list[dict[str, Any]] = []
         self._progress = Progress()
+        self._first_position = 0
         self._states: NDArray[np.float32] | None = None
         self._grants: Grants
         self._granting = threading.Lock()
@@ -69,6 +83,8 @@ class ClusterCrew:
         self._idle: set[int] = set()
         self._links: list[ShardLink] = []
         self._last_count = Counted(rows=0, losses=0.0, loss_rows=0, largest_lead=0, refused=0)
+        self._next_snapshot = 0.0
+        self._refused_by_shards = 0
         self._desk: Desk | None = None
         self._tls: Tls | None = None
         self._token = new_token()
@@ -77,11 +93,15 @@ class ClusterCrew:
 
     def restore(self, progress: Progress, states: NDArray[np.float32] | None) -> None:
         self._progress, self._states = progress, states
+        if self._desk is None:
+            self._first_position = progress.position
 
     def make_ready(self) -> None:
         if self._desk is None:
             self._start()
         self._hang_up()
+        for worker in self._workers:
+            self._say(worker, Wait())
         self._wait_for_roles()
         self._generation += 1
         self._grants = self._make_grants()
@@ -113,7 +133,7 @@ class ClusterCrew:
                 key=self._tls.key if self._tls else b"",
                 loopback=self._engine.loopback,
                 features=self._dataset.features,
-                config=self._config,
+                config=encode(self._config),
             )
         )
         self._engine.begin(number, content)
@@ -174,12 +194,11 @@ class ClusterCrew:
                 self._see_to_events(POLL_SECONDS)
                 if time.monotonic() - last_count >= COUNT_SECONDS:
                     last_count = time.monotonic()
-                    with self._shards_may_die():
-                        self._last_count = self._links[0].count()
+                    self._last_count = self._links[0].count_soon() or self._last_count
                 due = look(self._tally(self._last_count))
                 if due is Due.STOP:
                     self._grants.feed.pause()
-                elif due is Due.SNAPSHOT and (snapshot is None or not snapshot.is_alive()):
+                elif due is Due.SNAPSHOT and self._may_copy(snapshot):
                     snapshot = self._start_snapshot(keep)
         finally:
             self._leg_is_on = False
@@ -192,10 +211,10 @@ class ClusterCrew:
         self._wait_for_roles()
         self._leg += 1
         self._idle.clear()
-        bases = self._grants.bases()
+        start = self._grants.begin_leg()
         with self._shards_may_die():
             for link in self._links:
-                link.ask(Open(leg=self._leg, bases=bases))
+                link.ask(Open(bases=start.bases, done=start.done))
         self._last_count = msgspec.structs.replace(self._last_count, losses=0.0, loss_rows=0)
         self._grants.feed.open(until)
         self._leg_is_on = True
@@ -214,6 +233,7 @@ class ClusterCrew:
                     "this is a bug in paceline: please report it with the run's folder",
                 )
         self._last_count = counts[0]
+        self._refused_by_shards = sum(count.refused for count in counts)
         largest_lead = max(count.largest_lead for count in counts)
         return self._tally(counts[0])._replace(largest_lead=largest_lead)
 
@@ -223,16 +243,20 @@ class ClusterCrew:
 
     def _let_go(self, worker: Role) -> None:
         shards = [shard.address for shard in self._shards]
-        assert self._desk is not None
-        self._desk.say(
-            worker,
-            Begin(incarnation=worker.incarnation, generation=self._generation, leg=self._leg, shards=shards),
-        )
+        begin = Begin(incarnation=worker.incarnation, generation=self._generation, leg=self._leg, shards=shards)
+        self._say(worker, begin)
 
-    def _take(self, rank: int, batch: int) -> tuple[int, NDArray[np.int64] | None]:
+    def _say(self, role: Role, message: Begin | Wait) -> None:
+        assert self._desk is not None
+        self._desk.say(role, message)
+
+    def _take(self, rank: int, leg: int, batch: int) -> Grant | None:
         """The desk's thread asks: rows for a worker."""
         with self._granting:
-            return self._leg, self._grants.take(rank, batch) if self._leg_is_on else None
+            if not self._leg_is_on or leg != self._leg:
+                return None
+            bounds = self._grants.take(rank, batch)
+        return Grant(leg=leg, first=batch, bounds=b"" if bounds is None else bounds.tobytes())
 
     # -- what happens to roles
 
@@ -241,12 +265,14 @@ class ClusterCrew:
         began = time.monotonic()
         while not all(role.ready for role in self._roles):
             self._see_to_events(POLL_SECONDS)
-            missing = [role for role in self._roles if role.incarnation < 0]
-            if missing and time.monotonic() - began > START_SECONDS:
-                raise RunError(
-                    f"{missing[0].name} did not start in {START_SECONDS:g} s: {self._why(missing[0])}",
-                    "see that the cluster has room, and the same paceline on every node",
-                )
+            for role in self._roles:
+                waited = time.monotonic() - began
+                failure = self._engine.failure_of(self._roles.index(role)) if role.incarnation < 0 else ""
+                if failure or (role.incarnation < 0 and waited > START_SECONDS):
+                    raise RunError(
+                        f"{role.name} did not start in {waited:.0f} s: {failure or self._why(role)}",
+                        "see that the cluster has room, and the same paceline on every node",
+                    )
 
     def _see_to_events(self, seconds: float) -> None:
         """Act on what has happened; wait so long for something to."""
@@ -259,9 +285,9 @@ class ClusterCrew:
         except queue.Empty:
             pass
         for role in self._roles:
-            if role.lost_at and time.monotonic() - role.lost_at > BACK_SECONDS:
+            if role.lost and time.monotonic() - role.away_since > BACK_SECONDS:
                 raise RunError(
-                    f"{role.name} was lost ({role.lost_because}) and did not come back in {BACK_SECONDS:g} s: "
+                    f"{role.name} was lost ({role.lost.because}) and did not come back in {BACK_SECONDS:g} s: "
                     f"{self._why(role)}",
                     "`paceline resume` goes on from the last checkpoint when the cluster has room again",
                 )
@@ -272,41 +298,45 @@ class ClusterCrew:
             case "failed":
                 raise _error_of(role, event.detail, started=self._generation > 0)
             case "lost":
-                self._lost(role, silent=event.detail)
+                self._lost(role, event.detail)
             case "ready":
+                role.ready = True
                 self._book_recovery(role)
                 if role.role == "worker" and event.detail != self._dataset.fingerprint:
                     raise DataError(
                         f"{role.name} sees other data at `{self._config.data}` than the coordinator",
                         "every node must see the same folder under the same path",
                     )
-                if role.role == "worker" and self._leg_is_on:
+                if role.role == "worker" and self._leg_is_on and role.rank not in self._idle:
                     self._let_go(role)
             case "idle" if event.detail == self._leg:
                 self._idle.add(role.rank)
 
-    def _lost(self, role: Role, silent: bool) -> None:
+    def _lost(self, role: Role, loss: Loss) -> None:
         """A role is gone. The engine starts a process that has ended again; one that is silent must be ended first."""
+        role.ready, role.lost, role.away_since = False, loss, time.monotonic()
         self._restarts[f"{role.role}s"] += 1
         if sum(self._restarts.values()) > MOST_RESTARTS + len(self._roles):
             raise RunError(
-                f"{role.name} was lost ({role.lost_because}), after too many others", "see the nodes' logs and memory"
+                f"{role.name} was lost ({loss.because}), after too many others", "see the nodes' logs and memory"
             )
         number = self._roles.index(role)
-        if silent:
+        if loss.silent:
             self._engine.end(number, role.pid)
         self._begin(number)
-        if role.role == "shard" and self._generation:
-            raise LostShardError(f"{role.name} was lost: {role.lost_because}")
+        # Without links nothing has been loaded yet that could be lost.
+        if role.role == "shard" and self._links:
+            raise LostShardError(f"{role.name} was lost: {loss.because}")
 
     def _book_recovery(self, role: Role) -> None:
         """A role is ready; if it was lost before, note how long that took."""
-        if not role.lost_at:
+        if role.lost is None:
             return
-        seconds, role.lost_at = time.monotonic() - role.lost_at, 0.0
+        loss, role.lost = role.lost, None
         self._recoveries.append(
-            {"role": role.role, "rank": role.rank, "node": role.node, "cause": role.lost_because, "seconds": seconds}
-        )
+            {"role": role.role, "rank": role.rank, "node": role.node, "cause": loss.because,
+             "seconds": time.monotonic() - loss.since}
+        )  # fmt: skip
 
     def _why(self, role: Role) -> str:
         return self._engine.why_not_running(self._roles.index(role)) or role.doing
@@ -328,17 +358,28 @@ class ClusterCrew:
         with self._shards_may_die():
             return self._snapshot(lambda: False)
 
+    def _may_copy(self, last: threading.Thread | None) -> bool:
+        """One snapshot at a time, and a pause after one that failed."""
+        return (last is None or not last.is_alive()) and time.monotonic() >= self._next_snapshot
+
     def _start_snapshot(self, keep: Keep) -> threading.Thread:
-        """Copy all shards while workers go on, and keep the copy; without one if that fails: the next will do."""
+        """Copy all shards while workers go on, and keep the copy."""
+
+        def give_up() -> bool:
+            unfinished = not self._leg_is_on and len(self._idle) < len(self._workers)
+            return unfinished or any(role.peer is None for role in self._shards)
 
         def work() -> None:
             try:
-                keep(self._snapshot(lambda: not self._leg_is_on and len(self._idle) < len(self._workers)))
+                keep(self._snapshot(give_up))
             except WireError:
-                return
-            except PacelineError as error:
+                # The desk knows if that shard is lost; the next checkpoint will do.
+                self._next_snapshot = time.monotonic() + SNAPSHOT_PAUSE_SECONDS
+            except Exception as error:  # noqa: BLE001 (a checkpoint that cannot be made must not go unnoticed)
                 assert self._desk is not None
-                failed = Failed(kind="run", message=f"the checkpoint failed: {error.message}", hint=error.hint)
+                hint = error.hint if isinstance(error, PacelineError) else ""
+                message = error.message if isinstance(error, PacelineError) else f"{type(error).__name__}: {error}"
+                failed = Failed(kind="run", message=f"the checkpoint failed: {message}", hint=hint)
                 self._desk.events.put(Event("failed", self._shards[0], failed))
 
         thread = threading.Thread(target=work, name="paceline-snapshot", daemon=True)
@@ -352,24 +393,22 @@ class ClusterCrew:
         with ExitStack() as stack:
             links = [stack.enter_context(self._link(role)) for role in self._shards]
             in_step = Pace.of(self._config.pace).fold == "mean"
-            with self._granting:
-                # No worker can pass this clock before all shards know.
-                at = self._grants.feed.clock if in_step else -1
-                feed = self._grants.feed
-                tally = Tally(feed.position, feed.clock, 0.0, 0, 0)
+            feed = self._grants.feed
+            # In sync no worker can pass this clock before all shards know.
+            with self._granting if in_step else nullcontext():
+                position, clock = feed.position, feed.clock
                 for link in links:
-                    link.order_copy(at)
+                    link.order_copy(clock if in_step else NOW)
             copies = [link.copied(give_up) for link in links]
             with self._granting:
                 handed = self._grants.handed([copy.applied for copy in copies], [copy.rows for copy in copies])
                 if not in_step:
-                    tally = Tally(feed.position, feed.clock, 0.0, 0, 0)
+                    position, clock = feed.position, feed.clock
             states = np.empty((self._dataset.features + 1, width(self._config.optimizer)), np.float32)
             for shard, link in enumerate(links):
                 link.fetch("copy", states[shard :: len(links)])
         lead = self._last_count.largest_lead
-        tally = tally._replace(losses=copies[0].losses, rows=copies[0].loss_rows, largest_lead=lead)
-        return Snapshot(tally, states, handed)
+        return Snapshot(Tally(position, clock, copies[0].losses, copies[0].loss_rows, lead), states, handed)
 
     def weights(self, rows: int) -> NDArray[np.float32]:
         weights = np.empty((self._dataset.features + 1, 1), np.float32)
@@ -403,13 +442,13 @@ class ClusterCrew:
     def account(self) -> dict[str, Any]:
         sent = sum(worker.num_bytes[0] for worker in self._workers)
         received = sum(worker.num_bytes[1] for worker in self._workers)
-        rows = self._grants.feed.position - self._progress.position if self._generation else 0
+        rows = self._grants.feed.position - self._first_position if self._generation else 0
         return {
             "wire": {
                 "bytes_sent": sent,
                 "bytes_received": received,
                 "bytes_per_row": (sent + received) / rows if rows else 0.0,
-                "refused": self._desk.server.refused if self._desk else 0,
+                "refused": self._refused_by_shards + (self._desk.server.refused if self._desk else 0),
             },
             "restarts": dict(self._restarts),
             "recoveries": list(self._recoveries),

@@ -14,9 +14,6 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from paceline.training.cluster.messages import (
     Beat,
     Failed,
@@ -40,6 +37,14 @@ TICK_SECONDS = 0.5
 MOST_SECONDS_A_TICK = 1.0
 
 
+class Loss(NamedTuple):
+    """A role that is lost: since when (`time.monotonic`), why, and whether its process may still be there."""
+
+    since: float
+    because: str
+    silent: bool
+
+
 class Role:
     """A worker or shard as the coordinator knows it, over all its incarnations."""
 
@@ -50,12 +55,13 @@ class Role:
         self.address = ""
         self.pid = 0
         self.incarnation = -1
-        self.ready = False
+        self.ready = False  # the coordinator's main thread says so, when it hears of it
         self.peer: Peer | None = None
         self.doing = "has not started"
         self.silent_seconds = 0.0
-        self.lost_at = 0.0
-        self.lost_because = ""
+        # For the coordinator's main thread: since when it is away, and since when that is being mended.
+        self.lost: Loss | None = None
+        self.away_since = 0.0
         self.peak_memory_bytes = 0
         self._bytes = (0, 0)
         self._bytes_before = (0, 0)
@@ -75,16 +81,12 @@ class Role:
         self._bytes_before, self._bytes = self.num_bytes, (0, 0)
         self.incarnation += 1
         self.peer, self.node, self.pid = peer, hello.node, hello.pid
-        self.ready, self.silent_seconds, self.doing = False, 0.0, "starts"
+        self.silent_seconds, self.doing = 0.0, "starts"
 
     def beat(self, beat: Beat) -> None:
         self.doing = beat.doing
         self._bytes = (beat.bytes_sent, beat.bytes_received)
         self.peak_memory_bytes = max(self.peak_memory_bytes, beat.memory_bytes)
-
-    def lose(self, because: str) -> None:
-        self.peer, self.ready = None, False
-        self.lost_at, self.lost_because = time.monotonic() - self.silent_seconds, because
 
 
 class Event(NamedTuple):
@@ -95,7 +97,8 @@ class Event(NamedTuple):
     detail: Any = None
 
 
-TakeRows = Callable[[int, int], "tuple[int, NDArray[np.int64] | None]"]
+# Rank, leg and batch → rows; None where that leg is over.
+TakeRows = Callable[[int, int, int], Grant | None]
 
 
 class Desk:
@@ -128,7 +131,11 @@ class Desk:
         self.server.close()
 
     def _serve(self) -> None:
-        self.server.serve(self, TICK_SECONDS)
+        try:
+            self.server.serve(self, TICK_SECONDS)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the run must not wait for a desk that is closed)
+            failed = Failed(kind="run", message=f"the coordinator's desk failed: {error}", hint="")
+            self.events.put(Event("failed", next(iter(self._roles.values())), failed))
 
     # -- what the server calls
 
@@ -147,14 +154,14 @@ class Desk:
         match message:
             case Beat():
                 role.beat(message)
-            case Take(batch=batch):
-                leg, bounds = self._take(role.rank, batch)
-                grant = Grant(leg=leg, first=batch, bounds=b"" if bounds is None else bounds.tobytes())
-                peer.send(Kind.MESSAGE, 0, encode(grant))
+            case Take(leg=leg, batch=batch):
+                grant = self._take(role.rank, leg, batch)
+                if grant is not None:
+                    peer.send(Kind.MESSAGE, 0, encode(grant))
             case Idle(leg=leg):
                 self.events.put(Event("idle", role, leg))
             case Ready():
-                role.ready, role.address = True, message.address
+                role.address = message.address
                 self.events.put(Event("ready", role, message.data))
             case Failed():
                 self.events.put(Event("failed", role, message))
@@ -192,8 +199,8 @@ class Desk:
             self.events.put(Event("failed", role, _other_versions(role, ours, theirs)))
 
     def _lose(self, role: Role, because: str, silent: bool) -> None:
-        role.lose(because)
-        self.events.put(Event("lost", role, silent))
+        role.peer, role.doing = None, ""
+        self.events.put(Event("lost", role, Loss(time.monotonic() - role.silent_seconds, because, silent)))
 
 
 def _other_versions(role: Role, ours: tuple[str, str], theirs: tuple[str, str]) -> Failed:

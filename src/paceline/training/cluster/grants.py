@@ -33,11 +33,21 @@ class Grants(Protocol):
     def take(self, rank: int, batch: int) -> NDArray[np.int64] | None:
         """The rows of a worker's batches from `batch` on, [batches, 3]: start, stop, and rows handed out before."""
 
-    def bases(self) -> list[int]:
-        """The last batch of each worker before this leg. Only while all are paused."""
+    def begin_leg(self) -> LegStart:
+        """Where each worker stands when a leg begins. Only while all are paused."""
 
     def handed(self, applied: list[list[int]], rows: list[int]) -> Handed:
         """What a cut needs in which `applied[shard][rank]` is the last batch that is contained."""
+
+
+class LegStart(NamedTuple):
+    """By worker: the last batch before the leg, from which its clocks count, and the last that all shards have.
+
+    They differ where a run goes on from a cut in the middle of a leg: who was ahead then is ahead now.
+    """
+
+    bases: list[int]
+    done: list[int]
 
 
 class GrantSizes:
@@ -71,18 +81,25 @@ class ClockGrants:
     def take(self, rank: int, batch: int) -> NDArray[np.int64] | None:
         return self._clocks.take_from(rank, batch - 1, self._sizes.next(rank))
 
-    def bases(self) -> list[int]:
-        return [self._clocks.clock] * self._num_workers
+    def begin_leg(self) -> LegStart:
+        batches = [self._clocks.clock] * self._num_workers
+        return LegStart(batches, batches)
 
     def handed(self, applied: list[list[int]], rows: list[int]) -> Handed:
         return Handed(applied=applied, rows=rows)
 
 
-class _Share(NamedTuple):
+class _Share:
     """What one worker was handed: pieces in order, and the number of its next batch."""
 
-    pieces: list[Piece]
-    next_batch: list[int]
+    def __init__(self, pieces: list[Piece], next_batch: int) -> None:
+        self.pieces = pieces
+        self.next_batch = next_batch
+
+
+def _contained(applied: list[list[int]]) -> list[int]:
+    """By worker, the last batch that all shards have."""
+    return [min(ranks) for ranks in zip(*applied, strict=True)]
 
 
 class QueueGrants:
@@ -93,39 +110,40 @@ class QueueGrants:
         self._queue = feed
         self._sizes = sizes
         self._batch_size = batch_size
-        bases = [min(ranks) for ranks in zip(*handed.applied, strict=True)] or [0] * num_workers
-        self._shares = [_Share([], [base + 1]) for base in bases]
+        done = _contained(handed.applied) or [0] * num_workers
+        self._shares = [_Share([], batch + 1) for batch in done]
         for share, pieces in zip(self._shares, handed.open, strict=False):
             for piece in pieces:
                 self._add(share, piece[1], piece[2])
-        self._bases = bases
+        self._leg = LegStart(handed.bases or done, done)
+        self._restored = any(handed.open)
 
     def take(self, rank: int, batch: int) -> NDArray[np.int64] | None:
         share = self._shares[rank]
-        if batch == share.next_batch[0]:
+        if batch == share.next_batch:
             piece = self._queue.take(rank, self._sizes.next(rank))
             if piece is None:
                 return None
             self._add(share, piece.start, piece.stop)
-        for first, start, stop in share.pieces:
+        for first, start, stop in reversed(share.pieces):
             if first <= batch < first + self._num_batches(start, stop):
                 starts = np.arange(start + (batch - first) * self._batch_size, stop, self._batch_size)
                 return np.stack([starts, np.minimum(starts + self._batch_size, stop), starts], axis=1)
         raise RunError(f"worker {rank} asks for batch {batch}, which it was never given", "this is a bug in paceline")
 
-    def bases(self) -> list[int]:
-        """Everything before is in all shards, except what a restored run has to do again first."""
-        if self._bases:
-            bases, self._bases = self._bases, []
-            return bases
-        for share in self._shares:
-            share.pieces.clear()
-        return [share.next_batch[0] - 1 for share in self._shares]
+    def begin_leg(self) -> LegStart:
+        """A restored run first does what some shard lacks, as part of the leg that it was cut from."""
+        if not self._restored:
+            for share in self._shares:
+                share.pieces.clear()
+            done = [share.next_batch - 1 for share in self._shares]
+            self._leg = LegStart(done, done)
+        self._restored = False
+        return self._leg
 
     def handed(self, applied: list[list[int]], rows: list[int]) -> Handed:
-        contained = [min(ranks) for ranks in zip(*applied, strict=True)]
-        pieces = [self._after(*pair) for pair in zip(self._shares, contained, strict=True)]
-        return Handed(applied=applied, rows=rows, open=pieces)
+        pieces = [self._after(*pair) for pair in zip(self._shares, _contained(applied), strict=True)]
+        return Handed(applied=applied, rows=rows, bases=self._leg.bases, open=pieces)
 
     def _after(self, share: _Share, batch: int) -> list[Piece]:
         """The pieces of a share, or parts of them, that lie after a batch."""
@@ -137,8 +155,8 @@ class QueueGrants:
         return later
 
     def _add(self, share: _Share, start: int, stop: int) -> None:
-        share.pieces.append((share.next_batch[0], start, stop))
-        share.next_batch[0] += self._num_batches(start, stop)
+        share.pieces.append((share.next_batch, start, stop))
+        share.next_batch += self._num_batches(start, stop)
 
     def _num_batches(self, start: int, stop: int) -> int:
         return -(-(stop - start) // self._batch_size)

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from paceline.config import RunConfig
 from paceline.wire.frames import BadFrameError, Frame, Kind
 
 
@@ -48,8 +47,9 @@ class Beat(Message):
 
 
 class Take(Message):
-    """A worker asks for its rows from batch `batch` on (batches of a worker are counted from 1)."""
+    """A worker asks for its rows in leg `leg`, from batch `batch` on (batches of a worker are counted from 1)."""
 
+    leg: int
     batch: int
 
 
@@ -90,6 +90,10 @@ class Grant(Message):
     bounds: bytes
 
 
+class Wait(Message):
+    """Leave what you do, and wait for the next `Begin`: parameters were lost."""
+
+
 class Stop(Message):
     """The run is over."""
 
@@ -120,10 +124,10 @@ class Reset(Message):
 
 
 class Open(Message):
-    """A leg begins: each worker continues after batch `bases[rank]`."""
+    """A leg begins: each worker continues after batch `done[rank]`, and its clocks count from `bases[rank]`."""
 
-    leg: int
     bases: list[int]
+    done: list[int]
 
 
 class Copy(Message):
@@ -155,7 +159,7 @@ class Count(Message):
 
 
 class Counted(Message):
-    """What a shard has counted in this leg, and over the whole run (`rows`)."""
+    """What a shard has counted in this leg, over the whole run (`rows`), and connections that it refused."""
 
     rows: int
     losses: float
@@ -169,7 +173,7 @@ class Done(Message):
 
 
 class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a role's process is given."""
+    """All that a role's process is given. `config` is a `RunConfig`, encoded: another version may not read it."""
 
     role: str
     rank: int
@@ -179,11 +183,14 @@ class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes
     loopback: bool
     features: int
-    config: RunConfig
+    config: bytes
+
+    def __repr__(self) -> str:
+        return f"RoleSpec({self.role} {self.rank})"  # and neither the token nor the key
 
 
 ToCoordinator = Hello | Ready | Beat | Take | Idle | Failed
-ToRole = Begin | Grant | Stop
+ToRole = Begin | Grant | Wait | Stop
 ToShard = Join | Reset | Open | Copy | Fetch | Count
 FromShard = Joined | Copied | Counted | Done
 

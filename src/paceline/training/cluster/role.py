@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import psutil
 
+from paceline.config import RunConfig
 from paceline.errors import ConfigError, DataError, DivergedError, PacelineError
 from paceline.training.cluster.messages import (
     Beat,
@@ -32,6 +33,7 @@ from paceline.training.cluster.messages import (
     RoleSpec,
     Stop,
     ToRole,
+    Wait,
     decode,
     encode,
 )
@@ -53,7 +55,7 @@ class Lifeline:
     """A role's connection to the coordinator: beats out; `orders` and `grants` in."""
 
     def __init__(self, connection: Connection, hello: Hello) -> None:
-        self.orders: queue.SimpleQueue[Begin | Stop] = queue.SimpleQueue()
+        self.orders: queue.SimpleQueue[Begin | Wait | Stop] = queue.SimpleQueue()
         self.grants: queue.SimpleQueue[Grant] = queue.SimpleQueue()
         self.status: Callable[[], tuple[str, int, int]] = lambda: ("starts", 0, 0)
         self._connection = connection
@@ -81,6 +83,7 @@ class Lifeline:
             time.sleep(BEAT_SECONDS)
 
     def _listen(self) -> None:
+        last: Begin | Wait | Stop | None = None
         while True:
             try:
                 order: Any = decode(self._connection.receive(silence_seconds=3600), ToRole)
@@ -90,8 +93,10 @@ class Lifeline:
                 _end()
             if isinstance(order, Grant):
                 self.grants.put(order)
-            else:
+            elif order != last:
+                # The coordinator may say the same twice, to be sure that a new role has heard it.
                 self.orders.put(order)
+                last = order
 
 
 def run_role(content: bytes, node: str, host: str) -> None:
@@ -106,10 +111,11 @@ def run_role(content: bytes, node: str, host: str) -> None:
     )  # fmt: skip
     lifeline = Lifeline(connect(spec.coordinator, spec.token, tls), hello)
     try:
+        config = msgspec.msgpack.decode(spec.config, type=RunConfig)
         if spec.role == "shard":
-            _run_shard(spec, tls, lifeline, LOOPBACK if spec.loopback else host)
+            _run_shard(spec, config, tls, lifeline, LOOPBACK if spec.loopback else host)
         else:
-            _run_worker(spec, tls, lifeline)
+            _run_worker(spec, config, tls, lifeline)
     except PacelineError as error:
         kind = next((kind for type_, kind in KINDS.items() if isinstance(error, type_)), "run")
         lifeline.say(Failed(kind=kind, message=error.message, hint=error.hint))
@@ -119,11 +125,11 @@ def run_role(content: bytes, node: str, host: str) -> None:
         lifeline.say(Failed(kind="run", message=text, hint=""))
 
 
-def _run_shard(spec: RoleSpec, tls: Tls | None, lifeline: Lifeline, host: str) -> None:
-    port = spec.config.wire.port and spec.config.wire.port + 1 + spec.rank
-    service = ShardService(spec.config, spec.features, spec.rank)
-    service.slice.warm_up()
+def _run_shard(spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Lifeline, host: str) -> None:
+    port = config.wire.port and config.wire.port + 1 + spec.rank
     server = Server(host, port, spec.token, tls)
+    service = ShardService(config, spec.features, spec.rank, lambda: server.refused)
+    service.slice.warm_up()
     lifeline.status = lambda: (service.doing, 0, 0)
     lifeline.say(Ready(address=server.address))
     try:
@@ -132,13 +138,13 @@ def _run_shard(spec: RoleSpec, tls: Tls | None, lifeline: Lifeline, host: str) -
         server.close()
 
 
-def _run_worker(spec: RoleSpec, tls: Tls | None, lifeline: Lifeline) -> None:
+def _run_worker(spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Lifeline) -> None:
     # A shard needs none of this, and starts the sooner.
     from paceline.data.blocks import Dataset
     from paceline.training.cluster.worker import ClusterWorker
 
-    dataset = Dataset(spec.config.data)
-    worker = ClusterWorker(spec, tls, dataset, lifeline)
+    dataset = Dataset(config.data)
+    worker = ClusterWorker(spec, config, tls, dataset, lifeline)
     lifeline.status = worker.status
     worker.warm_up()
     lifeline.say(Ready(data=dataset.fingerprint))

@@ -8,6 +8,7 @@ from a connection that was cut or a worker that died, is answered again with the
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,12 +93,13 @@ class _Worker:
         self.keys_of_peer: KeyReader
         self.incarnation = -1
         self.applied = 0
-        self.restart(0)
+        self.restart(0, 0)
 
-    def restart(self, base: int) -> None:
-        """Stand after batch `base` at the beginning of a leg."""
+    def restart(self, base: int, done: int) -> None:
+        """Stand after batch `done` at the beginning of a leg whose clocks count from batch `base`."""
         self.base = base
-        self.asked = base
+        self.first = done + 1
+        self.asked = done
         self.present = True
         self.waiting = False
         self.leaving = False
@@ -115,7 +117,9 @@ class _Worker:
 class ShardService:
     """One shard: its slice of the parameters, and where it stands with each worker."""
 
-    def __init__(self, config: RunConfig, features: int, rank: int) -> None:
+    def __init__(self, config: RunConfig, features: int, rank: int,
+                 refused: Callable[[], int] = lambda: 0) -> None:  # fmt: skip
+        """`refused` tells how many connections were refused before they came here."""
         pace = Pace.of(config.pace)
         self.slice = Slice(config.optimizer, features, rank, config.shards)
         self.doing = "waits for workers"
@@ -131,6 +135,7 @@ class ShardService:
         self._loss_rows = 0
         self._largest_lead = 0
         self._refused = 0
+        self._refused_before = refused
 
     # -- connections
 
@@ -180,9 +185,13 @@ class ShardService:
         if not isinstance(worker, _Worker) or worker.peer is not peer:
             raise BadFrameError(f"a step from {peer.address}, which is no worker now")
         last, before = worker.pulls
-        seen = step.batch in (worker.asked, worker.asked - 1) and worker.asked > worker.base
-        if not seen and step.batch != worker.asked + 1:
+        seen = worker.first <= step.batch <= worker.asked and step.batch >= worker.asked - 1
+        if not seen and (step.batch != worker.asked + 1 or worker.waiting):
             raise BadFrameError(f"worker {worker.rank} asks for batch {step.batch} after {worker.asked}")
+        if not step.flags & PUSH and step.batch - 1 > worker.applied:
+            raise BadFrameError(f"worker {worker.rank} asks for batch {step.batch} without having pushed the last")
+        if not step.flags & (PULL | LEAVE):
+            raise BadFrameError(f"a step of worker {worker.rank} that asks for nothing")
         pushed_keys = last.keys
         into = _Pull(worker.key_dtype) if seen else before
         # Read the keys in any case: references to earlier ones count on it.
@@ -198,8 +207,6 @@ class ShardService:
             self._take_push(worker, step, pushed_keys)
         if step.flags & LEAVE:
             worker.leaving, worker.present = True, False
-        if not step.flags & (PULL | LEAVE):
-            raise BadFrameError(f"a step of worker {worker.rank} that asks for nothing")
         worker.worked = time.perf_counter()
         before.times = Times(int((began - peer.arrived) * 1e9), 0, int((worker.worked - began) * 1e9))
         self._answer_who_may_go_on()
@@ -324,13 +331,13 @@ class ShardService:
                 worker.peer.close()
                 worker.peer = None
             worker.applied = applied
-            worker.restart(applied)
+            worker.restart(applied, applied)
         self._rows = reset.rows
         self._num_pushed, self._copy_at = 0, None
 
     def _open(self, opened: Open) -> None:
-        for worker, base in zip(self._workers, opened.bases, strict=True):
-            worker.restart(base)
+        for worker, base, done in zip(self._workers, opened.bases, opened.done, strict=True):
+            worker.restart(base, done)
         self._losses, self._loss_rows = 0.0, 0
 
     def _copy(self, peer: Peer) -> None:
@@ -359,7 +366,7 @@ class ShardService:
     def _counted(self) -> Counted:
         return Counted(
             rows=self._rows, losses=self._losses, loss_rows=self._loss_rows, largest_lead=self._largest_lead,
-            refused=self._refused,
+            refused=self._refused + self._refused_before(),
         )  # fmt: skip
 
 

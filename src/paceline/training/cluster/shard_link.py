@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 from paceline.training.cluster.messages import Copied, Copy, Count, Counted, Fetch, FromShard, ToShard, decode, encode
 from paceline.training.cluster.shard import CHUNK_HEAD_BYTES
 from paceline.wire.connection import connect
-from paceline.wire.frames import BadFrameError, Kind, LostConnectionError, SilentPeerError
+from paceline.wire.frames import BadFrameError, Frame, Kind, LostConnectionError, SilentPeerError, WireError
 from paceline.wire.tls import Tls
 
 SILENCE_SECONDS = 10.0
+SOON_SECONDS = 1.0
 POLL_SECONDS = 0.2
 CHUNK_BYTES = 4 << 20
 
@@ -24,7 +26,8 @@ class ShardLink:
     """A connection of the coordinator to one shard of `num_keys` keys, whose states have `width` numbers each."""
 
     def __init__(self, address: str, token: bytes, tls: Tls | None, num_keys: int, width: int) -> None:
-        self._connection = connect(address, token, tls)
+        self._connect = partial(connect, address, token, tls)
+        self._connection = self._connect()
         self._num_keys = num_keys
         self._width = width
         self._early: Copied | None = None
@@ -40,18 +43,43 @@ class ShardLink:
 
     def ask(self, message: ToShard) -> Any:
         """Send a message and wait for its answer."""
-        self._connection.send(Kind.MESSAGE, 0, encode(message))
-        return decode(self._connection.receive(SILENCE_SECONDS), FromShard)
+        return decode(self._exchange(Kind.MESSAGE, encode(message)), FromShard)
+
+    def _exchange(self, kind: Kind, *parts: Any) -> Frame:
+        """Send a frame and wait for its answer; once more over a new connection where that is cut.
+
+        Whatever the coordinator asks of a shard may be asked twice.
+        """
+        try:
+            self._connection.send(kind, 0, *parts)
+            return self._connection.receive(SILENCE_SECONDS)
+        except (LostConnectionError, SilentPeerError):
+            self._connection.close()
+            self._connection = self._connect()
+            self._connection.send(kind, 0, *parts)
+            return self._connection.receive(SILENCE_SECONDS)
 
     def count(self) -> Counted:
         """What the shard has counted."""
         counted: Counted = self.ask(Count())
         return counted
 
+    def count_soon(self) -> Counted | None:
+        """What the shard has counted, if it says so soon: whether it is lost is for the desk to find out."""
+        try:
+            self._connection.send(Kind.MESSAGE, 0, encode(Count()))
+            counted: Counted = decode(self._connection.receive(SOON_SECONDS), FromShard)
+        except WireError:
+            self._connection.close()
+            return None
+        return counted
+
     def order_copy(self, at: int) -> None:
         """Order a copy at clock `at`, -1 for now; returns when the shard knows of it."""
+        # Over this very connection: the order goes with it, and the caller begins anew.
         self._connection.send(Kind.MESSAGE, 0, encode(Copy(at=at)))
-        answer = self.ask(Count())
+        self._connection.send(Kind.MESSAGE, 0, encode(Count()))
+        answer = decode(self._connection.receive(SOON_SECONDS), FromShard)
         if isinstance(answer, Copied):
             self._early = answer
             decode(self._connection.receive(SILENCE_SECONDS), FromShard)
@@ -72,10 +100,7 @@ class ShardLink:
         step = max(1, CHUNK_BYTES // (4 * out.shape[1]))
         for start in range(0, self._num_keys, step):
             count = min(step, self._num_keys - start)
-            self._connection.send(
-                Kind.MESSAGE, 0, encode(Fetch(what=what, start=start, count=count, rows=rows))
-            )  # fmt: skip
-            frame = self._connection.receive(SILENCE_SECONDS)
+            frame = self._exchange(Kind.MESSAGE, encode(Fetch(what=what, start=start, count=count, rows=rows)))
             data = frame.body[CHUNK_HEAD_BYTES:]
             if frame.kind != Kind.CHUNK or len(data) != 4 * count * out.shape[1]:
                 raise BadFrameError(f"{self._connection.peer} sends {len(data)} bytes for {count} keys")
@@ -86,5 +111,4 @@ class ShardLink:
         step = max(1, CHUNK_BYTES // (4 * self._width))
         for start in range(0, self._num_keys, step):
             part = np.ascontiguousarray(states[start : start + step])
-            self._connection.send(Kind.CHUNK, 0, start.to_bytes(CHUNK_HEAD_BYTES, "little"), part)
-            decode(self._connection.receive(SILENCE_SECONDS), FromShard)
+            decode(self._exchange(Kind.CHUNK, start.to_bytes(CHUNK_HEAD_BYTES, "little"), part), FromShard)

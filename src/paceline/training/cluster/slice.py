@@ -32,7 +32,8 @@ class Slice:
         self.key_dtype = np.dtype(key_dtype(features))
         # Beyond the last index where another shard holds the bias.
         self.bias = features // num_shards if features % num_shards == shard else self.num_keys
-        check_memory(4 * self.num_keys * self.width, features)
+        # The table, and a copy of it while a checkpoint is taken.
+        check_memory(2 * 4 * self.num_keys * self.width, features)
         self.table: Floats = np.zeros(self.num_keys * self.width, np.float32)
         self._settings = settings
         self._num_direct = min(DIRECT_KEYS // num_shards, self.num_keys)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.wire.coding import VALUE_BYTES, Bytes, Floats, read_values
+from paceline.wire.coding import CACHED, MOST_CACHED_KEYS, VALUE_BYTES, Bytes, Floats, read_values
 from paceline.wire.frames import BadFrameError, Frame
 
 # What a STEP frame does, in its flags: any of them together, LEAVE and PULL apart.
@@ -74,6 +74,8 @@ def read_step(frame: Frame, values: str) -> Step:
     keys_from = _STEP.size + pushed_bytes + -pushed_bytes % 8
     if keys_from > len(body):
         raise BadFrameError(f"a step of {len(body)} bytes that pushes {num_pushed} values")
+    if num_keys > (MOST_CACHED_KEYS if coding == CACHED else len(body) - keys_from):
+        raise BadFrameError(f"a step of {len(body)} bytes that pulls {num_keys} keys")
     pushed = read_values(body[_STEP.size : _STEP.size + pushed_bytes], num_pushed, values)
     return Step(frame.flags, batch, trained, losses, rows, pushed, num_keys, coding, body[keys_from:])
 

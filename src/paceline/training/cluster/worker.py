@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline.config import RunConfig
 from paceline.data.batch import Batch
 from paceline.data.blocks import Dataset
 from paceline.data.reader import RowReader
@@ -22,7 +23,7 @@ from paceline.kernels.logistic import gradient, number_keys
 from paceline.models.logistic import LogisticScratch
 from paceline.optimizers import rules_at
 from paceline.training.cluster.links import EMPTY, Ask, Link, RecalledError
-from paceline.training.cluster.messages import Begin, Grant, Idle, RoleSpec, Stop, Take
+from paceline.training.cluster.messages import Begin, Grant, Idle, RoleSpec, Stop, Take, Wait
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH
 from paceline.training.worker import check_losses
 from paceline.wire.coding import VALUE_BYTES, read_values
@@ -102,8 +103,8 @@ class Prepared:
 class ClusterWorker:
     """One worker: its rows, its links to the shards, and two batches, one at work and one ahead."""
 
-    def __init__(self, spec: RoleSpec, tls: Tls | None, dataset: Dataset, lifeline: Lifeline) -> None:
-        config = spec.config
+    def __init__(self, spec: RoleSpec, config: RunConfig, tls: Tls | None, dataset: Dataset,
+                 lifeline: Lifeline) -> None:  # fmt: skip
         self._spec = spec
         self._config = config
         self._tls = tls
@@ -149,9 +150,13 @@ class ClusterWorker:
             order = self._lifeline.orders.get()
             if isinstance(order, Stop):
                 return
+            if isinstance(order, Wait):
+                continue
             try:
                 self._train_leg(order)
             except RecalledError:
+                # In the middle of a step: where to go on is for the shards to say.
+                self._generation = 0
                 continue
             self._lifeline.beat()
             self._lifeline.say(Idle(leg=order.leg))
@@ -161,7 +166,7 @@ class ClusterWorker:
         self._join(begin)
         self._leg, self._out_of_rows = begin.leg, False
         self._rows.clear()
-        self._lifeline.say(Take(batch=self._next))
+        self._lifeline.say(Take(leg=self._leg, batch=self._next))
         ahead = self._read_next()
         self._ask(None, 0.0, ahead)
         while ahead is not None:
@@ -229,13 +234,13 @@ class ClusterWorker:
 
     def _add(self, grant: Grant) -> None:
         """Take rows on, and ask for the next ones already."""
-        if grant.leg != self._leg:
+        if grant.leg != self._leg or grant.first != self._next + len(self._rows):
             return
         bounds = np.frombuffer(grant.bounds, np.int64).reshape(-1, 3).tolist()
         self._out_of_rows = not bounds
         self._rows.extend(bounds)
         if bounds:
-            self._lifeline.say(Take(batch=grant.first + len(bounds)))
+            self._lifeline.say(Take(leg=self._leg, batch=grant.first + len(bounds)))
 
     def _join(self, begin: Begin) -> None:
         """Connect to the shards, unless these connections stand, and find out where to go on."""
