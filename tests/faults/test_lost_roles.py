@@ -44,7 +44,7 @@ def test_killed_in_sync(start: Start, clicks: Path, undisturbed: paceline.Run, l
 
 
 @pytest.mark.parametrize("pace", ["async", 2])
-@pytest.mark.parametrize("lost", ["a worker", "a worker and a shard"])
+@pytest.mark.parametrize("lost", ["a worker", "a worker and a shard", "both shards"])
 def test_killed_in_other_paces(start: Start, one_key_a_row: Path, pace: Any, lost: str) -> None:
     running = start(one_key_a_row, shards=2, pace=pace, checkpoint_every=0.3, **COUNTING)
     running.wait_for_metrics(2)
@@ -75,9 +75,10 @@ def test_stopped_without_a_word(start: Start, clicks: Path, undisturbed: pacelin
 
 
 def test_a_stopped_shard(start: Start, one_key_a_row: Path) -> None:
+    """The first one: the coordinator talks to it most."""
     running = start(one_key_a_row, shards=2, pace="async", checkpoint_every=0.3, **COUNTING)
     running.wait_for_metrics(2)
-    running.kill(("shard", 1), by=signal.SIGSTOP)
+    running.kill(("shard", 0), by=signal.SIGSTOP)
     running.end()
     check_counts(running)
     check_restarts(running, workers=0, shards=1)

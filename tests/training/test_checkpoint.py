@@ -308,3 +308,19 @@ def test_two_processes_do_not_share_a_run(tmp_path: Path, clicks: Path, monkeypa
     with locked(tmp_path / "run" / "config.toml"), pytest.raises(UsageError, match="another process is at work"):
         runs.resume(tmp_path / "run")
     assert runs.resume(tmp_path / "run").result["status"] == "done"
+
+
+def test_open_work_comes_before_a_test_and_the_end(tmp_path: Path, clicks: Path) -> None:
+    """A cluster may be cut when all rows are handed out but some are not in: the run is not finished then."""
+    from paceline.config import RunConfig
+    from paceline.data.blocks import Dataset
+    from paceline.training.checkpoint import Handed
+
+    config = RunConfig(data=str(clicks), epochs=1, test_every=1_000)
+    coordinator = Coordinator(config, Dataset(clicks), None, lambda _: None, print)  # type: ignore[arg-type]
+    coordinator.progress = Progress(position=6_000, tested=5_000)
+    assert coordinator._finished()
+    assert coordinator._test_due()
+    coordinator.progress = Progress(position=6_000, tested=5_000, handed=Handed(open=[[], [(7, 5_990, 6_000)]]))
+    assert not coordinator._finished()
+    assert not coordinator._test_due()
