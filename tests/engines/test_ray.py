@@ -154,7 +154,8 @@ class TestRunningRay:
         running = Running(ray_cluster, ["train", *flags], tmp_path / "run", entry)
         said = running.end(code, seconds=30)
         assert says in said
-        assert (tmp_path / "run").exists() == ((code == 1 and entry == "data_is_gone") or entry == "bug_in_a_worker")
+        assert said.count("error:") == 1
+        assert code == 1 or not (tmp_path / "run").exists()
 
 
 class TestNoRay:
