@@ -79,19 +79,24 @@ def lose_a_reply(content: bytes, node: str, host: str) -> None:
     roles.run_role(content, node, host)
 
 
-def one_long_step(content: bytes, node: str, host: str) -> None:
+def one_long_step(content: bytes, node: str, host: str, seconds: float = 7) -> None:
     """Worker 0 takes 7 s for its 200th step, longer than a role may be silent."""
     spec, steps, gradient = _spec(content), [0], Prepared.gradient
 
     def slow(batch: Prepared) -> float:
         steps[0] += 1
         if steps[0] == 200 and _once(spec):
-            time.sleep(7)
+            time.sleep(seconds)
         return gradient(batch)
 
     if spec.role == "worker" and spec.rank == 0:
         _replace(Prepared, "gradient", slow)
     roles.run_role(content, node, host)
+
+
+def one_very_long_step(content: bytes, node: str, host: str) -> None:
+    """Worker 0 takes 13 s for its 200th step."""
+    one_long_step(content, node, host, 13)
 
 
 def slow_worker(content: bytes, node: str, host: str) -> None:

@@ -110,6 +110,13 @@ def test_a_long_step_is_no_fault(start: Start, clicks: Path, undisturbed: paceli
     check_restarts(running, workers=0, shards=0)
 
 
+def test_a_standstill_is_explained(start: Start, clicks: Path) -> None:
+    running = start(clicks, shards=1, entry="one_very_long_step", **{**SYNC, "epochs": 5})
+    said = running.end()
+    assert "nothing has moved for 10 s: shard 0 holds back the reply to worker 1, waiting for worker 0" in said
+    assert "worker 1 waits for shard 0, which waits for worker 0" in said
+
+
 def test_the_bound_holds_with_a_slow_worker_and_across_its_loss(start: Start, one_key_a_row: Path) -> None:
     running = start(one_key_a_row, shards=2, entry="slow_worker", pace=2, **{**COUNTING, "test_every": 60_000})
     running.wait_for_metrics(1)

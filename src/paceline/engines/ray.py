@@ -65,6 +65,8 @@ class RayEngine:
     def _start_own(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="paceline-ray-"))
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray lets its processes give way to all others; here they are what the machine is for.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         if "RAY_AUTH_MODE" not in os.environ:
             # Ray would leave a token of its own in the user's home.
             self._token_is_ours = True

@@ -35,6 +35,7 @@ from paceline.training.evaluate import evaluate
 from paceline.training.worker import check_losses
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
+STANDSTILL_SECONDS = 10.0
 
 
 class Status(NamedTuple):
@@ -67,6 +68,8 @@ class Coordinator:
         self._peak_memory_bytes = 0
         self._roles: list[dict[str, Any]] = []
         self._recoveries_told = 0
+        self._moved_to = 0
+        self._moved_at = 0.0
         self._interrupted = False
         self._leg_began = 0.0
         self._last_saved = 0.0
@@ -210,11 +213,21 @@ class Coordinator:
     def _look_around(self, tally: Tally) -> Due:
         """While workers train: what is due, and tell who watches how far they are."""
         at = self._after(self.progress, tally)
+        self._notice_standstill(tally)
         self._tell(at.position, at.clock, at.train_seconds, at.losses / at.loss_rows if at.loss_rows else math.nan)
         self.measure_memory()
         if self._interrupted or (self.config.seconds and at.train_seconds >= self.config.seconds):
             return Due.STOP
         return Due.SNAPSHOT if self._checkpoint_due() else Due.NOTHING
+
+    def _notice_standstill(self, tally: Tally) -> None:
+        """Say who waits for whom when nothing has moved for long: the run may be slow, or may need help."""
+        now = time.perf_counter()
+        if tally.rows != self._moved_to or self._moved_at < self._leg_began:
+            self._moved_to, self._moved_at = tally.rows, now
+        elif now - self._moved_at > STANDSTILL_SECONDS and (waits := self.crew.waits()):
+            self.notice(f"nothing has moved for {STANDSTILL_SECONDS:g} s: {'; '.join(waits)}")
+            self._moved_at = now
 
     def _return_to_checkpoint(self, run: Run, lost: LostShardError) -> None:
         """Take the crew and the run's files back to the newest checkpoint, or to where this process began."""

@@ -85,6 +85,9 @@ class Crew(Protocol):
     def roles(self) -> list[dict[str, Any]]:
         """Who runs where, as `roles.json` has it."""
 
+    def waits(self) -> list[str]:
+        """What each role does or waits for, in words, where that can be told."""
+
     def account(self) -> dict[str, Any]:
         """What the run cost so far: `wire`, `restarts`, `recoveries`, and `peak_memory_bytes` of other processes."""
 

@@ -110,6 +110,9 @@ class EmbeddedCrew:
     def roles(self) -> list[dict[str, Any]]:
         return self._engine.roles()
 
+    def waits(self) -> list[str]:
+        return []
+
     def account(self) -> dict[str, Any]:
         return {
             "wire": {"bytes_sent": 0, "bytes_received": 0, "bytes_per_row": 0.0, "refused": 0},

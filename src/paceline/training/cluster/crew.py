@@ -439,6 +439,9 @@ class ClusterCrew:
             ),
         ]
 
+    def waits(self) -> list[str]:
+        return [f"{role.role} {role.rank} {role.doing or 'is gone'}" for role in self._roles]
+
     def account(self) -> dict[str, Any]:
         sent = sum(worker.num_bytes[0] for worker in self._workers)
         received = sum(worker.num_bytes[1] for worker in self._workers)
