@@ -196,11 +196,12 @@ def train(recipe: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
 
 @cli.command(epilog="Example:\npaceline resume runs/20260101-120000-logistic-sync")
 @click.argument("run")
-def resume(run: str) -> None:
+@click.option("--address", help="Another Ray cluster than the one that the run was on.")
+def resume(run: str, address: str | None) -> None:
     """Go on with a run that was stopped, from its newest checkpoint."""
     from paceline.run import resume as resume_run
 
-    print_run(watched("resume", lambda watch: resume_run(run, watch, command_began(), print_notice)))
+    print_run(watched("resume", lambda watch: resume_run(run, watch, command_began(), print_notice, address)))
 
 
 @cli.command(epilog="Example:\npaceline evaluate runs/my-run --data data/clicks")
@@ -249,6 +250,10 @@ def on_terminal_train(config: RunConfig, began: float) -> Run:
     """Train with a progress bar; start-up counts from `began`."""
     from paceline.engines import StartingEngine
 
+    if config.engine == "ray":
+        click.echo(
+            f"joining Ray at {config.address} …" if config.address else "starting Ray on this machine …", err=True
+        )
     starting = StartingEngine(config)
     try:
         from paceline.run import train as train_run

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from paceline.config import RunConfig
+from paceline.config import RunConfig, check
 from paceline.data.blocks import Dataset
 from paceline.engines import StartingEngine
 from paceline.errors import InterruptedRunError, PacelineError, UsageError
@@ -49,13 +49,19 @@ def train(config: RunConfig, starting: StartingEngine, watch: Watch = watch_noth
         starting.close()
 
 
-def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None = None, notice: Notice = print) -> Run:
-    """Go on with a run from its newest checkpoint; `notice` hears what the user should know."""
+def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None = None, notice: Notice = print,
+           address: str | None = None) -> Run:  # fmt: skip
+    """Go on with a run from its newest checkpoint; `notice` hears what the user should know.
+
+    `address` is that of a cluster, where it is another one now.
+    """
     began = began or time.time()
     run = Run(path)
     if run.result.get("status") == "done":
         raise UsageError(f"`{path}` is finished", "train a new run, with more --epochs if it should learn on")
     config = run.config
+    if address is not None:
+        config = check(msgspec.structs.replace(config, address=address))
     checkpoint = load_checkpoint(run.path / "checkpoints")
     for damage in checkpoint.damaged:
         notice(f"{damage}; going on from the one before, after {checkpoint.progress.position:,} rows")
@@ -69,6 +75,7 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
         coordinator.make_ready()
         run.cut_metrics(checkpoint.progress.tested)
         coordinator.remember_quality(run)
+        coordinator.account_before = run.result
         return _carry_out(run, coordinator, began)
     finally:
         if crew is not None:

@@ -23,6 +23,7 @@ from paceline.errors import ConfigError, UsageError
 
 LOOPBACK = "127.0.0.1"
 PROBE_SECONDS = 3.0
+LONGEST_QUOTE = 120
 ROOM_SECONDS = 10.0
 TOKEN_FILE = "~/.ray/auth_token"
 NO_RAY = "`ray status` shows whether one runs; `ray start --head` starts one; without --address paceline does"
@@ -106,7 +107,8 @@ class RayEngine:
         while (free := int(self._ray.available_resources().get("CPU", 0))) < self._num_roles:
             if time.monotonic() > deadline:
                 raise ConfigError(
-                    f"{free} of the cluster's {has} processors are free; {self._num_roles} are needed, one a role", hint
+                    f"{free} of the cluster's {has} processors are free; {self._num_roles} are needed, one a role",
+                    f"wait for what else runs there; or {hint}",
                 )
             time.sleep(0.1)
 
@@ -224,6 +226,12 @@ class Host:
 
 def import_ray() -> Any:
     """Ray, or the error that it is missing."""
+    token = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if token and not _has_text(Path(token)):
+        raise UsageError(
+            f"`RAY_AUTH_TOKEN_PATH` is `{token}`, where there is no token",
+            "name the file that the cluster's nodes have",
+        )
     # Silence about a coming change of defaults that does not concern this.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -234,7 +242,7 @@ def import_ray() -> Any:
     # A role that is lost is news that the coordinator tells; Ray would add a page of text to each.
     worker = importlib.import_module("ray._private.worker")
     if hasattr(worker, "print_to_stdstream"):
-        setattr(worker, "print_to_stdstream", lambda *_: None)  # noqa: B010 (private, and maybe gone one day)
+        setattr(worker, "print_to_stdstream", lambda *_, **__: None)  # noqa: B010 (private, and maybe gone one day)
     return ray
 
 
@@ -258,16 +266,19 @@ def _probe(address: str) -> None:
     except Exception as error:  # noqa: BLE001 (Ray's own kinds are not public)
         raise UsageError(
             f"the Ray at `{address}` does not let us in: {_first_line(error)}",
-            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH must be set here as on its nodes",
+            f"the cluster's token must be here too: in {TOKEN_FILE}, or in a file that RAY_AUTH_TOKEN_PATH names",
         ) from None
 
 
 def _find_cluster() -> str:
     """The address of the cluster that this machine is part of."""
     services = importlib.import_module("ray._private.services")
-    found = services.canonicalize_bootstrap_address("auto", None)
+    try:
+        found = services.canonicalize_bootstrap_address("auto", None)
+    except ConnectionError:
+        found = None
     if not found:
-        raise ConnectionError("this machine is part of none")
+        raise UsageError("this machine is part of no Ray cluster", NO_RAY)
     return str(found)
 
 
@@ -277,6 +288,13 @@ def _read_token_again() -> None:
     if hasattr(raylet, "AuthenticationTokenLoader"):
         raylet.AuthenticationTokenLoader.instance().reset_cache()
         raylet.Config.initialize("")
+
+
+def _has_text(path: Path) -> bool:
+    try:
+        return bool(path.read_text().strip())
+    except OSError:
+        return False
 
 
 def _is_role(pid: int) -> bool:
@@ -294,4 +312,5 @@ def _last_line(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if len(line) <= LONGEST_QUOTE else line[:LONGEST_QUOTE].rsplit(" ", 1)[0] + " …"

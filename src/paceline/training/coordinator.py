@@ -65,6 +65,8 @@ class Coordinator:
         self.progress = Progress()
         self.quality: Quality | None = None
         self.began = 0.0
+        # What an interrupted run wrote down before it was resumed.
+        self.account_before: dict[str, Any] = {}
         self._peak_memory_bytes = 0
         self._roles: list[dict[str, Any]] = []
         self._recoveries_told = 0
@@ -314,9 +316,17 @@ class Coordinator:
         self._peak_memory_bytes = max(self._peak_memory_bytes, private)
 
     def account(self) -> dict[str, Any]:
-        """What the run cost: its crew's account, with this process's memory in it."""
+        """What the run cost: its crew's account, with this process's memory in it, and what was counted before."""
         account = self.crew.account()
-        return account | {"peak_memory_bytes": account["peak_memory_bytes"] + self._peak_memory_bytes}
+        account["peak_memory_bytes"] += self._peak_memory_bytes
+        if before := self.account_before:
+            wire = account["wire"]
+            for name in ("bytes_sent", "bytes_received", "refused"):
+                wire[name] += before["wire"][name]
+            wire["bytes_per_row"] = (wire["bytes_sent"] + wire["bytes_received"]) / max(1, self.progress.position)
+            account["restarts"] = {name: n + before["restarts"][name] for name, n in account["restarts"].items()}
+            account["recoveries"] = before["recoveries"] + account["recoveries"]
+        return account
 
     @contextmanager
     def interrupts(self) -> Iterator[None]:
