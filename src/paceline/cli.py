@@ -67,7 +67,7 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="paceline", prog_name="paceline")
 def cli() -> None:
-    """Train models by stochastic gradient descent, at any pace, on this machine."""
+    """Train models by stochastic gradient descent, at any pace, on this machine or a cluster."""
 
 
 @cli.command(epilog="Example:\npaceline demo\npaceline demo --rows 100000 --folder /tmp/demo")

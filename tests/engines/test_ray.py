@@ -212,6 +212,10 @@ class TestNoRay:
         assert "RAY_AUTH_TOKEN_PATH" in said
         assert time.monotonic() - began < 10
 
+    def test_a_token_file_that_is_not_there(self, clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nowhere/token")
+        assert "`/nowhere/token`, where there is no token" in self.refused(clicks, "127.0.0.1:1").message
+
     @pytest.mark.parametrize("address", ["ray://127.0.0.1:10001", "somewhere", "127.0.0.1:99999"])
     def test_what_is_no_address(self, clicks: Path, address: str) -> None:
         assert "`auto` or HOST:PORT" in self.refused(clicks, address).message

@@ -37,6 +37,7 @@ def test_killed_in_sync(start: Start, clicks: Path, undisturbed: paceline.Run, l
     running.kill(*LOSSES[lost])
     said = running.end()
     assert "was lost (its process ended)" in said
+    assert "Traceback" not in said
     assert running.result["model_sha256"] == undisturbed.result["model_sha256"]
     assert running.result["rows"] == 240_000
     assert [line["rows"] for line in paceline.Run(running.path).metrics] == [40_000 * i for i in range(1, 7)]
@@ -202,6 +203,26 @@ def test_the_coordinator_is_killed_and_the_run_resumed(
     assert resumed.result["model_sha256"] == undisturbed.result["model_sha256"]
     assert resumed.result["rows"] == 240_000
     assert json.loads((running.path / "roles.json").read_text()) == []
+
+
+def test_interrupted_and_resumed_after_a_loss(
+    start: Start, clicks: Path, undisturbed: paceline.Run, ray_cluster: RayCluster
+) -> None:
+    """What was counted before is still in the result; another address of the cluster will do."""
+    running = start(clicks, shards=1, **SYNC)
+    running.wait_for_metrics(1)
+    running.kill(("worker", 0))
+    running.wait_until(lambda: any(role["incarnation"] for role in running.roles))
+    running.process.send_signal(signal.SIGINT)
+    running.end(130)
+    before = running.result
+    assert before["restarts"] == {"workers": 1, "shards": 0}
+    resumed = Running(ray_cluster, ["resume", running.path, "--address", ray_cluster.address], running.path)
+    resumed.end()
+    assert resumed.result["model_sha256"] == undisturbed.result["model_sha256"]
+    assert resumed.result["restarts"] == {"workers": 1, "shards": 0}
+    assert resumed.result["recoveries"] == before["recoveries"]
+    assert resumed.result["wire"]["bytes_sent"] > before["wire"]["bytes_sent"]
 
 
 @pytest.mark.parametrize("pace", ["async", 2])

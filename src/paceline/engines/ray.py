@@ -230,7 +230,7 @@ def import_ray() -> Any:
     if token and not _has_text(Path(token)):
         raise UsageError(
             f"`RAY_AUTH_TOKEN_PATH` is `{token}`, where there is no token",
-            "name the file that the cluster's nodes have",
+            "name the file that its nodes use",
         )
     # Silence about a coming change of defaults that does not concern this.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
