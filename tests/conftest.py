@@ -20,7 +20,8 @@ from tests.ray_cluster import RayCluster
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that start processes of a cluster run one after the other, beside all the others."""
     for item in items:
-        if "faults" in item.path.parts or "ray_cluster" in getattr(item, "fixturenames", ()):
+        alone = "faults" in item.path.parts or item.path.name == "test_ray.py"
+        if alone or "ray_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("ray"))
 
 

@@ -21,8 +21,6 @@ from tests.faults.conftest import arguments
 from tests.faults.running import Running
 from tests.ray_cluster import RayCluster
 
-pytestmark = pytest.mark.xdist_group("ray")
-
 
 def folders() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob("paceline-ray-*"))

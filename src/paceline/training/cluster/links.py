@@ -85,8 +85,8 @@ class Link:
 
     def receive(self, batch: int) -> Values:
         """The reply to `batch`, valid until the next call."""
+        self.doing = self._waits
         while True:
-            self.doing = self._waits
             try:
                 connection = self._connection
                 assert connection is not None
