@@ -17,6 +17,7 @@ from paceline.data.synthetic import generate_clicks
 from tests.ray_cluster import RayCluster
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that start processes of a cluster run one after the other, beside all the others."""
     for item in items:
