@@ -22,28 +22,25 @@ from tests.faults.running import Running
 from tests.ray_cluster import RayCluster
 
 
-def folders() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("paceline-ray-*"))
-
-
 class TestOwnRay:
     """Without an address: nothing is left behind, however it ends."""
 
     @pytest.fixture
-    def begin(self, tmp_path: Path) -> Iterator[Any]:
-        before = folders()
+    def begin(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+        # Short: Ray's sockets lie below it, and their names may not be long.
+        temporary = Path(tempfile.mkdtemp(prefix="plt-", dir="/tmp"))
         home = tmp_path / "home"
         home.mkdir()
         started: list[Running] = []
 
         def run(data: Path, entry: str = "", **flags: Any) -> Running:
-            os.environ["HOME"], old = str(home), os.environ["HOME"]
-            try:
-                path = tmp_path / "run"
-                words = ["train", *arguments(data=data, engine="ray", run=path, **flags)]
+            path = tmp_path / "run"
+            words = ["train", *arguments(data=data, engine="ray", run=path, **flags)]
+            with monkeypatch.context() as patch:
+                patch.setenv("XDG_CACHE_HOME", os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"))
+                patch.setenv("HOME", str(home))
+                patch.setenv("TMPDIR", str(temporary))
                 started.append(Running(None, words, path, entry))
-            finally:
-                os.environ["HOME"] = old
             return started[-1]
 
         yield run
@@ -54,7 +51,8 @@ class TestOwnRay:
         while left := [p for p in psutil.process_iter() if session_of(p) == running.process.pid]:
             assert time.monotonic() < deadline, left
             time.sleep(0.1)
-        assert folders() == before
+        assert not list(temporary.iterdir())
+        temporary.rmdir()
         assert not list(home.glob(".ray/*")), "a token was left in the user's home"
 
     def test_done(self, begin: Any, clicks: Path, tmp_path: Path) -> None:
