@@ -17,15 +17,6 @@ from paceline.data.synthetic import generate_clicks
 from tests.ray_cluster import RayCluster
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start processes of a cluster run one after the other, beside all the others."""
-    for item in items:
-        alone = "faults" in item.path.parts or item.path.name == "test_ray.py"
-        if alone or "ray_cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("ray"))
-
-
 @pytest.fixture(scope="session")
 def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """6,000 training and 2,000 test rows of clicks over 5,000 features, in blocks of 1,000 rows."""

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import paceline
+from paceline.wire.connection import connect
+from paceline.wire.frames import RefusedError
 from tests.faults.conftest import COUNTING, SYNC, Start, check_counts
 from tests.faults.running import Running
 from tests.ray_cluster import RayCluster
@@ -107,6 +109,18 @@ def test_a_long_step_is_no_fault(start: Start, clicks: Path, undisturbed: paceli
     running.end()
     assert Path(f"{running.path}.fault").exists()
     assert running.result["train_seconds"] > 7
+    assert running.result["model_sha256"] == undisturbed.result["model_sha256"]
+    check_restarts(running, workers=0, shards=0)
+
+
+def test_strangers_are_refused_and_counted(start: Start, clicks: Path, undisturbed: paceline.Run) -> None:
+    running = start(clicks, shards=1, **SYNC)
+    running.wait_for_metrics(1)
+    address = next(role["address"] for role in running.roles if role["role"] == "shard")
+    with pytest.raises(RefusedError):
+        connect(address, b"not the token of this run", None)
+    running.end()
+    assert running.result["wire"]["refused"] == 1
     assert running.result["model_sha256"] == undisturbed.result["model_sha256"]
     check_restarts(running, workers=0, shards=0)
 

@@ -9,8 +9,9 @@ import pytest
 
 from paceline.config import OptimizerConfig
 from paceline.kernels.lockstep import fold_part
+from paceline.models.logistic import Fold
 from paceline.optimizers import rules_at
-from paceline.training.lockstep import Fold, Pushes
+from paceline.training.lockstep import Pushes
 
 UINT32 = np.dtype(np.uint32)
 BIAS = 100

@@ -42,11 +42,6 @@ class SplitInfo(msgspec.Struct, frozen=True):
     blocks: tuple[BlockInfo, ...] = ()
 
 
-def key_dtype(features: int) -> type:
-    """The integers that hold the keys below `features`, and `features` itself: the bias's key."""
-    return np.uint32 if features < 1 << 32 else np.uint64
-
-
 def read_block(folder: Folder, info: BlockInfo, features: int) -> Batch:
     """Map one block file and check it against the manifest: compiled loops trust sizes and keys."""
     path = f"{folder}/{info.file}"

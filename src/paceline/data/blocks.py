@@ -23,12 +23,13 @@ from numpy.typing import NDArray
 
 from paceline.data.batch import Batch
 from paceline.data.block_files import BLOCK_ROWS as BLOCK_ROWS
-from paceline.data.block_files import BlockWriter, SplitInfo, key_dtype, read_block
+from paceline.data.block_files import BlockWriter, SplitInfo, read_block
 from paceline.data.folders import Folder, open_folder
 from paceline.data.key_order import NO_COUNTS, KeyOrder, most_frequent
 from paceline.data.partial import PartialFolder
 from paceline.errors import DataError
 from paceline.files import refuse_existing, replace_file, sync_to_disk, translated_disk_errors
+from paceline.kernels.keys import key_dtype
 
 Split = Literal["train", "test"]
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
-import pyarrow.fs
 
 from paceline.errors import DataError
 
@@ -42,6 +41,7 @@ class RemoteFolder:
     """A folder behind a URL; files are read whole, over the network."""
 
     def __init__(self, url: str) -> None:
+
         try:
             self._files, self._path = pa.fs.FileSystem.from_uri(url)
         except (pa.ArrowInvalid, ImportError, OSError) as error:

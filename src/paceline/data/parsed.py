@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.batch import Batch
-from paceline.data.block_files import key_dtype as block_key_dtype
 from paceline.data.sources import Chunk, Source
+from paceline.kernels.keys import key_dtype as block_key_dtype
 from paceline.kernels.text import Counts
 
 LONGEST_TEXT = 40

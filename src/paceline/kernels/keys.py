@@ -20,6 +20,11 @@ MARKS = 4096
 MARK_SHIFT = np.uint64(64 - 12)
 
 
+def key_dtype(features: int) -> type:
+    """The integers that hold the keys below `features`, and `features` itself: the bias's key."""
+    return np.uint32 if features < 1 << 32 else np.uint64
+
+
 @compiled
 def fill_dictionary(dictionary: Keys, keys: Keys, positions: Keys) -> None:
     """Enter `keys[i]` → `positions[i]` into an empty `dictionary` with room to spare."""

@@ -60,6 +60,28 @@ class LogisticScratch:
         )
 
 
+class Fold(NamedTuple):
+    """Working memory of one thread's part of a fold: totals by distinct key, and tables to find them."""
+
+    slots: NDArray[Any]
+    direct: NDArray[np.uint32]
+    own: NDArray[np.uint64]
+    distinct: NDArray[Any]
+    totals: NDArray[np.float32]
+    turn: NDArray[np.int64]
+
+    @staticmethod
+    def make(num_keys: int, num_direct: int, key_dtype: np.dtype[Any]) -> Fold:
+        return Fold(
+            np.zeros((1 << num_keys.bit_length(), 2), key_dtype),
+            np.zeros(num_direct, np.uint32),
+            np.zeros(num_keys + 1, np.uint64),
+            np.zeros(num_keys, key_dtype),
+            np.zeros(num_keys, np.float32),
+            np.zeros(1, np.int64),
+        )
+
+
 class Quality(NamedTuple):
     """How good predictions are: mean log loss, share of wrong labels at 1/2, area under the ROC curve."""
 

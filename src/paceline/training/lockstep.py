@@ -15,7 +15,7 @@ from paceline.data.reader import RowReader
 from paceline.data.rows import ClockRows, Clocks
 from paceline.kernels.gate import LINE
 from paceline.kernels.lockstep import AT_GATE, OUT_OF_ROOM, train_clocks
-from paceline.models.logistic import MOST_KEYS, LogisticScratch
+from paceline.models.logistic import MOST_KEYS, Fold, LogisticScratch
 from paceline.optimizers import rules_at
 from paceline.training.pace import Gate
 from paceline.training.shard import Shard
@@ -43,28 +43,6 @@ class Pushes(NamedTuple):
             np.empty((num_workers, size), np.float32),
             np.zeros((num_workers, LINE), np.int64),
             np.zeros((num_workers, LINE), np.int64),
-        )
-
-
-class Fold(NamedTuple):
-    """Working memory of one thread's part of a fold: totals by distinct key, and tables to find them."""
-
-    slots: NDArray[Any]
-    direct: NDArray[np.uint32]
-    own: NDArray[np.uint64]
-    distinct: NDArray[Any]
-    totals: NDArray[np.float32]
-    turn: NDArray[np.int64]
-
-    @staticmethod
-    def make(num_keys: int, num_direct: int, key_dtype: np.dtype[Any]) -> Fold:
-        return Fold(
-            np.zeros((1 << num_keys.bit_length(), 2), key_dtype),
-            np.zeros(num_direct, np.uint32),
-            np.zeros(num_keys + 1, np.uint64),
-            np.zeros(num_keys, key_dtype),
-            np.zeros(num_keys, np.float32),
-            np.zeros(1, np.int64),
         )
 
 

@@ -34,6 +34,13 @@ class Pace(NamedTuple):
             return Pace(0, "mean")
         return Pace(UNBOUNDED if pace == "async" else int(pace), "each")
 
+    @property
+    def in_flight(self) -> int:
+        """How many batches a worker of a cluster has asked for at a time. With more than one it never stands idle
+        while a reply travels, but pulls without having pushed its last batch: only where nothing bounds staleness.
+        """
+        return 2 if self.staleness == UNBOUNDED else 1
+
 
 class BrokenGateError(Exception):
     """Another worker failed; whoever waits stops waiting."""

@@ -14,6 +14,7 @@ from paceline.config import OptimizerConfig, RunConfig, WireConfig
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.shard import NOW, ShardService
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH, read_held, read_reply, step_parts
+from paceline.training.pace import Pace
 from paceline.wire.coding import KeyWriter, read_values, write_values
 from paceline.wire.frames import BadFrameError, Frame, Kind
 
@@ -99,71 +100,62 @@ class SimulatedWorker:
     Batch b pushes 1.0 for each of its keys, so a weight is −rate times the batches that had its key.
     """
 
-    def __init__(self, rank: int, batches: list[list[int]], shards: list[ShardService]) -> None:
+    def __init__(self, rank: int, batches: list[list[int]], shards: list[ShardService], in_flight: int) -> None:
         self.rank = rank
         self.batches = batches
         self.shards = shards
+        self.in_flight = in_flight
         self.incarnation = 0
         self.clients = [Client(shard, rank) for shard in shards]
-        self.batch = 0
-        self.sent = [False] * len(shards)
-        self.answered = [False] * len(shards)
         self.values: dict[int, list[Any]] = {}
-        self.finished = False
+        self.furthest = 0
         self.begin(1)
 
-    def begin(self, batch: int) -> None:
-        self.batch = batch
+    def begin(self, first: int) -> None:
+        """Frames are numbered like the batches that they pull; the last ones, past the batches, only push."""
+        self.first = first
+        self.last = first if first > len(self.batches) else len(self.batches) + self.in_flight
+        self.sent = [first - 1] * len(self.shards)
+        self.answered = [first - 1] * len(self.shards)
         # What an incarnation that died had reached counts too: others may have gone on because of it.
-        self.furthest = max(self.furthest, batch)
-        self.sent = [False] * len(self.shards)
-        self.answered = [False] * len(self.shards)
+        self.furthest = max(self.furthest, first)
+
+    @property
+    def finished(self) -> bool:
+        return min(self.answered) == self.last
 
     def keys(self, batch: int, shard: int) -> list[int]:
         keys = self.batches[batch - 1] if 1 <= batch <= len(self.batches) else []
         return [key // len(self.shards) for key in keys if key % len(self.shards) == shard]
 
-    def send(self, shard: int) -> None:
-        last = self.batch > len(self.batches)
-        flags = (LEAVE if last else PULL) | (PUSH if self.has_pushed else 0)
-        pushed = [1.0] * len(self.keys(self.batch - 1, shard)) if self.has_pushed else []
-        self.clients[shard].step(flags, self.batch, pushed, self.keys(self.batch, shard))
-        self.sent[shard] = True
-
-    @property
-    def has_pushed(self) -> bool:
-        """Whether this incarnation computed the batch before the one it asks for."""
-        return self.batch > self.first_batch
-
-    first_batch = 1
-    furthest = 0
+    def send(self, shard: int, frame: int) -> None:
+        pushed = frame - self.in_flight
+        has_pushed = pushed >= self.first
+        flags = (LEAVE if frame == self.last else PULL) | (PUSH if has_pushed else 0)
+        values = [1.0] * len(self.keys(pushed, shard)) if has_pushed else []
+        self.clients[shard].step(flags, frame, values, self.keys(frame, shard))
 
     def advance(self, shard: int) -> None:
-        """Do the next thing towards one shard: send, or look for the answer; go on when all have answered."""
-        if self.finished:
-            return
-        if not self.sent[shard]:
-            self.send(shard)
-        reply = self.clients[shard].reply()
-        if reply is not None and reply[0] == self.batch:
-            self.answered[shard] = True
-            seen = self.values.setdefault(self.batch, [None] * len(self.shards))
-            if self.exact and seen[shard] is not None:
-                assert seen[shard] == reply[1]
-            seen[shard] = reply[1]
-        if all(self.answered):
-            if self.batch > len(self.batches):
-                self.finished = True
-            else:
-                self.begin(self.batch + 1)
-
-    exact = False
+        """Do the next thing towards one shard: send what may be sent, or look for answers."""
+        frame = self.sent[shard] + 1
+        if frame <= min(self.last, min(self.answered) + self.in_flight):
+            self.send(shard, frame)
+            self.sent[shard] = frame
+        while (reply := self.clients[shard].reply()) is not None:
+            number, values = reply
+            if number != self.answered[shard] + 1:
+                continue
+            self.answered[shard] = number
+            seen = self.values.setdefault(number, [None] * len(self.shards))
+            assert seen[shard] in (None, values)
+            seen[shard] = values
+        self.furthest = max(self.furthest, min(self.answered) + 1)
 
     def cut(self, shard: int) -> None:
-        """The connection breaks: connect again and ask the same."""
+        """The connection breaks: connect again and ask for all that was not answered."""
         self.clients[shard] = Client(self.shards[shard], self.rank, self.incarnation)
-        if self.sent[shard] and not self.answered[shard] and not self.finished:
-            self.send(shard)
+        for frame in range(self.answered[shard] + 1, self.sent[shard] + 1):
+            self.send(shard, frame)
 
     def die(self) -> None:
         """A successor goes on after the last batch that all shards have."""
@@ -171,8 +163,7 @@ class SimulatedWorker:
             return
         self.incarnation += 1
         self.clients = [Client(shard, self.rank, self.incarnation) for shard in self.shards]
-        self.first_batch = min(client.applied for client in self.clients) + 1
-        self.begin(self.first_batch)
+        self.begin(min(client.applied for client in self.clients) + 1)
 
 
 def run_simulation(data: st.DataObject, pace: Any, num_shards: int) -> tuple[list[SimulatedWorker], list[ShardService]]:
@@ -186,9 +177,8 @@ def run_simulation(data: st.DataObject, pace: Any, num_shards: int) -> tuple[lis
         for _ in range(num_workers)
     ]
     shards = [make_shard(num_workers, pace, shard, num_shards) for shard in range(num_shards)]
-    workers = [SimulatedWorker(rank, batches[rank], shards) for rank in range(num_workers)]
-    for worker in workers:
-        worker.exact = True
+    in_flight = Pace.of(pace).in_flight
+    workers = [SimulatedWorker(rank, batches[rank], shards, in_flight) for rank in range(num_workers)]
     turns = 0
     while not all(worker.finished for worker in workers):
         worker = data.draw(st.sampled_from(workers))
@@ -275,9 +265,32 @@ class TestGate:
         assert tell(service, m.Count()).largest_lead == 3
 
 
+class TestInFlight:
+    def test_at_pace_async_a_frame_pushes_the_batch_before_the_last(self) -> None:
+        service = make_shard(1, "async")
+        client = Client(service, 0)
+        client.step(PULL, 1, [], [1])
+        client.step(PULL, 2, [], [1, 2])
+        client.step(PULL | PUSH, 3, [1.0], [1, 2])
+        client.step(PUSH | PULL, 4, [1.0, 1.0], [])
+        client.step(PUSH | LEAVE, 5, [1.0, 1.0], [])
+        assert [client.reply() for _ in range(5)] == [(1, [0.0]), (2, [0.0, 0.0]), (3, [-RATE, 0.0]), (4, []), (5, [])]
+        assert service.slice.table[[1, 2]].tolist() == [-3 * RATE, -2 * RATE]
+
+    def test_what_was_pulled_two_frames_ago_must_be_pushed(self) -> None:
+        service = make_shard(1, "async")
+        client = Client(service, 0)
+        client.step(PULL, 1, [], [1])
+        client.step(PULL, 2, [], [1, 2])
+        with pytest.raises(BadFrameError, match="without having pushed 1"):
+            client.step(PULL, 3, [], [1])
+        with pytest.raises(BadFrameError, match="2 values of batch 1, for 1 keys"):
+            client.step(PULL | PUSH, 3, [1.0, 1.0], [1])
+
+
 class TestConnections:
     def test_an_older_incarnation_is_refused(self) -> None:
-        service = make_shard(1, "async")
+        service = make_shard(1, 9)
         old = Client(service, 0, incarnation=1)
         Client(service, 0, incarnation=2)
         assert not old.peer.open
@@ -288,7 +301,7 @@ class TestConnections:
         assert tell(service, m.Count()).refused == 1
 
     def test_an_older_generation_is_refused(self) -> None:
-        service = make_shard(1, "async")
+        service = make_shard(1, 9)
         client = Client(service, 0)
         tell(service, m.Reset(generation=2, applied=[0], rows=0))
         assert not client.peer.open
@@ -300,12 +313,13 @@ class TestConnections:
         [
             (PULL, 3, [], [1]),
             (PULL | PUSH, 2, [1.0], [1]),
+            (PULL, 2, [], [1]),
             (PULL, 1, [], [FEATURES + 1]),
             (0, 2, [], []),
         ],
     )
     def test_what_makes_no_sense_is_refused(self, flags: int, batch: int, pushed: Any, keys: Any) -> None:
-        service = make_shard(1, "async")
+        service = make_shard(1, 9)
         client = Client(service, 0)
         client.step(PULL, 1, [], [1, 2])
         before = service.slice.table.copy()
@@ -318,7 +332,7 @@ class TestConnections:
     @settings(max_examples=200, deadline=None)
     @given(flags=st.integers(0, 8), body=st.binary(max_size=200), kind=st.sampled_from(list(Kind)))
     def test_random_bodies_close_a_connection_at_most(self, flags: int, body: bytes, kind: Kind) -> None:
-        service = make_shard(1, "async")
+        service = make_shard(1, 9)
         client = Client(service, 0)
         frame = Frame(kind, flags, np.frombuffer(bytearray(body), np.uint8))
         with suppress(BadFrameError):
@@ -329,7 +343,7 @@ class TestConnections:
 
 class TestCopies:
     def test_a_copy_is_of_one_moment_while_steps_go_on(self) -> None:
-        service = make_shard(2, "async")
+        service = make_shard(2, 9)
         client = Client(service, 0)
         client.step(PULL, 1, [], [5])
         client.step(PULL | PUSH, 2, [1.0], [5])
@@ -355,7 +369,7 @@ class TestCopies:
         assert m.decode(coordinator.sent[-1], m.FromShard).applied == [1, 1]
 
     def test_states_come_back_as_they_were(self) -> None:
-        service = make_shard(1, "async")
+        service = make_shard(1, 9)
         states = np.arange(FEATURES + 1, dtype=np.float32)
         peer = FakePeer()
         service.received(peer, frame_of(Kind.CHUNK, 0, (0).to_bytes(8, "little"), states))  # type: ignore[arg-type]
@@ -367,7 +381,7 @@ class TestCopies:
 @pytest.mark.parametrize("values", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize(("deltas", "cache"), [(False, False), (True, False), (False, True), (True, True)])
 def test_every_coding_gives_the_same_weights(values: str, deltas: bool, cache: bool) -> None:
-    service = make_shard(1, "async", values=values, key_deltas=deltas, key_cache=cache)
+    service = make_shard(1, 9, values=values, key_deltas=deltas, key_cache=cache)
     client = Client(service, 0, 0, values, deltas, cache)
     pushed: list[float] = []
     for batch, keys in enumerate([[1, 4, 20], [1, 4, 20], [4], [1, 4, 20]], start=1):
@@ -380,7 +394,7 @@ def test_every_coding_gives_the_same_weights(values: str, deltas: bool, cache: b
 
 
 def test_pulling_everything_sends_the_whole_model() -> None:
-    service = make_shard(1, "async", pull="all")
+    service = make_shard(1, 9, pull="all")
     client = Client(service, 0)
     client.step(PULL, 1, [], [1])
     client.step(PULL | PUSH, 2, [1.0], [2])

@@ -1,12 +1,13 @@
 """How does a worker talk to a shard, when connections may be cut and replies lost?
 
-A link keeps what was asked last. When its connection breaks, or nothing comes for `SILENCE_SECONDS` (a shard that holds
-a reply back says so every second), it connects again and asks the same; the shard knows which pushes it has had.
+A link keeps what was not answered yet. When its connection breaks, or nothing comes for `SILENCE_SECONDS` (a shard that
+holds a reply back says so every second), it connects again and asks the same; the shard knows which pushes it has had.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,12 +26,12 @@ from paceline.wire.tls import Tls
 SILENCE_SECONDS = 5.0
 AWAY_SECONDS = 20.0
 # Replies mostly come sooner than a sleeping process is woken up.
-SPIN_SECONDS = 0.001
+SPIN_SECONDS = 0.0003
 RETRY_SECONDS = 0.1
 
 
 class Ask(NamedTuple):
-    """What goes into a STEP frame: a push of the batch before `batch`, and the indices that `batch` pulls."""
+    """What goes into a STEP frame: the push of an earlier batch, and the indices that `batch` pulls."""
 
     flags: int
     batch: int
@@ -62,7 +63,7 @@ class Link:
         self._recalled = recalled
         self._keys: KeyWriter
         self._connection: Connection | None = None
-        self._asked: Ask | None = None
+        self._asked: deque[Ask] = deque()
         self._bytes_before = (0, 0)
         self._connect()
 
@@ -76,10 +77,10 @@ class Link:
         )  # fmt: skip
 
     def send(self, ask: Ask) -> None:
-        """Ask the shard; what `ask` holds must stay as it is until `receive` has returned."""
-        self._asked = ask
+        """Ask the shard; what `ask` holds must stay as it is until `receive` has returned for its batch."""
+        self._asked.append(ask)
         try:
-            self._send()
+            self._send(ask)
         except WireError:
             self._connect()
 
@@ -99,9 +100,13 @@ class Link:
                 if frame.kind != Kind.VALUES:
                     raise BadFrameError(f"a {frame.kind.name} frame from {self._name}")
                 reply = read_reply(frame)
+                if reply.batch > batch:
+                    raise BadFrameError(f"{self._name} did not answer batch {batch}")
             except WireError:
                 self._connect()
                 continue
+            while self._asked and self._asked[0].batch <= reply.batch:
+                self._asked.popleft()
             if reply.batch == batch:
                 return reply
 
@@ -112,10 +117,9 @@ class Link:
             self._connection.close()
             self._connection = None
 
-    def _send(self) -> None:
-        ask, connection = self._asked, self._connection
-        if ask is None or connection is None:
-            return
+    def _send(self, ask: Ask) -> None:
+        connection = self._connection
+        assert connection is not None
         coding, keys = self._keys.write(ask.indices)
         parts = step_parts(
             ask.batch, ask.trained, ask.losses, ask.rows, write_values(ask.pushed, self._wire.values), len(ask.pushed),
@@ -124,7 +128,7 @@ class Link:
         connection.send(Kind.STEP, ask.flags, *parts)
 
     def _connect(self) -> None:
-        """Connect, again if need be, and ask what was asked last; `RunError` where that fails for too long."""
+        """Connect, again if need be, and ask what was not answered; `RunError` where that fails for too long."""
         since = time.monotonic()
         while True:
             self.close()
@@ -139,7 +143,8 @@ class Link:
                 if not isinstance(joined, Joined):
                     raise BadFrameError(f"{self._name} does not let worker {self._join.rank} join")
                 self.applied = joined.applied
-                self._send()
+                for ask in self._asked:
+                    self._send(ask)
                 return
             except WireError as error:
                 if time.monotonic() - since > AWAY_SECONDS:

@@ -46,7 +46,7 @@ from paceline.wire.tls import Tls
 
 BEAT_SECONDS = 1.0
 TICK_SECONDS = 0.5
-SPIN_SECONDS = 0.001
+SPIN_SECONDS = 0.0003
 LOOPBACK = "127.0.0.1"
 KINDS: dict[type[PacelineError], str] = {DataError: "data", ConfigError: "config", DivergedError: "diverged"}
 
@@ -101,8 +101,10 @@ class Lifeline:
 
 def run_role(content: bytes, node: str, host: str) -> None:
     """Be the role that `content`, a `RoleSpec`, describes, on the node of that name and address, to the run's end."""
-    # Numba looks for a BLAS in SciPy, which takes longer than loading all loops; no loop here needs one.
-    sys.modules.setdefault("scipy", None)  # type: ignore[arg-type]
+    # Numba looks for a BLAS in SciPy and for C functions in CFFI; loading them takes longer than loading all loops,
+    # which need neither.
+    for unneeded in ("scipy", "cffi"):
+        sys.modules.setdefault(unneeded, None)  # type: ignore[arg-type]
     spec = msgspec.msgpack.decode(content, type=RoleSpec)
     tls = Tls(spec.certificate, spec.key) if spec.certificate else None
     hello = Hello(

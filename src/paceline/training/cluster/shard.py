@@ -1,8 +1,9 @@
 """What does a shard of a cluster do? It applies pushes, answers pulls, and keeps the gate.
 
 One thread serves all connections, one frame after the other, so applies are serialised. A worker's batches are numbered
-from 1; its frame for batch b pushes batch b − 1 and pulls batch b. Each push counts once: a frame that was seen before,
-from a connection that was cut or a worker that died, is answered again with the very values of the first answer.
+from 1; its frame for batch b pulls batch b and pushes batch b − d, where d is the number of batches in flight. Each
+push counts once: a frame that was seen before, from a connection that was cut or a worker that died, is answered again
+with the very values of the first answer.
 """
 
 from __future__ import annotations
@@ -86,8 +87,9 @@ class _Push(NamedTuple):
 class _Worker:
     """What a shard knows of one worker."""
 
-    def __init__(self, rank: int, key_dtype: np.dtype[Any]) -> None:
+    def __init__(self, rank: int, in_flight: int, key_dtype: np.dtype[Any]) -> None:
         self.rank = rank
+        self.in_flight = in_flight
         self.key_dtype = key_dtype
         self.peer: Peer | None = None
         self.keys_of_peer: KeyReader
@@ -106,12 +108,21 @@ class _Worker:
         self.arrived = 0.0
         self.worked = 0.0
         self.push: _Push | None = None
-        self.pulls = (_Pull(self.key_dtype), _Pull(self.key_dtype))  # the last, and the one before
+        # Those that may be asked for again: another shard may have lost all that is in flight, and what that waits for.
+        self._pulls = [_Pull(self.key_dtype) for _ in range(2 * self.in_flight)]
 
     @property
     def clock(self) -> int:
         """Batches finished in this leg."""
-        return max(0, self.asked - 1 - self.base)
+        return max(0, self.asked - self.in_flight - self.base)
+
+    def pull(self, batch: int) -> _Pull:
+        """Where the pull of a batch is kept, or was."""
+        return self._pulls[batch % len(self._pulls)]
+
+    def has_asked(self, batch: int) -> bool:
+        """Whether a batch was asked for, in this leg and not too long ago."""
+        return self.first <= batch <= self.asked and batch > self.asked - len(self._pulls)
 
 
 class ShardService:
@@ -127,7 +138,7 @@ class ShardService:
         self._staleness = pace.staleness
         self._wire = config.wire
         self._generation = 0
-        self._workers = [_Worker(rank, self.slice.key_dtype) for rank in range(config.workers)]
+        self._workers = [_Worker(rank, pace.in_flight, self.slice.key_dtype) for rank in range(config.workers)]
         self._copy_at: tuple[int, Peer] | None = None
         self._num_pushed = 0
         self._rows = 0
@@ -184,43 +195,45 @@ class ShardService:
         worker = peer.tag
         if not isinstance(worker, _Worker) or worker.peer is not peer:
             raise BadFrameError(f"a step from {peer.address}, which is no worker now")
-        last, before = worker.pulls
-        seen = worker.first <= step.batch <= worker.asked and step.batch >= worker.asked - 1
+        seen = worker.has_asked(step.batch)
+        pushed = step.batch - worker.in_flight
         if not seen and (step.batch != worker.asked + 1 or worker.waiting):
             raise BadFrameError(f"worker {worker.rank} asks for batch {step.batch} after {worker.asked}")
-        if not step.flags & PUSH and step.batch - 1 > worker.applied:
-            raise BadFrameError(f"worker {worker.rank} asks for batch {step.batch} without having pushed the last")
+        if not step.flags & PUSH and pushed > worker.applied:
+            raise BadFrameError(f"worker {worker.rank} asks for batch {step.batch} without having pushed {pushed}")
         if not step.flags & (PULL | LEAVE):
             raise BadFrameError(f"a step of worker {worker.rank} that asks for nothing")
-        pushed_keys = last.keys
-        into = _Pull(worker.key_dtype) if seen else before
+        pull = _Pull(worker.key_dtype) if seen else worker.pull(step.batch)
         # Read the keys in any case: references to earlier ones count on it.
-        worker.keys_of_peer.read(step.coding, step.keys, into.ask(step.batch, step.num_keys))
+        worker.keys_of_peer.read(step.coding, step.keys, pull.ask(step.batch, step.num_keys))
         if seen:
             self._answer_again(worker, step.batch)
             return
-        worker.pulls = (before, last)
         worker.asked = step.batch
         worker.arrived = peer.arrived
         worker.waiting = True
-        if step.flags & PUSH and step.batch - 1 > worker.applied:
-            self._take_push(worker, step, pushed_keys)
+        if step.flags & PUSH and pushed > worker.applied:
+            self._take_push(worker, step, pushed)
         if step.flags & LEAVE:
             worker.leaving, worker.present = True, False
         worker.worked = time.perf_counter()
-        before.times = Times(int((began - peer.arrived) * 1e9), 0, int((worker.worked - began) * 1e9))
+        pull.times = Times(int((began - peer.arrived) * 1e9), 0, int((worker.worked - began) * 1e9))
         self._answer_who_may_go_on()
 
-    def _take_push(self, worker: _Worker, step: Step, keys: NDArray[Any]) -> None:
-        """Apply a gradient, or keep it until all workers' are there and apply their mean."""
-        if len(step.pushed) != len(keys):
-            raise BadFrameError(f"worker {worker.rank} pushes {len(step.pushed)} values for {len(keys)} keys")
-        worker.applied = step.batch - 1
+    def _take_push(self, worker: _Worker, step: Step, batch: int) -> None:
+        """Apply the gradient of a batch, or keep it until all workers' are there and apply their mean."""
+        pull = worker.pull(batch)
+        if pull.batch != batch or len(step.pushed) != pull.count:
+            raise BadFrameError(
+                f"worker {worker.rank} pushes {len(step.pushed)} values of batch {batch}, for {pull.count} keys of "
+                f"batch {pull.batch}"
+            )
+        worker.applied = batch
         if self._fold == "each":
-            self.slice.apply(keys, step.pushed, step.rows, step.trained)
+            self.slice.apply(pull.keys, step.pushed, step.rows, step.trained)
             self._book(step.rows, step.losses)
             return
-        worker.push = _Push(keys, step.pushed.copy(), step.rows, step.losses, step.trained)
+        worker.push = _Push(pull.keys, step.pushed.copy(), step.rows, step.losses, step.trained)
         self._num_pushed += 1
         if self._num_pushed == len(self._workers):
             self._fold_pushes()
@@ -258,7 +271,7 @@ class ShardService:
 
     def _answer(self, worker: _Worker) -> None:
         began = time.perf_counter()
-        pull = worker.pulls[0]
+        pull = worker.pull(worker.asked)
         worker.waiting = False
         pull.answered = True
         self.slice.gather(pull.keys, pull.values)
@@ -269,11 +282,10 @@ class ShardService:
 
     def _answer_again(self, worker: _Worker, batch: int) -> None:
         """Give a worker, or its successor, the answer that was given before; or leave it waiting."""
-        for pull in worker.pulls:
-            if pull.batch == batch and pull.answered:
-                self._send(worker, pull)
-                return
-        if not worker.waiting:
+        pull = worker.pull(batch)
+        if pull.batch == batch and pull.answered:
+            self._send(worker, pull)
+        elif not worker.waiting:
             raise BadFrameError(f"worker {worker.rank} asks again for batch {batch}, which was never asked for")
 
     def _send(self, worker: _Worker, pull: _Pull) -> None:

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.config import OptimizerConfig
-from paceline.data.block_files import key_dtype
 from paceline.kernels.fold import add_in
+from paceline.kernels.keys import key_dtype
 from paceline.kernels.logistic import all_weights, apply_gradient, gather
-from paceline.models.logistic import DIRECT_KEYS
+from paceline.models.logistic import DIRECT_KEYS, Fold
 from paceline.optimizers import Rules, rules_at, width
-from paceline.training.lockstep import Fold
 from paceline.training.shard import check_memory
 
 Floats = NDArray[np.float32]

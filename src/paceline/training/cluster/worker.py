@@ -1,7 +1,7 @@
 """What does a worker of a cluster do?
 
-One round trip a step and shard: it sends its last gradient and the keys of its next batch together, and reads and
-numbers the batch after that while the frames travel.
+One round trip a step and shard: it sends a gradient and the keys of a batch to come together, and reads and numbers
+the batch after that while the frames travel.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from paceline.optimizers import rules_at
 from paceline.training.cluster.links import EMPTY, Ask, Link, RecalledError
 from paceline.training.cluster.messages import Begin, Grant, Idle, RoleSpec, Stop, Take, Wait
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH
+from paceline.training.pace import Pace
 from paceline.training.worker import check_losses
 from paceline.wire.coding import VALUE_BYTES, read_values
 from paceline.wire.tls import Tls
@@ -95,13 +96,14 @@ class Prepared:
     def _make_room(self, num_keys: int) -> None:
         self.weights = np.zeros(num_keys, np.float32)
         self.sums = np.zeros(num_keys, np.float32)
+        self.outgoing = np.zeros(num_keys, np.float32)
         self._numbers = np.zeros(num_keys, np.uint32)
         self._indices = np.zeros(num_keys, self._scratch.buffers.distinct.dtype)
         self._packed = np.zeros(num_keys if self._ascending else 0, np.uint64)
 
 
 class ClusterWorker:
-    """One worker: its rows, its links to the shards, and two batches, one at work and one ahead."""
+    """One worker: its rows, its links to the shards, and its batches, those in flight and one ahead."""
 
     def __init__(self, spec: RoleSpec, config: RunConfig, tls: Tls | None, dataset: Dataset,
                  lifeline: Lifeline) -> None:  # fmt: skip
@@ -112,13 +114,15 @@ class ClusterWorker:
         order = EpochOrder([block.rows for block in dataset.split("train").blocks], config.seed)
         ascending = config.wire.key_deltas or config.wire.key_cache
         scratch = LogisticScratch(dataset.features, dataset.key_dtype)
-        self._batches = [Prepared(dataset, order, scratch, config.shards, ascending) for _ in range(2)]
+        in_flight = Pace.of(config.pace).in_flight
+        self._batches = [Prepared(dataset, order, scratch, config.shards, ascending) for _ in range(in_flight + 1)]
         self._links: list[Link] = []
+        self._in_flight = in_flight
         self._doing = "waits for the coordinator"
         self._generation = 0
         self._next = 0
-        self._outgoing = EMPTY
         self._picked = EMPTY
+        self._no_indices = np.zeros(0, dataset.key_dtype)
         self._leg = 0
         self._rows: deque[Any] = deque()
         self._out_of_rows = False
@@ -167,33 +171,46 @@ class ClusterWorker:
         self._leg, self._out_of_rows = begin.leg, False
         self._rows.clear()
         self._lifeline.say(Take(leg=self._leg, batch=self._next))
-        ahead = self._read_next()
-        self._ask(None, 0.0, ahead)
-        while ahead is not None:
-            # While the frames travel.
-            current, ahead = ahead, self._read_next()
+        number, ahead = self._next, self._read_next()
+        if ahead is None:
+            self._ask(number, LEAVE, None, 0.0, None)
+        else:
+            number = self._train(number, ahead)
+        for link in self._links:
+            link.receive(number)
+            link.doing = ""
+
+    def _train(self, number: int, ahead: Prepared | None) -> int:
+        """Ask for batches from `number` on, the first being `ahead`, to the last one; the number of the last frame."""
+        # What the frames in flight asked for; None when all batches have been: further frames only push.
+        flying: deque[Prepared | None] = deque()
+        while len(flying) < self._in_flight:
+            self._ask(number + len(flying), PULL, None, 0.0, ahead)
+            flying.append(ahead)
+            ahead = self._read_next()
+        number += self._in_flight - 1
+        while (current := flying.popleft()) is not None:
             self._receive(current)
             losses = current.gradient()
             if not math.isfinite(losses):
                 check_losses(losses, current.trained, self._spec.rank, current.number, self._rate(current.trained))
-            self._ask(current, losses, ahead)
-        for link in self._links:
-            link.receive(self._next)
-            link.doing = ""
+            number += 1
+            last = ahead is None and not any(flying)
+            self._ask(number, PUSH | (LEAVE if last else PULL), current, losses, ahead)
+            flying.append(ahead)
+            # While the frames travel.
+            ahead = self._read_next()
+        return number
 
-    def _ask(self, done: Prepared | None, losses: float, ahead: Prepared | None) -> None:
-        """Push the gradient of the batch that is done, and pull for the one ahead or take leave."""
-        flags = (PUSH if done else 0) | (PULL if ahead else LEAVE)
-        number = ahead.number if ahead else self._next
-        if done is not None and done.count > len(self._outgoing):
-            self._outgoing = np.empty(done.count + done.count // 4, np.float32)
+    def _ask(self, number: int, flags: int, done: Prepared | None, losses: float, ahead: Prepared | None) -> None:
+        """Push the gradient of the batch that is done, and pull for the one ahead."""
+        trained, rows = (done.trained, done.rows.num_rows) if done else (0, 0)
         for shard, link in enumerate(self._links):
             pushed = EMPTY
             if done is not None:
-                pushed = self._outgoing[done.ends[shard] : done.ends[shard + 1]]
+                pushed = done.outgoing[done.ends[shard] : done.ends[shard + 1]]
                 pick(done.sums, done.numbers(shard), pushed)
-            indices = ahead.indices(shard) if ahead else self._batches[0].indices(0)[:0]
-            trained, rows = (done.trained, done.rows.num_rows) if done else (0, 0)
+            indices = ahead.indices(shard) if ahead else self._no_indices
             link.send(Ask(flags, number, trained, losses, rows, pushed, indices))
 
     def _receive(self, batch: Prepared) -> None:
@@ -228,7 +245,7 @@ class ClusterWorker:
         if not self._rows:
             return None
         self._doing = "reads"
-        prepared = self._batches[self._next % 2].read(self._next, *self._rows.popleft())
+        prepared = self._batches[self._next % len(self._batches)].read(self._next, *self._rows.popleft())
         self._next += 1
         return prepared
 
