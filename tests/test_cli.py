@@ -32,6 +32,7 @@ def test_generate_train_evaluate_predict(command: Command, tmp_path: Path) -> No
     assert re.search(r"async\s+2\s+1\s+[\d,]+\s+\d+\.\d+\s+0\.\d+\s+0\.\d+\s+0\.\d+", trained.out)
     assert tree(run) == [
         "config.toml", "metrics.jsonl", "model/model.json", "model/model.safetensors", "result.json", "roles.json",
+        "telemetry/steps.jsonl", "telemetry/workers.jsonl",
     ]  # fmt: skip
     evaluated = command("evaluate", run, "--data", data, "--json")
     assert json.loads(evaluated.out) == pytest.approx({"rows": 500, **paceline.Run(run).result["test"]}, rel=1e-6)
@@ -153,14 +154,16 @@ def test_demo(command: Command, tmp_path: Path) -> None:
     lines = outcome.out.splitlines()
     assert lines[0].split() == ["run", "pace", "workers", "batch", "rows/s", "seconds", "test", "loss", "error", "AUC"]
     assert [line.split()[1] for line in lines[1:3]] == ["sync", "async"]
-    assert lines[3:] == [f"run: {tmp_path}/demo/run-sync", f"run: {tmp_path}/demo/run-async"]
+    page = tmp_path / "demo" / "comparison.html"
+    assert lines[3:] == [f"run: {tmp_path}/demo/run-{pace}" for pace in ("sync", "async")] + [f"comparison: {page}"]
+    assert "run-sync and run-async" in page.read_text("utf-8")
     again = command("demo", "--rows", 3000, "--folder", tmp_path / "demo")
-    assert again.out.splitlines()[-1].endswith("run-async-2")
+    assert again.out.splitlines()[-2].endswith("run-async-2")
 
 
 def test_help_shows_an_example_for_each_command(command: Command) -> None:
     text = command("--help").out
-    for name in ("demo", "generate", "prepare", "train", "resume", "evaluate", "predict"):
+    for name in ("demo", "generate", "prepare", "train", "resume", "evaluate", "predict", "report", "compare"):
         assert f"\n  paceline {name}" in text
 
 

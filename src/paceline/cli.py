@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import time
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from paceline.config import RunConfig
     from paceline.data.blocks import Dataset
     from paceline.run_folder import Run
+    from paceline.telemetry.ceilings import Ceilings
     from paceline.training.coordinator import Status, Watch
 
 PREPARE_FORMATS = ("auto", "criteo", "libsvm", "tfrecord", "parquet", "arrow", "csv")
@@ -236,6 +238,117 @@ def predict(run: str, data: str, out: str, split: Any) -> None:
     click.echo(f"{rows:,} rows written to {out}")
 
 
+@cli.command(epilog="Example:\npaceline diagnose runs/my-run")
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="Print diagnosis.json.")
+def diagnose(run: str, as_json: bool) -> None:
+    """Say what limited a run, what removing that would gain, and what to try."""
+    from paceline.run_folder import Run
+
+    found = Run(run).diagnose()
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    click.echo(found["sentence"])
+    for line in found["evidence"]:
+        click.echo(f"  {line}")
+
+
+@cli.command(
+    epilog="Examples:\npaceline plan runs/my-run --workers 1..16\n"
+    "paceline plan runs/my-run --workers 1..64 --shards 1..8 --bandwidth 1Gbit..25Gbit"
+)
+@click.argument("run")
+@click.option("--workers", default="1..8", show_default=True, help="How many workers, N or N..M.")
+@click.option("--shards", default="1", show_default=True, help="How many shards, N or N..M.")
+@click.option("--bandwidth", help="Links of machines that are each for one role.  [default: as recorded]")
+@click.option("--json", "as_json", is_flag=True, help="Print the predictions as JSON.")
+def plan(run: str, workers: str, shards: str, bandwidth: str | None, as_json: bool) -> None:
+    """Predict how fast a run would be with other workers, shards, links and paces."""
+    from paceline.diagnosis.evidence import gather_evidence
+    from paceline.diagnosis.plan import bandwidths, choices, counts, predict
+    from paceline.reports.predictions import predictions_as_json, print_predictions
+    from paceline.reports.terminal import meter
+    from paceline.run_folder import Run
+
+    folder = Run(run)
+    speeds: list[float | None] = [*bandwidths(bandwidth)] if bandwidth else [None]
+    asked = counts(workers, "workers"), counts(shards, "shards"), speeds
+    evidence = gather_evidence(folder)
+    wanted, found = choices(evidence, *asked), []
+    with meter("plan") as bar:
+        for number, choice in enumerate(wanted):
+            bar.show(number / len(wanted), f"{number} of {len(wanted)}")
+            found.append(predict(evidence, choice))
+    if as_json:
+        click.echo(json.dumps(predictions_as_json(evidence, found), indent=2))
+    else:
+        print_predictions(evidence, found)
+
+
+@cli.command(epilog="Examples:\npaceline doctor\npaceline doctor --folder data --json")
+@click.option("--folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path("."),
+              show_default=True, help="Whose disk to measure: where the data lies.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(folder: Path, as_json: bool) -> None:
+    """Measure how fast this machine can be at best, and remember it.
+
+    It takes some ten seconds, in which nothing else should run.
+    """
+    import msgspec
+
+    from paceline.telemetry.ceilings import measure_ceilings, save_ceilings
+
+    ceilings = measure_ceilings(folder, lambda what: click.echo(f"measuring {what} …", err=True))
+    if as_json:
+        click.echo(msgspec.json.encode(ceilings))
+    else:
+        print_ceilings(ceilings)
+    click.echo(f"remembered in {save_ceilings(ceilings)}", err=True)
+
+
+@cli.command(
+    epilog="""Examples:
+paceline report runs/my-run
+paceline report runs/my-run --out my-run.html --trace my-run.trace.json"""
+)
+@click.argument("run")
+@click.option("--out", type=click.Path(path_type=Path), help="The page to write.  [default: RUN/report.html]")
+@click.option("--trace", type=click.Path(path_type=Path), help="Sampled steps for a trace viewer, as JSON.")
+def report(run: str, out: Path | None, trace: Path | None) -> None:
+    """Write one page about a run: verdict, curves, phases, nodes. It opens in any browser, offline."""
+    from paceline.reports.page import write_report
+    from paceline.reports.trace import write_trace
+    from paceline.reports.verdict import diagnosis_of
+    from paceline.run_folder import Run
+
+    folder = Run(run)
+    page = out or folder.path / "report.html"
+    write_report(folder, diagnosis_of(folder), page)
+    click.echo(f"report: {page}")
+    if trace:
+        click.echo(f"trace: {trace} ({write_trace(folder, trace):,} steps; ui.perfetto.dev opens it)")
+
+
+@cli.command(
+    epilog="""Examples:
+paceline compare runs/sync runs/async
+paceline compare runs/* --out comparison.html"""
+)
+@click.argument("runs", nargs=-1, metavar="RUN RUN...")
+@click.option("--out", type=click.Path(path_type=Path), help="Write a page with the runs' curves, too.")
+def compare(runs: tuple[str, ...], out: Path | None) -> None:
+    """Runs side by side: settings that differ, speed, quality, what held them back."""
+    from paceline.reports.compare import compare as compare_runs
+    from paceline.reports.compare import print_comparison, write_comparison
+    from paceline.run_folder import Run
+
+    folders = [Run(run) for run in runs]
+    print_comparison(write_comparison(folders, out) if out else compare_runs(folders))
+    if out:
+        click.echo(f"comparison: {out}")
+
+
 # -- what the commands print
 
 
@@ -287,7 +400,32 @@ def print_run(run: Run) -> None:
     from paceline.reports.terminal import RESULT_COLUMNS, print_table, result_row
 
     print_table(RESULT_COLUMNS[1:], [result_row("", run.result)[1:]])
+    if (run.path / "diagnosis.json").exists():
+        click.echo(run.diagnosis["sentence"])
     click.echo(f"run: {run.path}")
+
+
+def print_ceilings(best: Ceilings) -> None:
+    from paceline.reports.terminal import number, print_table
+
+    def scaled(unit: str, scale: float, digits: int, *values: float | None) -> list[str]:
+        return [f"{number(v / scale, digits)} {unit}" if v is not None else number(v, digits) for v in values]
+
+    print_table(
+        (f"{best.processor}, {best.cores} cores", "one thread", "all cores"),
+        [
+            ("memory copy",
+             *scaled("GB/s", 1e9, 2, best.copy_bytes_per_second, best.copy_bytes_per_second_all_cores)),
+            (f"random reads of {best.table_bytes / 1e6:.0f} MB",
+             *scaled("M/s", 1e6, 0, best.gathers_per_second, best.gathers_per_second_all_cores)),
+            ("matrix product, float32", *scaled("GFLOP/s", 1e9, 0, None, best.matrix_flop_per_second)),
+            ("disk read", *scaled("GB/s", 1e9, 2, best.disk_read_bytes_per_second, None)),
+            ("loopback", *scaled("GB/s", 1e9, 2, best.loopback_bytes_per_second, None)),
+            ("loopback round trip", *scaled("µs", 1e-6, 0, best.loopback_round_trip_seconds, None)),
+        ],
+    )  # fmt: skip
+    for name, reason in best.left_out.items():
+        print_notice(f"{name} is left out: {reason}")
 
 
 def print_dataset(dataset: Dataset, seconds: float) -> None:

@@ -11,6 +11,7 @@ import click
 from paceline.config import RunConfig, read_config
 from paceline.data.blocks import Dataset
 from paceline.data.synthetic import generate_clicks
+from paceline.reports.compare import write_comparison
 from paceline.reports.terminal import RESULT_COLUMNS, meter, print_table, result_row
 
 FEATURES = 33_762_578
@@ -20,7 +21,7 @@ ASYNC = {"pace": "async", "batch_size": 1, "optimizer": "adagrad", "learning_rat
 
 
 def run_demo(rows: int, folder: Path, train: Callable[[RunConfig], Any]) -> None:
-    """Make the data unless it is there, train both ways with 4 workers, and print how they compare."""
+    """Make the data unless it is there, train both ways with 4 workers, print how they compare, and write the page."""
     data = folder / f"clicks-{rows}"
     if not (data / "manifest.json").exists():
         click.echo(f"making {rows:,} click rows over {FEATURES:,} features …", err=True)
@@ -39,6 +40,9 @@ def run_demo(rows: int, folder: Path, train: Callable[[RunConfig], Any]) -> None
     print_table(RESULT_COLUMNS, [result_row(run.path.name, run.result) for run in runs])
     for run in runs:
         click.echo(f"run: {run.path}")
+    page = folder / "comparison.html"
+    write_comparison(runs, page)
+    click.echo(f"comparison: {page}")
 
 
 def _free(path: Path) -> str:

@@ -12,7 +12,7 @@ import msgspec
 from paceline.config import RunConfig, check
 from paceline.data.blocks import Dataset
 from paceline.engines import StartingEngine
-from paceline.errors import InterruptedRunError, PacelineError, UsageError
+from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError
 from paceline.files import locked, refuse_existing
 from paceline.run_folder import Run
 from paceline.training.checkpoint import load_checkpoint
@@ -20,6 +20,8 @@ from paceline.training.coordinator import Coordinator, Notice, Status, Watch
 from paceline.training.crew import Crew
 from paceline.training.embedded import EmbeddedCrew
 from paceline.training.model_files import save_model
+
+SHORTEST_EXPLAINED_SECONDS = 2.0
 
 
 def watch_nothing(_status: Status) -> None:
@@ -42,11 +44,12 @@ def train(config: RunConfig, starting: StartingEngine, watch: Watch = watch_noth
         crew = _make_crew(config, dataset, starting)
         coordinator = Coordinator(config, dataset, crew, watch, notice)
         coordinator.make_ready()
-        return _carry_out(Run.create(config), coordinator, began)
+        run = _carry_out(Run.create(config), coordinator, began)
     finally:
         if crew is not None:
             crew.close()
         starting.close()
+    return _explained(run, notice)
 
 
 def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None = None, notice: Notice = print,
@@ -76,11 +79,24 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
         run.cut_metrics(checkpoint.progress.tested)
         coordinator.remember_quality(run)
         coordinator.account_before = run.result
-        return _carry_out(run, coordinator, began)
+        run = _carry_out(run, coordinator, began)
     finally:
         if crew is not None:
             crew.close()
         starting.close()
+    return _explained(run, notice)
+
+
+def _explained(run: Run, notice: Notice) -> Run:
+    """A run with the reason why it was not faster, where it was long enough to tell."""
+    try:
+        if run.result["train_seconds"] >= SHORTEST_EXPLAINED_SECONDS:
+            run.diagnose()
+    except DataError:
+        pass
+    except Exception as error:  # noqa: BLE001 (the run is done, and stays so)
+        notice(f"what limited this run could not be found out: {type(error).__name__}: {error}")
+    return run
 
 
 def _make_crew(config: RunConfig, dataset: Dataset, starting: StartingEngine) -> Crew:

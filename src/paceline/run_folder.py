@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,38 @@ class Run:
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         # A line without its end was cut short by a kill or a full disk.
         return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    @property
+    def diagnosis(self) -> dict[str, Any]:
+        """What limited the run, as `diagnosis.json` has it; found now where that is not there yet.
+
+        `DataError` where too little was recorded.
+        """
+        path = self.path / "diagnosis.json"
+        return dict(json.loads(path.read_bytes())) if path.exists() else self.diagnose()
+
+    def diagnose(self) -> dict[str, Any]:
+        """Find out what limited the run, and write `diagnosis.json`."""
+        from paceline.diagnosis import diagnose
+
+        found = diagnose(self)
+        self.write_json("diagnosis.json", found)
+        return found
+
+    def report(self, out: Path | str | None = None) -> Path:
+        """Write the run's page, `report.html` in its folder unless another name is given; where it is."""
+        from paceline.reports.page import write_report
+        from paceline.reports.verdict import diagnosis_of
+
+        page = Path(out) if out else self.path / "report.html"
+        write_report(self, diagnosis_of(self), page)
+        return page
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the page in a frame of its own, so that its style stays its own."""
+        with tempfile.TemporaryDirectory() as folder:
+            page = self.report(Path(folder) / "report.html").read_text()
+        return f'<iframe srcdoc="{html.escape(page)}" style="width:100%;height:40em;border:0"></iframe>'
 
     def add_metrics(self, line: dict[str, Any]) -> None:
         """Append one evaluation."""

@@ -14,9 +14,11 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import compiled
+from paceline.kernels.jit import compiled, nanoseconds
 
 LINE = 8
+# Where on its line a thread notes how long it waited, for itself.
+WAITED = 1
 GONE = np.int64(np.iinfo(np.int64).max)
 BYTES = 8
 
@@ -61,9 +63,19 @@ def slowest(clocks: NDArray[np.int64]) -> int:
 
 
 @compiled
-def passes(clocks: NDArray[np.int64], clock: int, staleness: int, spins: int) -> bool:
-    """Look up to `spins` times whether `clock - slowest <= staleness`; whether it came to hold."""
-    for _ in range(spins):  # noqa: SIM110 (any() over a generator does not compile)
+def passes(clocks: NDArray[np.int64], clock: int, staleness: int, spins: int, waited: NDArray[np.int64],
+           who: int) -> bool:  # fmt: skip
+    """Look up to `spins` times whether `clock - slowest <= staleness`; whether it came to hold.
+
+    `waited[who, WAITED]` grows by the nanoseconds that it took where it did not hold at once.
+    """
+    if clock - slowest(clocks) <= staleness:
+        return True
+    began = nanoseconds()
+    passed = False
+    for _ in range(spins):
         if clock - slowest(clocks) <= staleness:
-            return True
-    return False
+            passed = True
+            break
+    waited[who, WAITED] += nanoseconds() - began
+    return passed

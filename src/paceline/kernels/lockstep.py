@@ -39,7 +39,7 @@ def train_clocks(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: ND
     while done < num_clocks:
         clock = read_clock(clocks, ranks[0])
         if phase == AT_GATE:
-            if not passes(clocks, clock, 0, spins):
+            if not passes(clocks, clock, 0, spins, handed_in, part):
                 return done, phase, losses
             for j in range(ranks.size):
                 start, stop = starts[done * ranks.size + j], starts[done * ranks.size + j + 1]
@@ -53,7 +53,7 @@ def train_clocks(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: ND
                 pushes.rows[rank, 0] = stop - start
             set_clock(handed_in, part, clock + 1)
             phase = HANDED_IN
-        if not passes(handed_in, clock + 1, 0, spins):
+        if not passes(handed_in, clock + 1, 0, spins, handed_in, part):
             return done, HANDED_IN, losses
         num_keys, num_rows = 0, 0
         for rank in range(pushes.counts.shape[0]):

@@ -205,7 +205,7 @@ def train_rows(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: Offs
     while i < rows.size:
         # The slowest clock is read anew only where the old reading would close the gate or set a record.
         if clock - last_seen > lead:
-            if not passes(clocks, clock, staleness, spins):
+            if not passes(clocks, clock, staleness, spins, seen, rank):
                 break
             last_seen = slowest(clocks)
             lead = max(lead, clock - last_seen)
@@ -257,7 +257,7 @@ def train_batches(rule: Any, bias_rule: Any, table: Table, bias: int, offsets: O
     clock = read_clock(clocks, rank)
     row = start
     while row < labels.size:
-        if not passes(clocks, clock, staleness, spins):
+        if not passes(clocks, clock, staleness, spins, seen, rank):
             break
         seen[rank, 0] = max(seen[rank, 0], clock - slowest(clocks))
         stop = min(row + batch_size, labels.size)

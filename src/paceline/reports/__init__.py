@@ -1,1 +1,1 @@
-"""What a run looked like: live progress and tables in the terminal."""
+"""What a run looked like: live progress and tables in the terminal, pages, traces, TensorBoard."""

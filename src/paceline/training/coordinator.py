@@ -29,6 +29,7 @@ from paceline.machine import num_cores
 from paceline.models.logistic import Quality
 from paceline.optimizers import rules_at
 from paceline.run_folder import Run
+from paceline.telemetry.recorder import Journal
 from paceline.training.checkpoint import Checkpoint, Progress, has_checkpoint, load_checkpoint, save_checkpoint
 from paceline.training.crew import Crew, Due, LostShardError, Snapshot, Tally
 from paceline.training.evaluate import evaluate
@@ -72,6 +73,7 @@ class Coordinator:
         self._recoveries_told = 0
         self._moved_to = 0
         self._moved_at = 0.0
+        self._journal: Journal
         self._interrupted = False
         self._leg_began = 0.0
         self._last_saved = 0.0
@@ -133,6 +135,13 @@ class Coordinator:
         self.began = time.time()
         self._last_saved = time.perf_counter()
         self._write_roles(run)
+        self._journal = Journal(run.path)
+        try:
+            return self._train(run)
+        finally:
+            self._journal.add(self.crew.records())
+
+    def _train(self, run: Run) -> NDArray[np.float32]:
         lost: LostShardError | None = None
         while True:
             try:
@@ -171,6 +180,8 @@ class Coordinator:
 
         def look(tally: Tally) -> Due:
             self._write_roles(run)
+            if self._journal.due():
+                self._journal.add(self.crew.records())
             return self._look_around(tally)
 
         try:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import RunError
+from paceline.telemetry.records import AnyRecord
 from paceline.training.checkpoint import Handed, Progress
 from paceline.training.evaluate import Scorer
 
@@ -90,6 +91,9 @@ class Crew(Protocol):
 
     def account(self) -> dict[str, Any]:
         """What the run cost so far: `wire`, `restarts`, `recoveries`, and `peak_memory_bytes` of other processes."""
+
+    def records(self) -> list[AnyRecord]:
+        """What was recorded of roles and nodes since the last time; times are those of `time.perf_counter`."""
 
     def close(self) -> None:
         """End all roles. Also after a failure, and more than once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -18,6 +19,9 @@ from paceline.kernels.gate import LINE
 from paceline.machine import num_cores
 from paceline.models.logistic import MOST_KEYS, LogisticScratch
 from paceline.optimizers import rules_at
+from paceline.telemetry.meter import WorkerMeter, WorkerReport
+from paceline.telemetry.probes import NodeProber
+from paceline.telemetry.records import AnyRecord, LeftOut, NodeProbe, WorkerChunk
 from paceline.training.checkpoint import Handed, Progress
 from paceline.training.crew import Due, Keep, Look, Snapshot, Tally
 from paceline.training.evaluate import Scorer
@@ -34,6 +38,7 @@ class Thread(Protocol):
 
     losses: float
     rows: int
+    meter: WorkerMeter
 
     def run(self) -> None:
         """Train until there are no rows before the next stop."""
@@ -63,6 +68,8 @@ class EmbeddedCrew:
         self._from = Progress()
         self._feed: RowFeed
         self._threads: Sequence[Thread]
+        self._reports: list[WorkerReport] = []
+        self._prober = NodeProber()
 
     def restore(self, progress: Progress, states: NDArray[np.float32] | None) -> None:
         self._from = progress
@@ -72,6 +79,7 @@ class EmbeddedCrew:
     def make_ready(self) -> None:
         self._feed, self._threads = self._make_threads()
         self._threads[0].warm_up()
+        self._reports = [WorkerReport(thread.meter) for thread in self._threads]
 
     def run_leg(self, until: int, look: Look, keep: Keep) -> Tally:
         feed, threads = self._feed, self._threads
@@ -120,6 +128,13 @@ class EmbeddedCrew:
             "recoveries": [],
             "peak_memory_bytes": 0,
         }
+
+    def records(self) -> list[AnyRecord]:
+        found = [*self._prober.take(), *(record for report in self._reports for record in report.take())]
+        for record in found:
+            if isinstance(record, WorkerChunk | NodeProbe | LeftOut):
+                record.node = platform.node()
+        return found
 
     def close(self) -> None:
         self._engine.close()

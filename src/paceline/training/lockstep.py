@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from paceline.config import RunConfig
 from paceline.data.reader import RowReader
 from paceline.data.rows import ClockRows, Clocks
-from paceline.kernels.gate import LINE
+from paceline.kernels.gate import LINE, WAITED
 from paceline.kernels.lockstep import AT_GATE, OUT_OF_ROOM, train_clocks
 from paceline.models.logistic import MOST_KEYS, Fold, LogisticScratch
 from paceline.optimizers import rules_at
+from paceline.telemetry.meter import COMPUTE, INPUT, WAIT, WorkerMeter
 from paceline.training.pace import Gate
 from paceline.training.shard import Shard
 from paceline.training.worker import check_losses
@@ -54,6 +55,7 @@ class LockstepThread:
                  handed_in: NDArray[np.int64]) -> None:  # fmt: skip
         self.losses = 0.0
         self.rows = 0
+        self.meter = WorkerMeter(ranks[0], sharing=ranks)
         self._part = part
         self._ranks = ranks
         self._feed = feed
@@ -72,8 +74,10 @@ class LockstepThread:
 
     def run(self) -> None:
         """Train until there are no rows before the next stop."""
+        self.meter.restart()
         while (clocks := self._feed.take(self._ranks, self._clocks_a_call)) is not None:
             self._train(clocks)
+            self.meter.end_step(len(clocks.positions), (len(clocks.starts) - 1) // len(self._ranks))
         for rank in self._ranks:
             self._gate.leave(rank)
 
@@ -87,14 +91,18 @@ class LockstepThread:
         shard, gate = self._shard, self._gate
         rules = rules_at(self._settings, clocks.trained)
         batch = self._reader.batch(clocks.positions)
+        self.meter.mark(INPUT)
         buffers = self._scratch.room_for(int(np.diff(batch.offsets[clocks.starts]).max(initial=0)))
         done, phase, losses = 0, AT_GATE, 0.0
         while True:
+            waited = self._handed_in[self._part, WAITED]
             done, phase, more = train_clocks(
                 rules.keys, rules.bias, shard.table, shard.bias, batch.offsets, batch.keys, batch.values, batch.labels,
                 clocks.starts, np.array(self._ranks), buffers, self._pushes, self._fold, self._part, done, phase,
                 gate.clocks, self._handed_in, gate.spins,
             )  # fmt: skip
+            self.meter.mark(COMPUTE)
+            self.meter.waited_within(COMPUTE, int(self._handed_in[self._part, WAITED] - waited))
             losses += more
             if done * len(self._ranks) == len(clocks.starts) - 1:
                 break
@@ -102,6 +110,7 @@ class LockstepThread:
                 self._fold = self._make_fold(int(1.25 * self._pushes.counts[:, 0].sum()))
             else:
                 gate.nap()
+                self.meter.mark(WAIT)
         self.losses += losses
         self.rows += len(clocks.positions)
         check_losses(losses, clocks.trained, self._ranks[0], self._feed.clock, float(rules.keys.rate))

@@ -17,9 +17,11 @@ from paceline.data.batch import Batch
 from paceline.data.reader import RowReader
 from paceline.data.rows import Piece, QueueRows
 from paceline.errors import DivergedError
+from paceline.kernels.gate import WAITED
 from paceline.kernels.logistic import train_batches, train_rows
 from paceline.models.logistic import LogisticScratch
 from paceline.optimizers import Rules, rules_at
+from paceline.telemetry.meter import COMPUTE, INPUT, WAIT, WorkerMeter
 from paceline.training.pace import Gate
 from paceline.training.shard import Shard
 
@@ -39,20 +41,27 @@ class Worker:
         self.batch_size = config.batch_size
         self.losses = 0.0
         self.rows = 0
+        self.meter = WorkerMeter(rank)
         self._row_count = 0
 
     def run(self) -> None:
         """Draw pieces and train on each in one compiled loop, which stops only where the gate is shut."""
+        self.meter.restart()
         while (piece := self.feed.take(self.rank)) is not None:
             for part in self._parts_of_one_rate(piece):
                 rules = rules_at(self.settings, part.start)
                 if self.batch_size == 1:
-                    found = self.reader.in_place(part.positions)
+                    found = list(self.reader.in_place(part.positions))
+                    self.meter.mark(INPUT)
                     losses = sum(self._train_rows(block, rows, rules) for block, rows in found)
                 else:
-                    losses = self._train_batches(self.reader.batch(part.positions), rules)
+                    batch = self.reader.batch(part.positions)
+                    self.meter.mark(INPUT)
+                    losses = self._train_batches(batch, rules)
+                rows = part.stop - part.start
+                self.meter.end_step(rows, -(-rows // self.batch_size))
                 self.losses += losses
-                self.rows += part.stop - part.start
+                self.rows += rows
                 check_losses(losses, part.start, self.rank, self.feed.clock, float(rules.keys.rate))
         self.gate.leave(self.rank)
 
@@ -74,16 +83,19 @@ class Worker:
         private, base = shard.private(self.rank)
         losses, done = 0.0, 0
         while True:
+            waited = gate.leads[self.rank, WAITED]
             now, more = train_rows(
                 rules.keys, rules.bias, shard.table, shard.bias, block.offsets, block.keys, block.values, block.labels,
                 rows, done, private, base, shard.num_private, self._row_count, gate.clocks, self.rank, gate.staleness,
                 gate.spins, gate.leads,
             )  # fmt: skip
+            self._meter_loop(waited)
             self._row_count += now - done
             losses, done = losses + more, now
             if done == len(rows):
                 return losses
             gate.nap()
+            self.meter.mark(WAIT)
 
     def _train_batches(self, batch: Batch, rules: Rules) -> float:
         shard, gate = self.shard, self.gate
@@ -91,14 +103,22 @@ class Worker:
         buffers = self.scratch.room_for(int(np.diff(ends).max()))
         losses, done = 0.0, 0
         while True:
+            waited = gate.leads[self.rank, WAITED]
             done, more = train_batches(
                 rules.keys, rules.bias, shard.table, shard.bias, batch.offsets, batch.keys, batch.values, batch.labels,
                 done, self.batch_size, buffers, gate.clocks, self.rank, gate.staleness, gate.spins, gate.leads,
             )  # fmt: skip
+            self._meter_loop(waited)
             losses += more
             if done == batch.num_rows:
                 return losses
             gate.nap()
+            self.meter.mark(WAIT)
+
+    def _meter_loop(self, waited: int) -> None:
+        """A compiled loop is done, before which the gate had held this worker up for `waited` nanoseconds."""
+        self.meter.mark(COMPUTE)
+        self.meter.waited_within(COMPUTE, int(self.gate.leads[self.rank, WAITED] - waited))
 
     def warm_up(self) -> None:
         """Load, or on a machine's first run compile, the loops that this worker will use; changes nothing."""

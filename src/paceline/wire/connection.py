@@ -86,6 +86,11 @@ class Connection:
         self._writable.register(stream.socket, select.POLLOUT)
 
     @property
+    def socket(self) -> socket.socket:
+        """What is connected, to be looked at only."""
+        return self._stream.socket
+
+    @property
     def bytes_sent(self) -> int:
         """All bytes of frames sent, their headers included."""
         return self._stream.bytes_sent

@@ -23,6 +23,7 @@ from paceline.data.rows import NO_LIMIT, ClockRows, QueueRows
 from paceline.engines import StartingEngine
 from paceline.errors import ConfigError, DataError, DivergedError, PacelineError, RunError
 from paceline.optimizers import width
+from paceline.telemetry.records import AnyRecord
 from paceline.training.checkpoint import Progress
 from paceline.training.cluster.desk import Desk, Event, Loss, Role
 from paceline.training.cluster.grants import ClockGrants, Grants, GrantSizes, QueueGrants
@@ -441,6 +442,9 @@ class ClusterCrew:
 
     def waits(self) -> list[str]:
         return [f"{role.role} {role.rank} {role.doing or 'is gone'}" for role in self._roles]
+
+    def records(self) -> list[AnyRecord]:
+        return self._desk.take_records() if self._desk else []
 
     def account(self) -> dict[str, Any]:
         sent = sum(worker.num_bytes[0] for worker in self._workers)

@@ -11,9 +11,11 @@ import platform
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from paceline.telemetry.records import AnyRecord, LeftOut, NodeProbe, ShardChunk, WorkerChunk
 from paceline.training.cluster.messages import (
     Beat,
     Failed,
@@ -22,6 +24,7 @@ from paceline.training.cluster.messages import (
     Idle,
     Message,
     Ready,
+    Report,
     Take,
     ToCoordinator,
     decode,
@@ -111,6 +114,9 @@ class Desk:
         self._take = take
         self._name_node = name_node
         self._last_tick = time.monotonic()
+        self._records: deque[AnyRecord] = deque()
+        # By node, which role's probes are kept: one is enough.
+        self._probing: dict[str, Role] = {}
         self._thread = threading.Thread(target=self._serve, name="paceline-desk", daemon=True)
         self._thread.start()
 
@@ -123,6 +129,10 @@ class Desk:
                 role.peer.send(Kind.MESSAGE, 0, content)
 
         self.server.call_soon(send)
+
+    def take_records(self) -> list[AnyRecord]:
+        """What roles have reported since the last time, in the coordinator's time (`time.perf_counter`)."""
+        return [self._records.popleft() for _ in range(len(self._records))]
 
     def close(self) -> None:
         """Hang up on all roles, which then end."""
@@ -154,6 +164,8 @@ class Desk:
         match message:
             case Beat():
                 role.beat(message)
+            case Report():
+                self._keep_records(role, message)
             case Take(leg=leg, batch=batch):
                 grant = self._take(role.rank, leg, batch)
                 if grant is not None:
@@ -197,6 +209,19 @@ class Desk:
         theirs = (hello.paceline, hello.python)
         if ours != theirs:
             self.events.put(Event("failed", role, _other_versions(role, ours, theirs)))
+
+    def _keep_records(self, role: Role, report: Report) -> None:
+        later = time.perf_counter() - report.now
+        prober = self._probing.setdefault(role.node, role)
+        if prober.peer is None:
+            prober = self._probing[role.node] = role
+        for record in report.records:
+            if isinstance(record, NodeProbe | LeftOut) and prober is not role:
+                continue
+            record.time += later
+            if isinstance(record, NodeProbe | LeftOut | WorkerChunk | ShardChunk):
+                record.node = role.node
+            self._records.append(record)
 
     def _lose(self, role: Role, because: str, silent: bool) -> None:
         role.peer, role.doing = None, ""

@@ -6,6 +6,7 @@ holds a reply back says so every second), it connects again and asks the same; t
 
 from __future__ import annotations
 
+import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -65,6 +66,7 @@ class Link:
         self._connection: Connection | None = None
         self._asked: deque[Ask] = deque()
         self._bytes_before = (0, 0)
+        self._bytes_told = (0, 0)
         self._connect()
 
     @property
@@ -75,6 +77,17 @@ class Link:
         return (sent, received) if connection is None else (
             sent + connection.bytes_sent, received + connection.bytes_received
         )  # fmt: skip
+
+    @property
+    def socket(self) -> socket.socket | None:
+        """The connection's, while there is one."""
+        connection = self._connection
+        return None if connection is None else connection.socket
+
+    def bytes_since(self) -> tuple[int, int]:
+        """Bytes sent and received since this was last asked."""
+        before, self._bytes_told = self._bytes_told, self.num_bytes
+        return self._bytes_told[0] - before[0], self._bytes_told[1] - before[1]
 
     def send(self, ask: Ask) -> None:
         """Ask the shard; what `ask` holds must stay as it is until `receive` has returned for its batch."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from paceline.telemetry.records import AnyRecord
 from paceline.wire.frames import BadFrameError, Frame, Kind
 
 
@@ -44,6 +45,13 @@ class Beat(Message):
     bytes_sent: int
     bytes_received: int
     memory_bytes: int
+
+
+class Report(Message):
+    """What a role has recorded of itself and its node; times are of its own clock, which shows `now`."""
+
+    now: float
+    records: list[AnyRecord]
 
 
 class Take(Message):
@@ -189,7 +197,7 @@ class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
         return f"RoleSpec({self.role} {self.rank})"  # and neither the token nor the key
 
 
-ToCoordinator = Hello | Ready | Beat | Take | Idle | Failed
+ToCoordinator = Hello | Ready | Beat | Report | Take | Idle | Failed
 ToRole = Begin | Grant | Wait | Stop
 ToShard = Join | Reset | Open | Copy | Fetch | Count
 FromShard = Joined | Copied | Counted | Done

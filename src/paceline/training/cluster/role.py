@@ -22,6 +22,9 @@ import psutil
 
 from paceline.config import RunConfig
 from paceline.errors import ConfigError, DataError, DivergedError, PacelineError
+from paceline.telemetry.meter import ShardReport, WorkerReport, period_at
+from paceline.telemetry.probes import ConnectionProber, NodeProber
+from paceline.telemetry.records import AnyRecord
 from paceline.training.cluster.messages import (
     Beat,
     Begin,
@@ -30,6 +33,7 @@ from paceline.training.cluster.messages import (
     Hello,
     Message,
     Ready,
+    Report,
     RoleSpec,
     Stop,
     ToRole,
@@ -58,7 +62,11 @@ class Lifeline:
         self.orders: queue.SimpleQueue[Begin | Wait | Stop] = queue.SimpleQueue()
         self.grants: queue.SimpleQueue[Grant] = queue.SimpleQueue()
         self.status: Callable[[], tuple[str, int, int]] = lambda: ("starts", 0, 0)
+        self.records: Callable[[], list[AnyRecord]] = list
         self._connection = connection
+        self._reporting = threading.Lock()
+        self._began = time.monotonic()
+        self._next_report = 0.0
         self.say(hello)
         for work in (self._beat, self._listen):
             threading.Thread(target=work, name=f"paceline-lifeline{work.__name__}", daemon=True).start()
@@ -74,10 +82,22 @@ class Lifeline:
         private = memory.rss - getattr(memory, "shared", 0)
         self.say(Beat(doing=doing, bytes_sent=sent, bytes_received=received, memory_bytes=private))
 
+    def report(self) -> None:
+        """Tell the coordinator what was recorded since the last time."""
+        with self._reporting:
+            records = self.records()
+            if records:
+                self.say(Report(now=time.perf_counter(), records=records))
+
     def _beat(self) -> None:
         while True:
             try:
                 self.beat()
+                now = time.monotonic()
+                if now >= self._next_report:
+                    # A beat may come a little early, and must not miss its turn for that.
+                    self._next_report = now + period_at(now - self._began) - BEAT_SECONDS / 2
+                    self.report()
             except WireError:
                 _end()
             time.sleep(BEAT_SECONDS)
@@ -133,6 +153,8 @@ def _run_shard(spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Lif
     service = ShardService(config, spec.features, spec.rank, lambda: server.refused)
     service.slice.warm_up()
     lifeline.status = lambda: (service.doing, 0, 0)
+    chunks, node, wire = ShardReport(spec.rank), NodeProber(), ConnectionProber("shard", spec.rank)
+    lifeline.records = lambda: [*chunks.take(*service.counters), *node.take(), *wire.take(service.sockets())]
     lifeline.say(Ready(address=server.address))
     try:
         server.serve(service, TICK_SECONDS, SPIN_SECONDS)
@@ -149,6 +171,9 @@ def _run_worker(spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Li
     worker = ClusterWorker(spec, config, tls, dataset, lifeline)
     lifeline.status = worker.status
     worker.warm_up()
+    chunks = WorkerReport(worker.meter)
+    node, wire = NodeProber(), ConnectionProber("worker", spec.rank)
+    lifeline.records = lambda: [*chunks.take(), *node.take(), *wire.take(worker.sockets())]
     lifeline.say(Ready(data=dataset.fingerprint))
     worker.run()
 

@@ -8,6 +8,7 @@ with the very values of the first answer.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -145,8 +146,15 @@ class ShardService:
         self._losses = 0.0
         self._loss_rows = 0
         self._largest_lead = 0
+        # What telemetry reads from another thread: requests answered, nanoseconds in the queue, and of service.
+        self.counters = [0, 0, 0]
         self._refused = 0
         self._refused_before = refused
+
+    def sockets(self) -> dict[str, socket.socket]:
+        """The connections to workers that stand now, by name."""
+        peers = [(worker.rank, worker.peer) for worker in self._workers]
+        return {f"worker {rank}": peer.socket for rank, peer in peers if peer is not None}
 
     # -- connections
 
@@ -278,6 +286,10 @@ class ShardService:
         queue, _, service = pull.times
         held = int((began - worker.worked) * 1e9)
         pull.times = Times(queue, held, service + int((time.perf_counter() - began) * 1e9))
+        counters = self.counters
+        counters[0] += 1
+        counters[1] += queue
+        counters[2] += pull.times.service
         self._send(worker, pull)
 
     def _answer_again(self, worker: _Worker, batch: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import queue
+import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,10 @@ from paceline.kernels.exchange import deal_keys, pack_order, pick, pick_keys, pu
 from paceline.kernels.logistic import gradient, number_keys
 from paceline.models.logistic import LogisticScratch
 from paceline.optimizers import rules_at
+from paceline.telemetry.meter import COMPUTE, INPUT, PULL, PUSH, WorkerMeter
+from paceline.training.cluster import steps
 from paceline.training.cluster.links import EMPTY, Ask, Link, RecalledError
 from paceline.training.cluster.messages import Begin, Grant, Idle, RoleSpec, Stop, Take, Wait
-from paceline.training.cluster.steps import LEAVE, PULL, PUSH
 from paceline.training.pace import Pace
 from paceline.training.worker import check_losses
 from paceline.wire.coding import VALUE_BYTES, read_values
@@ -54,16 +56,19 @@ class Prepared:
         self._ascending = ascending
         self._make_room(0)
 
-    def read(self, number: int, start: int, stop: int, trained: int) -> Prepared:
+    def read(self, number: int, start: int, stop: int, trained: int) -> None:
         """Fill in batch `number`, the rows at positions `start` to `stop`."""
         self.number, self.trained = number, trained
         self.rows = self._reader.between(start, stop)
+
+    def number_keys(self) -> None:
+        """Find the distinct keys of the rows, and where they belong."""
         # The tables that number keys are shared by both batches: they stay in the near caches.
         tables = self._scratch.room_for(self.rows.num_nonzeros)
         if self.rows.num_nonzeros > len(self._local):
             self._local = np.zeros(len(tables.local), np.uint32)
         self.count = 0
-        if stop > start:
+        if self.rows.num_rows:
             self.count = number_keys(
                 self.rows.keys, self._scratch.bias, tables.slots, tables.direct, tables.turn, tables.distinct,
                 self._local,
@@ -78,7 +83,6 @@ class Prepared:
             unpack_order(packed, self._num_shards, self._keys_a_shard, self._numbers, self._indices, self.ends)
         else:
             deal_keys(distinct, self._num_shards, self._numbers, self._indices, self.ends)
-        return self
 
     def numbers(self, shard: int) -> Any:
         """Which of the batch's distinct keys a shard holds, in the order of `indices`."""
@@ -118,6 +122,7 @@ class ClusterWorker:
         self._batches = [Prepared(dataset, order, scratch, config.shards, ascending) for _ in range(in_flight + 1)]
         self._links: list[Link] = []
         self._in_flight = in_flight
+        self.meter = WorkerMeter(spec.rank)
         self._doing = "waits for the coordinator"
         self._generation = 0
         self._next = 0
@@ -137,12 +142,19 @@ class ClusterWorker:
         waits = [link.doing for link in links if link.doing]
         return (waits[0] if waits else self._doing), sent, received
 
+    def sockets(self) -> dict[str, socket.socket]:
+        """The connections to shards that stand now, by name."""
+        found = {f"shard {shard}": link.socket for shard, link in enumerate(self._links)}
+        return {name: connected for name, connected in found.items() if connected is not None}
+
     def warm_up(self) -> None:
         """Load or compile the loops; changes nothing."""
         for batch in self._batches:
-            batch.read(0, 0, 1, 0)
-            batch.gradient()
-            batch.read(0, 0, 0, 0)
+            for rows in (1, 0):
+                batch.read(0, 0, rows, 0)
+                batch.number_keys()
+                if rows:
+                    batch.gradient()
         pick(EMPTY, batch.numbers(0), EMPTY)
         put(EMPTY, batch.numbers(0), EMPTY)
         pick_keys(EMPTY, batch.indices(0), EMPTY)
@@ -163,6 +175,7 @@ class ClusterWorker:
                 self._generation = 0
                 continue
             self._lifeline.beat()
+            self._lifeline.report()
             self._lifeline.say(Idle(leg=order.leg))
 
     def _train_leg(self, begin: Begin) -> None:
@@ -170,10 +183,11 @@ class ClusterWorker:
         self._join(begin)
         self._leg, self._out_of_rows = begin.leg, False
         self._rows.clear()
+        self.meter.restart()
         self._lifeline.say(Take(leg=self._leg, batch=self._next))
         number, ahead = self._next, self._read_next()
         if ahead is None:
-            self._ask(number, LEAVE, None, 0.0, None)
+            self._ask(number, steps.LEAVE, None, 0.0, None)
         else:
             number = self._train(number, ahead)
         for link in self._links:
@@ -185,7 +199,7 @@ class ClusterWorker:
         # What the frames in flight asked for; None when all batches have been: further frames only push.
         flying: deque[Prepared | None] = deque()
         while len(flying) < self._in_flight:
-            self._ask(number + len(flying), PULL, None, 0.0, ahead)
+            self._ask(number + len(flying), steps.PULL, None, 0.0, ahead)
             flying.append(ahead)
             ahead = self._read_next()
         number += self._in_flight - 1
@@ -194,12 +208,15 @@ class ClusterWorker:
             losses = current.gradient()
             if not math.isfinite(losses):
                 check_losses(losses, current.trained, self._spec.rank, current.number, self._rate(current.trained))
+            self.meter.mark(COMPUTE)
             number += 1
             last = ahead is None and not any(flying)
-            self._ask(number, PUSH | (LEAVE if last else PULL), current, losses, ahead)
+            self._ask(number, steps.PUSH | (steps.LEAVE if last else steps.PULL), current, losses, ahead)
             flying.append(ahead)
+            self.meter.mark(PUSH)
             # While the frames travel.
             ahead = self._read_next()
+            self.meter.end_step(current.rows.num_rows)
         return number
 
     def _ask(self, number: int, flags: int, done: Prepared | None, losses: float, ahead: Prepared | None) -> None:
@@ -215,10 +232,14 @@ class ClusterWorker:
 
     def _receive(self, batch: Prepared) -> None:
         """The weights of a batch's keys, from all shards."""
-        kind = self._config.wire.values
+        kind, meter = self._config.wire.values, self.meter
         for shard, link in enumerate(self._links):
+            pull = meter.phases[PULL]
             reply = link.receive(batch.number)
             link.doing = ""
+            meter.mark(PULL)
+            meter.waited_within(PULL, min(reply.times.held, meter.phases[PULL] - pull))
+            meter.got_reply(*reply.times, *link.bytes_since())
             indices, numbers = batch.indices(shard), batch.numbers(shard)
             if self._config.wire.pull == "all" and len(indices):
                 all_values = read_values(reply.data, len(reply.data) // VALUE_BYTES[kind], kind)
@@ -245,9 +266,13 @@ class ClusterWorker:
         if not self._rows:
             return None
         self._doing = "reads"
-        prepared = self._batches[self._next % len(self._batches)].read(self._next, *self._rows.popleft())
+        batch = self._batches[self._next % len(self._batches)]
+        batch.read(self._next, *self._rows.popleft())
+        self.meter.mark(INPUT)
+        batch.number_keys()
+        self.meter.mark(COMPUTE)
         self._next += 1
-        return prepared
+        return batch
 
     def _add(self, grant: Grant) -> None:
         """Take rows on, and ask for the next ones already."""

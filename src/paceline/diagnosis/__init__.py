@@ -1,0 +1,3 @@
+"""Why is a run not faster? Replay, verdict and plan: pure functions of a run's folder."""
+
+from paceline.diagnosis.explain import diagnose as diagnose

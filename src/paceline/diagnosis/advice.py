@@ -1,0 +1,110 @@
+"""What could be tried next? Changes that a user can make, each put to the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from paceline.diagnosis.evidence import Evidence
+from paceline.diagnosis.simulator import Demand, Rules
+from paceline.diagnosis.verdict import World, rate
+from paceline.training.pace import Pace
+
+WORTH_TRYING = 1.1
+BYTES_OF_FLOAT32, BYTES_OF_KEY = 4, 4
+
+
+class Advice(NamedTuple):
+    """Something to try, and how many times faster it would be."""
+
+    what: str
+    gain: float
+
+
+def advise(evidence: Evidence) -> list[Advice]:
+    """What would make a run at least a tenth faster, best first."""
+    world = World(evidence.demands, evidence.layout, evidence.rules)
+    base = rate(world)
+    found = [Advice(what, rate(changed) / base) for what, changed in _changes(evidence, world)]
+    return sorted((one for one in found if one.gain >= WORTH_TRYING), key=lambda one: -one.gain)
+
+
+def _changes(evidence: Evidence, world: World) -> Iterator[tuple[str, World]]:
+    config = evidence.config
+    if config.pace != "async":
+        yield "`--pace async`", at_pace(world, "async")
+    if config.pace == "sync":
+        yield "`--pace 4`", at_pace(world, 4)
+    if not world.layout.shards:
+        if config.workers < world.layout.cores[0]:
+            yield (
+                f"`--workers {config.workers + 1}`",
+                world._replace(
+                    demands=[*world.demands, world.demands[-1]],
+                    layout=world.layout._replace(workers=(*world.layout.workers, 0)),
+                ),
+            )
+        return
+    if config.wire.values == "float32" and config.wire.pull == "keys":
+        yield "`--set wire.values=bfloat16`", half_values(world)
+    if config.wire.pull == "all":
+        yield "`--set wire.pull=keys`", keys_alone(world, evidence)
+    yield f"`--shards {2 * config.shards}` on as many more machines", with_shards(world, 2 * len(world.layout.shards))
+
+
+def at_pace(world: World, pace: str | int) -> World:
+    """The same run at another pace."""
+    other = Pace.of(pace)
+    return world._replace(rules=Rules(other.staleness, other.in_flight))
+
+
+def half_values(world: World) -> World:
+    """Values of two bytes instead of four on the wire; keys stay."""
+    pushed = (BYTES_OF_KEY + BYTES_OF_FLOAT32 / 2) / (BYTES_OF_KEY + BYTES_OF_FLOAT32)
+
+    def change(demand: Demand) -> Demand:
+        return demand._replace(
+            bytes_out=tuple(size * pushed for size in demand.bytes_out),
+            bytes_in=tuple(size / 2 for size in demand.bytes_in),
+        )
+
+    return world._replace(demands=[[change(demand) for demand in own] for own in world.demands])
+
+
+def keys_alone(world: World, evidence: Evidence) -> World:
+    """Pull the batch's keys instead of the whole model: as many bytes back as there are keys in what goes out."""
+    share = BYTES_OF_FLOAT32 / (BYTES_OF_KEY + BYTES_OF_FLOAT32)
+
+    def change(demand: Demand) -> Demand:
+        sizes = tuple(size * share for size in demand.bytes_out)
+        shrunk = [new / old if old else 1.0 for new, old in zip(sizes, demand.bytes_in, strict=True)]
+        service = tuple(seconds * each for seconds, each in zip(demand.service, shrunk, strict=True))
+        return demand._replace(bytes_in=sizes, service=service)
+
+    return world._replace(demands=[[change(demand) for demand in own] for own in world.demands])
+
+
+def with_shards(world: World, count: int) -> World:
+    """The parameters over so many shards, each new one on a node and machine of its own like the first's."""
+    layout = world.layout
+    share = len(layout.shards) / count
+
+    def change(demand: Demand) -> Demand:
+        def spread(parts: tuple[float, ...]) -> tuple[float, ...]:
+            return (sum(parts) / len(parts) * share,) * count
+
+        return demand._replace(service=spread(demand.service), bytes_out=spread(demand.bytes_out),
+                               bytes_in=spread(demand.bytes_in))  # fmt: skip
+
+    new = max(0, count - len(layout.shards))
+    nodes, machines = len(layout.machines), len(layout.cores)
+    first = layout.shards[0]
+    return world._replace(
+        demands=[[change(demand) for demand in own] for own in world.demands],
+        layout=layout._replace(
+            shards=(*layout.shards[:count], *range(nodes, nodes + new)),
+            machines=(*layout.machines, *range(machines, machines + new)),
+            cores=(*layout.cores, *(layout.cores_of(first) for _ in range(new))),
+            bandwidth=(*layout.bandwidth, *(layout.bandwidth[first] for _ in range(new))),
+        ),
+    )

@@ -1,0 +1,280 @@
+"""What did a run record, in the terms of the simulator?
+
+Exact totals of chunks say what a step takes on average; samples of single steps say how it varies, and which part of it
+was the processor's. Where roles outnumber a node's cores, time that a role spent waiting for a core is not its own:
+there the processor's time counts; elsewhere the wall's.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from paceline.config import RunConfig
+from paceline.data.blocks import Dataset
+from paceline.diagnosis.simulator import Demand, Layout, Rules
+from paceline.errors import DataError
+from paceline.run_folder import Run
+from paceline.telemetry.meter import PHASES
+from paceline.telemetry.recorder import Telemetry
+from paceline.telemetry.records import ConnectionProbe, NodeProbe, ShardChunk, StepSample, WorkerChunk
+from paceline.training.pace import Pace
+
+WARM_UP_SHARE = 0.1
+# A rate that a connection reached for a moment says little: of many, one near the top is taken.
+HIGH = 0.9
+LOW = 0.1
+
+
+class NodeUse(NamedTuple):
+    """A node over the run, on average: processor share, memory in use, bytes a second."""
+
+    node: str
+    cores: int
+    cpu: float
+    memory_bytes: float
+    network_sent: float
+    network_received: float
+    disk_read: float
+    pressure: dict[str, float]
+
+
+class Evidence(NamedTuple):
+    """A run in the terms of the simulator, and what was measured of it."""
+
+    config: RunConfig
+    demands: list[list[Demand]]
+    layout: Layout
+    rules: Rules
+    rows_per_second: float
+    phases: dict[str, float]
+    nodes: list[NodeUse]
+    nonzeros_per_row: float
+
+
+def gather_evidence(run: Run) -> Evidence:
+    """Read a run's telemetry. `DataError` where there is too little of it."""
+    telemetry, config = Telemetry(run.path), run.config
+    chunks, samples = _steady(telemetry.read(WorkerChunk)), telemetry.read(StepSample)
+    if not chunks or not samples:
+        raise DataError(f"`{run.path}` has no telemetry to explain it by", "train for some seconds at least")
+    ranks = sorted({sample.rank for sample in samples} & {chunk.rank for chunk in chunks})
+    shards, probes = telemetry.read(ShardChunk), telemetry.read(NodeProbe)
+    layout = _layout(config, ranks, chunks, shards, probes, telemetry.read(ConnectionProbe))
+    machines = [layout.machines[node] for node in (*layout.workers, *layout.shards)]
+    crowded = [machines.count(machine) > layout.cores[machine] for machine in layout.machines]
+    demands = [
+        _demands(
+            [chunk for chunk in chunks if chunk.rank == rank],
+            [sample for sample in samples if sample.rank == rank],
+            crowded[layout.workers[index]],
+            [crowded[node] for node in layout.shards],
+        )
+        for index, rank in enumerate(ranks)
+    ]
+    pace = Pace.of(config.pace)
+    return Evidence(
+        config=config,
+        demands=demands,
+        layout=layout,
+        rules=Rules(pace.staleness, pace.in_flight),
+        rows_per_second=_rate(chunks),
+        phases=_phases(chunks),
+        nodes=_nodes(probes),
+        nonzeros_per_row=_nonzeros_per_row(config),
+    )
+
+
+def _nonzeros_per_row(config: RunConfig) -> float:
+    """From the data, where it can be seen from here."""
+    try:
+        split = Dataset(config.data).split("train")
+    except DataError:
+        return 0.0
+    return split.nonzeros / split.rows if split.rows else 0.0
+
+
+def _steady(chunks: Sequence[WorkerChunk]) -> list[WorkerChunk]:
+    """Chunks without each worker's first, in which memory is touched for the first time; all where there are few."""
+    kept = []
+    for rank in {chunk.rank for chunk in chunks}:
+        own = [chunk for chunk in chunks if chunk.rank == rank]
+        kept += own[1:] if len(own) > 2 else own
+    return kept
+
+
+def _rate(chunks: Sequence[WorkerChunk]) -> float:
+    """Rows a second of all workers together."""
+    total = 0.0
+    for rank in {chunk.rank for chunk in chunks}:
+        own = [chunk for chunk in chunks if chunk.rank == rank]
+        total += sum(chunk.rows for chunk in own) / max(1e-9, sum(chunk.seconds for chunk in own))
+    return total
+
+
+def _phases(chunks: Sequence[WorkerChunk]) -> dict[str, float]:
+    """Shares of all workers' time; `other` is what was not timed."""
+    seconds = max(1e-9, sum(chunk.seconds for chunk in chunks))
+    shares = {name: sum(getattr(chunk, name) for chunk in chunks) / seconds for name in PHASES}
+    return shares | {"other": max(0.0, 1 - sum(shares.values()))}
+
+
+def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowded: bool,
+             crowded_shards: Sequence[bool]) -> list[Demand]:  # fmt: skip
+    """A worker's steps, as many as were sampled, scaled so that their means are those of the exact totals."""
+    samples = samples[int(len(samples) * WARM_UP_SHARE) :]
+    steps = sum(chunk.steps for chunk in chunks)
+    sampled = sum(sample.steps for sample in samples)
+    scale = {}
+    for name in ("input", "compute", "push"):
+        exact = sum(getattr(chunk, name) for chunk in chunks) / steps
+        seen = sum(getattr(sample, name) for sample in samples) / sampled
+        scale[name] = exact / seen if seen > 0 else 1.0
+    stretch = _stretch(samples) if crowded else 1.0
+    receive = _low([sample.pull / sample.steps for sample in samples]) if samples[0].replies else 0.0
+    services = [_service_scale(chunks, samples)] * len(crowded_shards)
+    reading = _low([reply.queue for sample in samples for reply in sample.replies])
+    found = []
+    for sample in samples:
+        one = 1 / sample.steps
+        input_work = sample.input_processor if crowded else min(sample.input, sample.input_processor * 1.25)
+        delay = max(0.0, sample.input - input_work * max(1.0, stretch))
+        found.append(
+            Demand(
+                delay=delay * scale["input"] * one,
+                input=input_work * scale["input"] * one,
+                compute=(sample.compute_processor if crowded else sample.compute) * scale["compute"] * one,
+                push=(sample.push_processor if crowded else sample.push) * scale["push"] * one + receive / stretch,
+                rows=round(sample.rows * one),
+                service=tuple(
+                    (reply.service * scale_of + reading) / (stretch if crowded_there else 1.0)
+                    for reply, scale_of, crowded_there in zip(sample.replies, services, crowded_shards, strict=False)
+                ),
+                bytes_out=tuple(float(reply.bytes_sent) for reply in sample.replies),
+                bytes_in=tuple(float(reply.bytes_received) for reply in sample.replies),
+            )
+        )
+    return _spread(
+        [demand for demand in found if len(demand.service) == len(crowded_shards)], sampled / max(1, len(samples))
+    )
+
+
+def _spread(demands: list[Demand], steps: float) -> list[Demand]:
+    """Demands that are means over so many steps, as single steps: these vary more, by the root of their number."""
+    if steps <= 1 or not demands:
+        return demands
+    mean = statistics.fmean(demand.compute for demand in demands)
+
+    def single(compute: float) -> float:
+        return min(3 * mean, max(mean / 3, mean + (compute - mean) * math.sqrt(steps)))
+
+    spread = [demand._replace(compute=single(demand.compute)) for demand in demands]
+    correction = mean / statistics.fmean(demand.compute for demand in spread)
+    return [demand._replace(compute=demand.compute * correction) for demand in spread]
+
+
+def _stretch(samples: Sequence[StepSample]) -> float:
+    """How many times longer work takes than the processor needs for it, because others have the core."""
+    wall, processor = sum(s.compute for s in samples), sum(s.compute_processor for s in samples)
+    return max(1.0, wall / processor) if processor > 0 else 1.0
+
+
+def _service_scale(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample]) -> float:
+    replies = [reply.service for sample in samples for reply in sample.replies]
+    exact = sum(chunk.service for chunk in chunks) / max(1, sum(chunk.replies for chunk in chunks))
+    return exact / statistics.fmean(replies) if replies and exact > 0 else 1.0
+
+
+def _low(values: Sequence[float]) -> float:
+    """A value that few are below."""
+    return sorted(values)[int(len(values) * LOW)] if values else 0.0
+
+
+def _layout(config: RunConfig, ranks: Sequence[int], chunks: Sequence[WorkerChunk], shards: Sequence[ShardChunk],
+            probes: Sequence[NodeProbe], connections: Sequence[ConnectionProbe]) -> Layout:  # fmt: skip
+    """Who was where, with the links that were seen."""
+    node_of = {chunk.rank: chunk.node for chunk in chunks}
+    shard_node_of = {chunk.rank: chunk.node for chunk in shards}
+    if config.engine == "local":
+        shard_nodes = []
+    else:
+        nowhere = next(iter(node_of.values()))
+        shard_nodes = [shard_node_of.get(rank, nowhere) for rank in range(config.shards)]
+    names = sorted({*(node_of[rank] for rank in ranks), *shard_nodes})
+    machine_of = {name: next((probe.machine for probe in probes if probe.node == name), "") or name for name in names}
+    machines = sorted(set(machine_of.values()))
+    cores = [
+        _free_cores({name for name in names if machine_of[name] == machine}, chunks, shards, probes)
+        for machine in machines
+    ]
+    bandwidth = {name: _bandwidth(name, probes, connections, node_of, shard_node_of) for name in names}
+    trips = [probe.least_round_trip_seconds for probe in connections if probe.least_round_trip_seconds > 0]
+    return Layout(
+        workers=tuple(names.index(node_of[rank]) for rank in ranks),
+        shards=tuple(names.index(node) for node in shard_nodes),
+        machines=tuple(machines.index(machine_of[name]) for name in names),
+        cores=tuple(cores),
+        bandwidth=tuple(bandwidth[name] for name in names),
+        latency=statistics.median(trips) / 2 if trips else 0.0,
+    )
+
+
+def _free_cores(nodes: set[str], chunks: Sequence[WorkerChunk], shards: Sequence[ShardChunk],
+                probes: Sequence[NodeProbe]) -> float:  # fmt: skip
+    """How many cores of a machine, which is these nodes, the run had to itself: all, less what others used."""
+    first, last = min(chunk.time - chunk.seconds for chunk in chunks), max(chunk.time for chunk in chunks)
+    own_probes = [probe for probe in probes if probe.node in nodes and first < probe.time <= last + 0.5]
+    if not own_probes:
+        return 1.0
+    cores = len(own_probes[0].cores)
+    busy = statistics.fmean(sum(probe.cores) for probe in own_probes)
+    ours = 0.0
+    for kind in (chunks, shards):
+        for rank in {chunk.rank for chunk in kind}:
+            own = [chunk for chunk in kind if chunk.rank == rank and chunk.node in nodes]
+            if own:
+                ours += sum(chunk.processor for chunk in own) / sum(chunk.seconds for chunk in own)
+    return max(cores / 4, cores - max(0.0, busy - ours))
+
+
+def _bandwidth(node: str, probes: Sequence[NodeProbe], connections: Sequence[ConnectionProbe], node_of: dict[int, str],
+               shard_node_of: dict[int, str]) -> float:  # fmt: skip
+    """What a node's link can carry: the most that it did carry in a second, or that one connection was seen to."""
+    carried = [
+        max(probe.network_sent_bytes_per_second or 0.0, probe.network_received_bytes_per_second or 0.0)
+        for probe in probes
+        if probe.node == node
+    ]
+    homes = {"worker": node_of, "shard": shard_node_of}
+    rates = sorted(
+        probe.delivery_bytes_per_second
+        for probe in connections
+        if homes[probe.role].get(probe.rank) == node and probe.busy > 0 and probe.delivery_bytes_per_second > 0
+    )
+    seen = max(carried, default=0.0), rates[int(len(rates) * HIGH)] if rates else 0.0
+    return max(seen) or math.inf
+
+
+def _nodes(probes: Sequence[NodeProbe]) -> list[NodeUse]:
+    """Averages by node."""
+    found = []
+    for name in sorted({probe.node for probe in probes}):
+        own = [probe for probe in probes if probe.node == name]
+        found.append(
+            NodeUse(
+                node=name,
+                cores=len(own[0].cores),
+                cpu=statistics.fmean(statistics.fmean(probe.cores) for probe in own),
+                memory_bytes=statistics.fmean(probe.memory_bytes for probe in own),
+                network_sent=statistics.fmean(probe.network_sent_bytes_per_second or 0.0 for probe in own),
+                network_received=statistics.fmean(probe.network_received_bytes_per_second or 0.0 for probe in own),
+                disk_read=statistics.fmean(probe.disk_read_bytes_per_second or 0.0 for probe in own),
+                pressure={
+                    name: statistics.fmean(probe.pressure.get(name, 0.0) for probe in own)
+                    for name in sorted({name for probe in own for name in probe.pressure})
+                },
+            )
+        )
+    return found

@@ -1,0 +1,167 @@
+"""What would other numbers of workers and shards, other links and other paces give? Asked of the simulator.
+
+Without a bandwidth, new roles are where the recorded ones were: on the same machine if that was one, else on machines
+like those. With a bandwidth, every role has a machine of its own, like the recorded ones, with a link of that speed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from paceline.diagnosis.advice import at_pace
+from paceline.diagnosis.evidence import Evidence
+from paceline.diagnosis.simulator import Demand, Layout
+from paceline.diagnosis.verdict import RESOURCES, World, most, rate
+from paceline.errors import ConfigError
+
+# All workers together, so that large clusters take no longer than small ones; and at least so many each.
+STEPS_TOGETHER = 1200
+FEWEST_STEPS = 25
+BITS = 8
+UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+MOST_CHOICES = 400
+
+
+class Choice(NamedTuple):
+    """One way to run it; `bandwidth` is in bytes a second, None for links as they were."""
+
+    pace: str | int
+    workers: int
+    shards: int
+    bandwidth: float | None
+
+
+class Prediction(NamedTuple):
+    """What a choice would give: rows a second, in all and a machine, and what would limit it."""
+
+    choice: Choice
+    rows_per_second: float
+    limit: str
+    machines: int
+
+    @property
+    def rows_per_second_a_machine(self) -> float:
+        return self.rows_per_second / self.machines
+
+
+def counts(text: str, what: str) -> list[int]:
+    """The numbers that a range asks for: its ends, and powers of two between them.
+
+    >>> counts("1..12", "workers"), counts("3", "workers")
+    ([1, 2, 4, 8, 12], [3])
+    """
+    found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text.strip())
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if first < 1 or last < first:
+        raise ConfigError(f"`{text}` is no range of {what}", f"--{what} 1..8")
+    between = [1 << power for power in range(last.bit_length())]
+    return sorted({first, last, *(count for count in between if first < count < last)})
+
+
+def bandwidths(text: str) -> list[float]:
+    """The link speeds that a range asks for, in bytes a second: its ends, and doublings between them.
+
+    >>> [speed * 8 / 1e9 for speed in bandwidths("1Gbit..5Gbit")]
+    [1.0, 2.0, 4.0, 5.0]
+    """
+    first, dots, last = text.partition("..")
+    ends = [_bytes_per_second(first, text), _bytes_per_second(last if dots else first, text)]
+    if ends[1] < ends[0]:
+        raise ConfigError(f"`{text}` ends below its beginning", "--bandwidth 1Gbit..25Gbit")
+    found = [ends[0]]
+    while found[-1] * 2 < ends[1]:
+        found.append(found[-1] * 2)
+    return sorted({*found, ends[1]})
+
+
+def _bytes_per_second(text: str, whole: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]+)(?:/s)?", text.strip())
+    unit = UNITS.get(found[2].lower()) if found else None
+    if found is None or unit is None or float(found[1]) <= 0:
+        raise ConfigError(f"`{whole}` is no bandwidth", "--bandwidth 1Gbit..25Gbit; bit, kbit, Mbit and Gbit are known")
+    return float(found[1]) * unit / BITS
+
+
+def choices(evidence: Evidence, workers: Sequence[int], shards: Sequence[int],
+            speeds: Sequence[float | None]) -> list[Choice]:  # fmt: skip
+    """All combinations, at pace sync, async and the run's own."""
+    if not evidence.layout.shards and (list(shards) != [1] or list(speeds) != [None]):
+        raise ConfigError(
+            "an embedded run has no shards and sends nothing, so it cannot tell what a network would do",
+            "plan from a run with `--engine ray`",
+        )
+    paces: list[str | int] = ["sync", "async"]
+    if evidence.config.pace not in paces:
+        paces.append(evidence.config.pace)
+    found = [Choice(*each) for each in _product(paces, workers, shards, speeds)]
+    if len(found) > MOST_CHOICES:
+        raise ConfigError(f"{len(found)} combinations are asked for; {MOST_CHOICES} are the most", "narrow the ranges")
+    return found
+
+
+def _product(paces: Sequence[str | int], workers: Sequence[int], shards: Sequence[int],
+             speeds: Sequence[float | None]) -> Iterator[tuple[str | int, int, int, float | None]]:  # fmt: skip
+    for pace in paces:
+        for speed in speeds:
+            for num_shards in shards:
+                for num_workers in workers:
+                    yield pace, num_workers, num_shards, speed
+
+
+def predict(evidence: Evidence, choice: Choice) -> Prediction:
+    """Put a choice to the simulator."""
+    world = planned(evidence, choice)
+    steps = max(FEWEST_STEPS, STEPS_TOGETHER // choice.workers)
+    base = rate(world, steps=steps)
+    gains = {
+        name: rate(change(world, math.inf), steps=steps) / base
+        for name, change in RESOURCES.items()
+        if name != "straggler"
+    }
+    return Prediction(choice, base, most(gains), len(set(world.layout.machines)))
+
+
+def planned(evidence: Evidence, choice: Choice) -> World:
+    """The run as it would be."""
+    pool = [demand for own in evidence.demands for demand in own]
+    recorded = evidence.layout
+    if not recorded.shards:
+        layout = recorded._replace(workers=(recorded.workers[0],) * choice.workers)
+    else:
+        pool = [_over_shards(demand, choice.shards) for demand in pool]
+        layout = _placed(recorded, choice)
+    world = World([pool] * choice.workers, layout, evidence.rules)
+    return at_pace(world, choice.pace)
+
+
+def _over_shards(demand: Demand, count: int) -> Demand:
+    """The same batch with its keys over so many shards."""
+    return demand._replace(
+        service=(sum(demand.service) / count,) * count,
+        bytes_out=(sum(demand.bytes_out) / count,) * count,
+        bytes_in=(sum(demand.bytes_in) / count,) * count,
+    )
+
+
+def _placed(recorded: Layout, choice: Choice) -> Layout:
+    """Nodes for all roles of a choice."""
+    nodes = {*recorded.workers, *recorded.shards}
+    if choice.bandwidth is None and len(nodes) == 1:
+        node = recorded.shards[0]
+        return recorded._replace(workers=(node,) * choice.workers, shards=(node,) * choice.shards)
+    roles = choice.shards + choice.workers
+    one_machine = choice.bandwidth is None and len(set(recorded.machines)) == 1
+    cores = max(recorded.cores)
+    shard_speed, worker_speed = recorded.bandwidth[recorded.shards[0]], recorded.bandwidth[recorded.workers[0]]
+    speeds = (shard_speed,) * choice.shards + (worker_speed,) * choice.workers
+    return Layout(
+        workers=tuple(range(choice.shards, roles)),
+        shards=tuple(range(choice.shards)),
+        machines=(0,) * roles if one_machine else tuple(range(roles)),
+        cores=(cores,) if one_machine else (cores,) * roles,
+        bandwidth=speeds if choice.bandwidth is None else (choice.bandwidth,) * roles,
+        latency=recorded.latency,
+    )

@@ -1,0 +1,375 @@
+"""How fast would a run be on other machines, or at another pace? A simulation of its steps.
+
+Workers and shards take turns on the cores of their nodes; frames travel over the links of nodes, one after the other in
+each direction. A worker's step is the one of training/cluster/worker.py: wait for a reply, compute, push and ask ahead,
+read the next rows. What each part takes is drawn from what was recorded. An embedded run has no shards: its step is
+input and compute, and the gate stands between them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+UNBOUNDED = 1 << 60
+WARM_UP_SHARE = 0.2
+NO_WORK = 1e-12
+# A role that waits looks for frames before it sleeps, and is not woken at once: on a crowded node it keeps others from
+# a core for about a time slice of the system's scheduler.
+LOOK_SECONDS = 0.003
+
+Then = Callable[[], None]
+
+
+class Demand(NamedTuple):
+    """What one step of a worker takes: seconds of a processor, but for `delay`, which is waiting for input.
+
+    By shard: seconds of its processor (`service`), and bytes there and back.
+    """
+
+    delay: float
+    input: float
+    compute: float
+    push: float
+    rows: int
+    service: tuple[float, ...] = ()
+    bytes_out: tuple[float, ...] = ()
+    bytes_in: tuple[float, ...] = ()
+
+
+class Layout(NamedTuple):
+    """Who is on which node, by number, and each node on which machine; the `cores` that a machine has for them, and the
+    `bandwidth` of a node's link (bytes a second, each way). Mostly a node is a machine.
+    """
+
+    workers: tuple[int, ...]
+    shards: tuple[int, ...]
+    machines: tuple[int, ...]
+    cores: tuple[float, ...]
+    bandwidth: tuple[float, ...]
+    latency: float
+
+    def cores_of(self, node: int) -> float:
+        """The cores that roles on a node share."""
+        return self.cores[self.machines[node]]
+
+
+class Rules(NamedTuple):
+    """The pace: how many clocks ahead a worker may be, and how many frames it has in flight."""
+
+    staleness: int
+    in_flight: int
+
+
+class _Frame(NamedTuple):
+    """A worker's request number `number`, for a batch of that demand; it pushes an earlier one, or none yet."""
+
+    worker: int
+    number: int
+    pushes: bool
+    demand: Demand
+
+
+def simulate(demands: Sequence[Sequence[Demand]], layout: Layout, rules: Rules, steps: int, seed: int = 0) -> float:
+    """Rows a second when each worker does so many steps, each drawn from its list of demands.
+
+    >>> busy = Demand(delay=0.0, input=1.0, compute=2.0, push=1.0, rows=8)
+    >>> layout = Layout((0, 0), (), (0,), (2,), (math.inf,), 0.0)
+    >>> round(simulate([[busy], [busy]], layout, Rules(UNBOUNDED, 1), steps=1000), 1)
+    4.0
+    """
+    return _Simulation(demands, layout, rules, steps, seed).run()
+
+
+class _Cores:
+    """The cores of a node, shared evenly among the tasks on them."""
+
+    def __init__(self, count: float) -> None:
+        self.count = count
+        self.left: dict[int, float] = {}  # seconds of work, by task
+        self.then: dict[int, Then] = {}
+        self.updated = 0.0
+        self.plan = 0  # the number of the last plan: events of earlier ones are void
+        self.looking = 0  # roles that wait, and look for frames meanwhile
+
+    @property
+    def speed(self) -> float:
+        return min(1.0, self.count / (len(self.left) + self.looking))
+
+    def advance(self, now: float) -> None:
+        """Let all tasks make the progress of the time since the last call."""
+        if self.left and now > self.updated:
+            done = (now - self.updated) * self.speed
+            for task in self.left:
+                self.left[task] -= done
+        self.updated = now
+
+
+class _Worker:
+    """One worker: its frames in flight, which replies have come, and how far it is."""
+
+    def __init__(self, node: int, demands: Sequence[Demand]) -> None:
+        self.node = node
+        self.demands = demands
+        self.flying: deque[_Frame] = deque()
+        self.missing: dict[int, int] = {}  # replies still to come, by frame
+        self.go_on: Then | None = None  # what to do when the oldest frame is answered, while waiting for it
+        self.look = 0  # the number of the look that goes on; 0 for none
+        self.asked = 0
+        self.done = 0
+
+
+class _Shard:
+    """One shard, or in an embedded run the gate alone: frames to serve, those held back, and the workers' clocks."""
+
+    def __init__(self, node: int, num_workers: int) -> None:
+        self.node = node
+        self.queue: deque[_Frame] = deque()
+        self.busy = False
+        self.look = 0
+        self.held: dict[int, _Frame] = {}
+        self.clocks = [0] * num_workers
+
+
+class _Simulation:
+    def __init__(self, demands: Sequence[Sequence[Demand]], layout: Layout, rules: Rules, steps: int,
+                 seed: int) -> None:  # fmt: skip
+        self.layout = layout
+        self.rules = rules
+        self.steps = steps
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.num_events = 0
+        self.events: list[tuple[float, int, Then]] = []
+        machines = [_Cores(count) for count in layout.cores]
+        self.cores = [machines[machine] for machine in layout.machines]
+        self.up = [0.0] * len(layout.machines)
+        self.down = [0.0] * len(layout.machines)
+        self.workers = [_Worker(node, found) for node, found in zip(layout.workers, demands, strict=True)]
+        self.shards = [_Shard(node, len(self.workers)) for node in layout.shards]
+        self.looked = 0
+        self.gate = _Shard(0, len(self.workers))
+        self.steps_done = 0
+        self.rows_done = 0
+        # (when, rows by then): counted from the warm-up's end until the first worker is done.
+        self.counted_from = (0.0, 0)
+        self.counted_to = (0.0, 0)
+
+    def run(self) -> float:
+        for number in range(len(self.workers)):
+            self.read(number, partial(self.begin, number))
+        while self.events:
+            self.now, _, what = heapq.heappop(self.events)
+            what()
+        seconds = self.counted_to[0] - self.counted_from[0]
+        return (self.counted_to[1] - self.counted_from[1]) / seconds if seconds > 0 else math.inf
+
+    # -- time, processors and links
+
+    def at(self, time: float, what: Then) -> None:
+        self.num_events += 1
+        heapq.heappush(self.events, (time, self.num_events, what))
+
+    def work(self, node: int, seconds: float, then: Then) -> None:
+        """Use a core of a node for so long, or longer where tasks share them."""
+        if seconds <= 0:
+            self.at(self.now, then)
+            return
+        cores = self.cores[node]
+        cores.advance(self.now)
+        self.num_events += 1
+        cores.left[self.num_events] = seconds
+        cores.then[self.num_events] = then
+        self.plan(cores)
+
+    def look(self, role: _Worker | _Shard) -> None:
+        """A role has nothing to do: it looks for frames for a while, then sleeps."""
+        self.looked += 1
+        role.look = self.looked
+        self.change_looking(role.node, 1)
+        look = role.look
+        self.at(self.now + LOOK_SECONDS, lambda: self.end_look(role, look))
+
+    def end_look(self, role: _Worker | _Shard, look: int) -> None:
+        if look and role.look == look:
+            role.look = 0
+            self.change_looking(role.node, -1)
+
+    def change_looking(self, node: int, more: int) -> None:
+        cores = self.cores[node]
+        cores.advance(self.now)
+        cores.looking += more
+        self.plan(cores)
+
+    def plan(self, cores: _Cores) -> None:
+        """Come back when the next task of a node is done."""
+        cores.plan += 1
+        if cores.left:
+            soonest, plan = min(cores.left.values()), cores.plan
+            self.at(self.now + max(0.0, soonest) / cores.speed, lambda: self.tasks_done(cores, plan))
+
+    def tasks_done(self, cores: _Cores, plan: int) -> None:
+        if plan != cores.plan:
+            return
+        cores.advance(self.now)
+        done = [task for task, left in cores.left.items() if left <= NO_WORK]
+        for task in done:
+            del cores.left[task]
+        self.plan(cores)
+        for task in done:
+            cores.then.pop(task)()
+
+    def carry(self, source: int, target: int, size: float, then: Then) -> None:
+        """Take bytes from node to node, behind those that go the same way."""
+        if source == target:
+            self.at(self.now, then)
+            return
+        seconds = size / min(self.layout.bandwidth[source], self.layout.bandwidth[target])
+        start = max(self.now, self.up[source], self.down[target])
+        self.up[source] = self.down[target] = start + seconds
+        self.at(start + seconds + self.layout.latency, then)
+
+    # -- workers
+
+    def read(self, number: int, then: Callable[[Demand], None]) -> None:
+        """Get the rows of another batch."""
+        worker = self.workers[number]
+        demand = worker.demands[self.random.randrange(len(worker.demands))]
+
+        def work() -> None:
+            self.work(worker.node, demand.input, lambda: then(demand))
+
+        if demand.delay > 0:
+            self.at(self.now + demand.delay, work)
+        else:
+            work()
+
+    def begin(self, number: int, demand: Demand) -> None:
+        """Ask for as many batches as may be in flight, then go on with the first."""
+        if not self.shards:
+            self.enter_gate(number, demand)
+            return
+        self.ask(number, demand, pushes=False)
+        if len(self.workers[number].flying) < self.rules.in_flight:
+            self.read(number, lambda more: self.begin(number, more))
+        else:
+            self.read(number, lambda more: self.receive(number, more))
+
+    def ask(self, number: int, demand: Demand, pushes: bool) -> None:
+        worker = self.workers[number]
+        worker.asked += 1
+        frame = _Frame(number, worker.asked, pushes, demand)
+        worker.flying.append(frame)
+        worker.missing[frame.number] = len(self.shards)
+        for index, shard in enumerate(self.shards):
+            self.carry(worker.node, shard.node, demand.bytes_out[index], partial(self.arrive, index, frame))
+
+    def receive(self, number: int, ahead: Demand) -> None:
+        """Wait for the oldest batch in flight; compute it, push it and ask for the one ahead."""
+        worker = self.workers[number]
+        frame = worker.flying[0]
+        if worker.missing[frame.number]:
+            worker.go_on = lambda: self.receive(number, ahead)
+            self.look(worker)
+            return
+        worker.flying.popleft()
+        del worker.missing[frame.number]
+        seconds = frame.demand.compute + frame.demand.push
+        self.work(worker.node, seconds, lambda: self.push(number, frame.demand, ahead))
+
+    def push(self, number: int, done: Demand, ahead: Demand) -> None:
+        if self.count(number, done):
+            self.ask(number, ahead, pushes=True)
+            self.read(number, lambda more: self.receive(number, more))
+
+    def count(self, number: int, demand: Demand) -> bool:
+        """A step is done; whether the worker goes on."""
+        worker = self.workers[number]
+        worker.done += 1
+        self.steps_done += 1
+        self.rows_done += demand.rows
+        if self.steps_done == math.ceil(WARM_UP_SHARE * self.steps * len(self.workers)):
+            self.counted_from = (self.now, self.rows_done)
+        if worker.done == self.steps and not self.counted_to[1]:
+            self.counted_to = (self.now, self.rows_done)
+        if worker.done < self.steps:
+            return True
+        for shard in self.shards or [self.gate]:
+            shard.clocks[number] = UNBOUNDED
+            self.open_gate(shard)
+        return False
+
+    # -- shards
+
+    def arrive(self, index: int, frame: _Frame) -> None:
+        self.shards[index].queue.append(frame)
+        if not self.shards[index].busy:
+            self.serve(index)
+
+    def serve(self, index: int) -> None:
+        shard = self.shards[index]
+        if shard.queue and not shard.busy:
+            self.end_look(shard, shard.look)
+        elif shard.busy and not shard.queue:
+            self.look(shard)
+        shard.busy = bool(shard.queue)
+        if shard.queue:
+            frame = shard.queue.popleft()
+            self.work(shard.node, frame.demand.service[index], lambda: self.served(index, frame))
+
+    def served(self, index: int, frame: _Frame) -> None:
+        shard = self.shards[index]
+        if frame.pushes and shard.clocks[frame.worker] < UNBOUNDED:
+            shard.clocks[frame.worker] += 1
+        if self.rules.staleness >= UNBOUNDED:
+            self.reply(shard, frame)
+        else:
+            shard.held[frame.worker] = frame
+            self.open_gate(shard)
+        self.serve(index)
+
+    def open_gate(self, shard: _Shard) -> None:
+        """Let go all that are not too far ahead of the slowest."""
+        slowest = min(shard.clocks)
+        ready = [frame for frame in shard.held.values() if shard.clocks[frame.worker] - slowest <= self.rules.staleness]
+        for frame in ready:
+            del shard.held[frame.worker]
+            self.reply(shard, frame)
+
+    def reply(self, shard: _Shard, frame: _Frame) -> None:
+        if shard is self.gate:
+            self.compute(frame)
+            return
+        worker = self.workers[frame.worker]
+
+        def arrived() -> None:
+            worker.missing[frame.number] -= 1
+            go_on = worker.go_on
+            if go_on is not None and worker.flying[0] is frame and not worker.missing[frame.number]:
+                worker.go_on = None
+                self.end_look(worker, worker.look)
+                go_on()
+
+        index = self.shards.index(shard)
+        self.carry(shard.node, worker.node, frame.demand.bytes_in[index], arrived)
+
+    # -- embedded
+
+    def enter_gate(self, number: int, demand: Demand) -> None:
+        self.gate.held[number] = _Frame(number, 0, False, demand)
+        self.open_gate(self.gate)
+
+    def compute(self, frame: _Frame) -> None:
+        demand = frame.demand
+        self.work(self.workers[frame.worker].node, demand.compute + demand.push, lambda: self.computed(frame))
+
+    def computed(self, frame: _Frame) -> None:
+        if self.count(frame.worker, frame.demand):
+            self.gate.clocks[frame.worker] += 1
+            self.open_gate(self.gate)
+            self.read(frame.worker, lambda demand: self.enter_gate(frame.worker, demand))

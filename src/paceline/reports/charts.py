@@ -1,0 +1,233 @@
+"""How do numbers become pictures? SVG and HTML that scale, print, and take their colours from the style sheet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from paceline.reports.markup import Markup, element, joined
+
+WIDTH, HEIGHT = 460, 240
+LEFT, RIGHT, TOP, BOTTOM = 52, 16, 14, 42
+NUM_COLOURS = 7
+NUM_DASHES = 4
+# A chart is about as wide: more points would fall on the same pixels.
+MOST_POINTS = 300
+# Points that say their value under the pointer weigh some hundred bytes each.
+MOST_HOVERS = 400
+MOST_DOTS = 40
+PREFIXES = {
+    "rows": ((1e9, "billion rows"), (1e6, "million rows"), (1e3, "thousand rows"), (1, "rows")),
+    "B": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")),
+    "B/s": ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")),
+    "s": ((1, "seconds"), (1e-3, "milliseconds"), (1e-6, "microseconds")),
+    "%": ((0.01, "%"),),
+}
+# A part of a bar that is narrower than this share has no room for its number.
+LEAST_LABELLED_SHARE = 0.09
+
+
+class Line(NamedTuple):
+    """A series of a chart. `style` chooses colour and dashes; None in `ys` is a gap."""
+
+    name: str
+    style: int
+    xs: Sequence[float]
+    ys: Sequence[float | None]
+
+
+class Scale(NamedTuple):
+    """One axis: its ends, where its ticks are, what they are called, and in which unit that is."""
+
+    low: float
+    high: float
+    ticks: list[float]
+    labels: list[str]
+    unit: str
+
+    def share(self, value: float) -> float:
+        """How far along the axis a value is, 0 to 1."""
+        return (value - self.low) / (self.high - self.low)
+
+
+def line_chart(title: str, lines: Sequence[Line], x_unit: str, y_unit: str, *, y_low: float | None = None) -> Markup:
+    """A figure with one polyline a series; units are keys of `PREFIXES`, or the words to put at the axis.
+
+    The vertical axis begins at `y_low`, or near the smallest value; its unit stands in the caption.
+    """
+    thinned = [_thin(line) for line in lines]
+    points = [(x, y) for line in thinned for x, y in zip(line.xs, line.ys, strict=True) if y is not None]
+    x_axis = scale([0.0, *(x for x, _ in points)], x_unit, 6, at_ticks=False)
+    y_axis = scale([y for _, y in points] + ([y_low] if y_low is not None else []), y_unit, 5, at_ticks=True)
+    drawn = [_grid(x_axis, y_axis)]
+    hover = len(points) <= MOST_HOVERS
+    for line in thinned:
+        drawn += _draw_line(line, x_axis, y_axis, hover)
+    picture = element(
+        "svg", *drawn, class_="chart", viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=f"{title}, by {x_unit}"
+    )
+    caption = f"{title}, {y_axis.unit}" if y_axis.unit else title
+    return element("figure", element("figcaption", caption), picture)
+
+
+def scale(values: Sequence[float], unit: str, num_ticks: int, *, at_ticks: bool) -> Scale:
+    """An axis that holds `values`, with round ticks; with `at_ticks` it ends at some.
+
+    >>> scale([0.0, 2_400_000.0], "rows", 5, at_ticks=True).labels
+    ['0.0', '0.5', '1.0', '1.5', '2.0', '2.5']
+    """
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    if high <= low:
+        margin = abs(low) * 0.1 or 0.5
+        low, high = (low - margin, high + margin) if low else (0.0, 1.0)
+    step = _round_step((high - low) / num_ticks)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    if at_ticks:
+        low, high = first * step, last * step
+    else:
+        last = math.floor(high / step + 1e-9)
+    ticks = [number * step for number in range(first, last + 1) if number * step >= low - 1e-9 * step]
+    largest = max(abs(low), abs(high))
+    factor, name = next(
+        ((f, n) for f, n in PREFIXES.get(unit, ()) if largest >= f), PREFIXES.get(unit, ((1, unit),))[-1]
+    )
+    digits = max(0, -math.floor(math.log10(step / factor) + 1e-9))
+    return Scale(low, high, ticks, [f"{tick / factor:,.{digits}f}" for tick in ticks], name)
+
+
+def quantity(value: float, unit: str) -> str:
+    """A number with its unit, for people: three or four digits.
+
+    >>> quantity(1_234_567.0, "B/s"), quantity(0.0042, "s"), quantity(0.5, "%")
+    ('1.23 MB/s', '4.20 milliseconds', '50.0 %')
+    """
+    prefixes = PREFIXES.get(unit, ((1.0, unit),))
+    factor, name = next(((f, n) for f, n in prefixes if abs(value) >= f), prefixes[-1])
+    scaled = value / factor
+    digits = max(0, 2 - (math.floor(math.log10(abs(scaled))) if scaled else 0)) if unit in PREFIXES else 4
+    return f"{scaled:,.{min(digits, 4)}f} {name}".strip()
+
+
+def line_legend(names: Sequence[str]) -> Markup:
+    """Which line is which: the names in the order of their styles."""
+    entries = []
+    for style, name in enumerate(names):
+        mark = element("line", x1=0, y1=5, x2=24, y2=5, class_=line_class(style))
+        entries.append(element("li", element("svg", mark, viewBox="0 0 24 10", aria_hidden="true"), name))
+    return element("ul", *entries, class_="legend")
+
+
+def box_legend(names: Sequence[str]) -> Markup:
+    """Which part of a stacked bar is which: the names are the parts' classes."""
+    return element("ul", *(element("li", element("span", class_=f"box {name}"), name) for name in names),
+                   class_="legend")  # fmt: skip
+
+
+def stacked_bar(label: str, parts: Mapping[str, float], whole: float, number: str, unit: str = "") -> Markup:
+    """One row of bars: `parts` by class name, drawn as shares of `whole`; `number` is written at its end.
+
+    With a `unit` the parts' tooltips say how much they are, besides their share.
+    """
+    pieces = []
+    for name, size in parts.items():
+        share = size / whole if whole > 0 else 0.0
+        if share <= 0:
+            continue
+        told = f"{name}: {100 * share:.1f} %" + (f", {quantity(size, unit)}" if unit else "")
+        text = f"{100 * share:.0f} %" if share >= LEAST_LABELLED_SHARE and not unit else ""
+        pieces.append(element("span", text, class_=name, style=f"width:{100 * share:.2f}%", title=told))
+    return element(
+        "div",
+        element("div", label, class_="label"),
+        element("div", *pieces, class_="bar"),
+        element("div", number, class_="number"),
+        class_="row",
+    )
+
+
+def line_class(style: int) -> str:
+    """The classes of a line: a colour, and dashes once all colours are taken."""
+    dash = style // NUM_COLOURS % NUM_DASHES
+    return f"line s{style % NUM_COLOURS}" + (f" dash{dash}" if dash else "")
+
+
+def _round_step(least: float) -> float:
+    """The smallest of 1, 2, 5 times a power of ten that is not below `least`."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
+
+
+def _thin(line: Line) -> Line:
+    """At most about `MOST_POINTS` points: of each bucket the smallest and the largest, so that peaks stay."""
+    size, num_buckets = len(line.xs), MOST_POINTS // 2
+    if size <= MOST_POINTS:
+        return line
+    highs = [-math.inf if y is None else y for y in line.ys]
+    lows = [math.inf if y is None else y for y in line.ys]
+    kept: set[int] = {0, size - 1}
+    for bucket in range(num_buckets):
+        places = range(bucket * size // num_buckets, (bucket + 1) * size // num_buckets)
+        kept |= {min(places, key=lows.__getitem__), max(places, key=highs.__getitem__)}
+    order = sorted(kept)
+    return line._replace(xs=[line.xs[i] for i in order], ys=[line.ys[i] for i in order])
+
+
+def _place(x: float, y: float, x_axis: Scale, y_axis: Scale) -> tuple[float, float]:
+    return (
+        round(LEFT + x_axis.share(x) * (WIDTH - LEFT - RIGHT), 1),
+        round(HEIGHT - BOTTOM - y_axis.share(y) * (HEIGHT - TOP - BOTTOM), 1),
+    )
+
+
+def _grid(x_axis: Scale, y_axis: Scale) -> Markup:
+    """Lines and names of both axes."""
+    bottom = HEIGHT - BOTTOM
+    parts: list[Markup] = []
+    for tick, label in zip(y_axis.ticks, y_axis.labels, strict=True):
+        _, y = _place(x_axis.low, tick, x_axis, y_axis)
+        parts.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid"))
+        parts.append(element("text", label, x=LEFT - 6, y=y + 4, text_anchor="end"))
+    for tick, label in zip(x_axis.ticks, x_axis.labels, strict=True):
+        x, _ = _place(tick, y_axis.low, x_axis, y_axis)
+        parts.append(element("line", x1=x, x2=x, y1=bottom, y2=bottom + 4, class_="grid"))
+        parts.append(element("text", label, x=x, y=bottom + 17, text_anchor="middle"))
+    parts.append(element("text", x_axis.unit, x=WIDTH - RIGHT, y=HEIGHT - 6, text_anchor="end"))
+    return joined(parts)
+
+
+def _draw_line(line: Line, x_axis: Scale, y_axis: Scale, hover: bool) -> list[Markup]:
+    """The line's stretches between gaps, dots where there are few, and what the pointer is told."""
+    drawn: list[Markup] = []
+    stretch: list[tuple[float, float]] = []
+    dots: list[Markup] = []
+    colour = f"s{line.style % NUM_COLOURS}"
+    few = len(line.xs) <= MOST_DOTS
+
+    def end_stretch() -> None:
+        if len(stretch) > 1:
+            drawn.append(element("polyline", points=" ".join(f"{x},{y}" for x, y in stretch),
+                                 class_=line_class(line.style)))  # fmt: skip
+        elif stretch and not few:
+            dots.append(element("circle", cx=stretch[0][0], cy=stretch[0][1], r=2.5, class_=f"dot {colour}"))
+        stretch.clear()
+
+    for x_value, y_value in zip(line.xs, line.ys, strict=True):
+        if y_value is None:
+            end_stretch()
+            continue
+        x, y = _place(x_value, y_value, x_axis, y_axis)
+        stretch.append((x, y))
+        if few:
+            dots.append(element("circle", cx=x, cy=y, r=3, class_=f"dot {colour}"))
+        if hover:
+            told = f"{line.name}: {_told(y_value, y_axis)} at {_told(x_value, x_axis)}"
+            dots.append(element("circle", element("title", told), cx=x, cy=y, r=7, class_="hover"))
+    end_stretch()
+    return drawn + dots
+
+
+def _told(value: float, axis: Scale) -> str:
+    """A value of an axis, in words."""
+    unit = next((unit for unit, prefixes in PREFIXES.items() if axis.unit in {name for _, name in prefixes}), axis.unit)
+    return quantity(value, unit)

@@ -1,0 +1,71 @@
+"""What do the pages share? One document that fetches nothing and runs nothing, its sections and tables."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib import resources
+
+from paceline.reports.markup import Markup, element
+from paceline.version import VERSION
+
+# No script can run here and nothing can be fetched, whatever a name in a run folder may be.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+
+def document(title: str, *body: Markup) -> bytes:
+    """A whole page, ready to be written."""
+    style = resources.files("paceline.reports").joinpath("page.css").read_text("utf-8")
+    head = [
+        Markup('<meta charset="utf-8">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+        element("title", title),
+        element("style", Markup(style)),
+    ]
+    made_by = f"Made by paceline {VERSION} with Python {platform.python_version()}."
+    page = element("html", element("head", *head), element("body", *body, element("footer", made_by)), lang="en")
+    # Names of files may hold bytes that are no text.
+    return f"<!DOCTYPE html>\n{page}\n".encode("utf-8", "replace")
+
+
+def section(title: str, *content: Markup) -> Markup:
+    """A part of the page with a heading."""
+    return element("section", element("h2", title), *content)
+
+
+def note(*text: object) -> Markup:
+    """A line in passing."""
+    return element("p", *text, class_="faint")
+
+
+def prose(text: str) -> list[object]:
+    """Text with what stands between backquotes set as code."""
+    pieces = text.split("`")
+    if len(pieces) % 2 == 0:
+        return [text]
+    return [element("code", piece) if place % 2 else piece for place, piece in enumerate(pieces)]
+
+
+def missing(text: str) -> Markup:
+    """What is not there, and why."""
+    return element("p", text, class_="missing")
+
+
+def charts(figures: Sequence[Markup]) -> Markup:
+    """Figures side by side where there is room."""
+    return element("div", *figures, class_="charts")
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Markup | str]]) -> Markup:
+    """A table; cells that are `Markup` bring their own `td`."""
+    head = element("tr", *(element("th", name) for name in columns))
+    lines = [
+        element("tr", *(cell if isinstance(cell, Markup) else element("td", cell) for cell in row)) for row in rows
+    ]
+    return element("div", element("table", element("thead", head), element("tbody", *lines)), class_="wide")
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> Markup:
+    """Figures at a glance: a name and a value each."""
+    return element("dl", *(element("div", element("dt", k), element("dd", v)) for k, v in pairs), class_="facts")

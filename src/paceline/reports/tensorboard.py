@@ -1,0 +1,70 @@
+"""How does a run show in TensorBoard? As event files in its folder, with the extra `tensorboard`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from paceline.files import translated_disk_errors
+from paceline.run_folder import Run
+
+FOLDER = "tensorboard"
+SCALARS = ("train_loss", "test_loss", "test_error", "test_auc", "test_accuracy")
+
+
+class Board:
+    """Appends scalars against rows to an event file. What is added can be read when the call returns.
+
+    Not for several threads at once. `after_rows` says that TensorBoard should forget what an earlier file of the same
+    folder has beyond so many rows: a run that is resumed trains those again.
+    """
+
+    def __init__(self, folder: Path, after_rows: int | None = None) -> None:
+        # The usual `SummaryWriter` hands events to a thread of its own, where a full disk would go unheard.
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2, summary_pb2
+
+        self._folder = folder
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        with translated_disk_errors(folder):
+            folder.mkdir(exist_ok=True)
+            # Files are named by the second; two of one second must not be one.
+            self._writer = EventsWriter(str(folder / "events"), f".{time.time_ns()}")
+            if after_rows is not None:
+                start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+                self._writer.write_event(event_pb2.Event(wall_time=time.time(), step=after_rows + 1, session_log=start))
+            self._writer.flush()
+
+    def add_metrics(self, line: Mapping[str, Any]) -> None:
+        """Add an evaluation, as `metrics.jsonl` has it; what was not measured is left out."""
+        measured = {name: line[name] for name in SCALARS if line.get(name) is not None and math.isfinite(line[name])}
+        self._add(int(line["rows"]), measured)
+
+    def add_phases(self, rows: int, shares: Mapping[str, float]) -> None:
+        """Add the phases' shares of the workers' time, by phase."""
+        self._add(rows, {f"phases/{name}": share for name, share in shares.items()})
+
+    def close(self) -> None:
+        with translated_disk_errors(self._folder):
+            self._writer.close()
+
+    def _add(self, rows: int, scalars: Mapping[str, float]) -> None:
+        values = [self._summary.Value(tag=name, simple_value=float(value)) for name, value in scalars.items()]
+        event = self._event(wall_time=time.time(), step=rows, summary=self._summary(value=values))
+        with translated_disk_errors(self._folder):
+            self._writer.write_event(event)
+            self._writer.flush()
+
+
+def open_board(run: Run) -> Board | None:
+    """A board in the run's folder that goes on after its last evaluation; None where the extra is not installed."""
+    if find_spec("tensorboardX") is None:
+        return None
+    folder, metrics = run.path / FOLDER, run.metrics
+    if not folder.exists():
+        return Board(folder)
+    return Board(folder, after_rows=int(metrics[-1]["rows"]) if metrics else 0)

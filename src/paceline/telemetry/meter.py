@@ -1,0 +1,244 @@
+"""Where does a worker's time go? A stopwatch that is cheap enough to run in every step.
+
+Totals only grow; whoever reports takes the difference to what it saw last, so nothing is counted twice or lost. Of
+single steps a sample is kept: all of the first ones, then ever fewer, so that a long run takes little room.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from paceline.telemetry.records import AnyRecord, Reply, ShardChunk, StepSample, WorkerChunk
+
+INPUT, PULL, COMPUTE, PUSH, WAIT = range(5)
+PHASES = ("input", "pull", "compute", "push", "wait")
+NANO = 1e-9
+
+FIRST_SAMPLES = 64
+SAMPLES_A_STRIDE = 128
+MOST_SAMPLES_AT_ONCE = 256
+
+PERIOD_SECONDS = 1.0
+CHUNKS_AT_FULL_RATE = 600
+
+
+def period_at(seconds: float) -> float:
+    """How long a chunk is after so many seconds: chunks grow with the run, and their number with its logarithm.
+
+    >>> period_at(10), period_at(3600)
+    (1.0, 6.0)
+    """
+    return max(PERIOD_SECONDS, seconds / CHUNKS_AT_FULL_RATE)
+
+
+class Totals(NamedTuple):
+    """What a worker's meter has counted so far; times in nanoseconds, phases as in `PHASES`."""
+
+    phases: tuple[int, ...]
+    steps: int
+    rows: int
+    replies: int
+    queue: int
+    held: int
+    service: int
+    bytes_sent: int
+    bytes_received: int
+
+
+class WorkerMeter:
+    """One worker's stopwatch. One thread marks; any may read the totals."""
+
+    def __init__(self, rank: int, sharing: Sequence[int] = ()) -> None:
+        """`sharing` are the ranks of all workers that take turns on this thread, where there are several."""
+        self.rank = rank
+        self.sharing = tuple(sharing) or (rank,)
+        self.thread = 0
+        self.steps = 0
+        self.rows = 0
+        self.replies = 0
+        self.queue = 0
+        self.held = 0
+        self.service = 0
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.phases = [0] * len(PHASES)
+        self.samples: deque[StepSample] = deque(maxlen=MOST_SAMPLES_AT_ONCE)
+        self._last = time.perf_counter_ns()
+        self._sampling = False
+        self._next_sample = 1
+        self._num_samples = 0
+        self._began: tuple[int, ...] = ()
+        self._processor = [0] * len(PHASES)
+        self._last_processor = 0
+        self._parts: list[Reply] = []
+
+    def restart(self) -> None:
+        """Training goes on now: the time until here was a pause."""
+        self.thread = threading.get_ident()
+        self._last = time.perf_counter_ns()
+        self._begin_step()
+
+    def mark(self, phase: int) -> None:
+        """All time since the last mark was spent on this."""
+        now = time.perf_counter_ns()
+        self.phases[phase] += now - self._last
+        self._last = now
+        if self._sampling:
+            processor = time.thread_time_ns()
+            self._processor[phase] += processor - self._last_processor
+            self._last_processor = processor
+
+    def got_reply(self, queue: int, held: int, service: int, bytes_sent: int, bytes_received: int) -> None:
+        """A shard has answered: the nanoseconds that it says, and the bytes that went there and back."""
+        self.replies += 1
+        self.queue += queue
+        self.held += held
+        self.service += service
+        self.bytes_sent += bytes_sent
+        self.bytes_received += bytes_received
+        if self._sampling:
+            self._parts.append(Reply(queue * NANO, held * NANO, service * NANO, bytes_sent, bytes_received))
+
+    def waited_within(self, phase: int, nanoseconds: int) -> None:
+        """Of what was marked as this phase, so much was spent at the gate."""
+        self.phases[phase] -= nanoseconds
+        self.phases[WAIT] += nanoseconds
+
+    def end_step(self, rows: int, steps: int = 1) -> None:
+        """A step is done, or several that one compiled loop ran."""
+        self.steps += steps
+        self.rows += rows
+        if self._sampling:
+            self._keep_sample(rows, steps)
+        self._begin_step()
+
+    def totals(self) -> Totals:
+        return Totals(
+            tuple(self.phases), self.steps, self.rows, self.replies, self.queue, self.held, self.service,
+            self.bytes_sent, self.bytes_received,
+        )  # fmt: skip
+
+    def _begin_step(self) -> None:
+        self._sampling = self.steps + 1 >= self._next_sample
+        if self._sampling:
+            self._began = tuple(self.phases)
+            self._processor = [0] * len(PHASES)
+            self._last_processor = time.thread_time_ns()
+            self._parts = []
+
+    def _keep_sample(self, rows: int, steps: int) -> None:
+        self._num_samples += 1
+        doublings = max(0, self._num_samples - FIRST_SAMPLES) // SAMPLES_A_STRIDE
+        self._next_sample = self.steps + (1 << doublings)
+        spent = [(now - then) * NANO for now, then in zip(self.phases, self._began, strict=True)]
+        processor = [spent_there * NANO for spent_there in self._processor]
+        self.samples.append(
+            StepSample(
+                time=self._last * NANO,
+                rank=self.rank,
+                step=self.steps,
+                steps=steps,
+                seconds=sum(spent),
+                rows=rows,
+                input=spent[INPUT],
+                pull=spent[PULL],
+                compute=spent[COMPUTE],
+                push=spent[PUSH],
+                wait=spent[WAIT],
+                input_processor=processor[INPUT],
+                compute_processor=processor[COMPUTE],
+                push_processor=processor[PUSH],
+                replies=self._parts,
+            )
+        )
+
+
+class WorkerReport:
+    """Turns what a worker's meter has counted since the last time into records."""
+
+    def __init__(self, meter: WorkerMeter) -> None:
+        self._meter = meter
+        self._before = meter.totals()
+        self._processor_before = 0.0
+
+    def take(self) -> list[AnyRecord]:
+        """A chunk, if there was a step, and the steps that were sampled."""
+        meter, before = self._meter, self._before
+        now, processor = meter.totals(), self._processor()
+        samples: list[AnyRecord] = []
+        while meter.samples:
+            samples.append(meter.samples.popleft())
+        if now.steps == before.steps:
+            return samples
+        spent = [(b - a) * NANO for a, b in zip(before.phases, now.phases, strict=True)]
+        seconds, share = sum(spent), 1 / len(meter.sharing)
+        spent = [part * share for part in spent]
+        # While its thread works for others, a worker waits.
+        spent[WAIT] += seconds - sum(spent)
+        chunk = WorkerChunk(
+            time=time.perf_counter(),
+            rank=meter.rank,
+            seconds=seconds,
+            processor=(processor - self._processor_before) * share,
+            steps=now.steps - before.steps,
+            rows=round((now.rows - before.rows) * share),
+            input=spent[INPUT],
+            pull=spent[PULL],
+            compute=spent[COMPUTE],
+            push=spent[PUSH],
+            wait=spent[WAIT],
+            replies=now.replies - before.replies,
+            queue=(now.queue - before.queue) * NANO,
+            held=(now.held - before.held) * NANO,
+            service=(now.service - before.service) * NANO,
+            bytes_sent=now.bytes_sent - before.bytes_sent,
+            bytes_received=now.bytes_received - before.bytes_received,
+        )
+        self._before, self._processor_before = now, processor
+        chunks = [msgspec.structs.replace(chunk, rank=rank) for rank in meter.sharing]
+        return [*chunks, *samples]
+
+    def _processor(self) -> float:
+        """Processor time of the worker's thread."""
+        return _processor_of(self._meter.thread) if self._meter.thread else 0.0
+
+
+class ShardReport:
+    """Turns what a shard has counted since the last time into records. To be made on the shard's thread."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._thread = threading.get_ident()
+        self._before = (0, 0, 0)
+        self._time_before = time.perf_counter()
+        self._processor_before = _processor_of(self._thread)
+
+    def take(self, requests: int, queue: int, service: int) -> list[AnyRecord]:
+        """A chunk, if there were requests; all counted over the whole run, times in nanoseconds."""
+        if requests == self._before[0]:
+            return []
+        now, processor = time.perf_counter(), _processor_of(self._thread)
+        chunk = ShardChunk(
+            time=now,
+            rank=self._rank,
+            seconds=now - self._time_before,
+            processor=processor - self._processor_before,
+            requests=requests - self._before[0],
+            queue=(queue - self._before[1]) * NANO,
+            service=(service - self._before[2]) * NANO,
+        )
+        self._before = (requests, queue, service)
+        self._time_before, self._processor_before = now, processor
+        return [chunk]
+
+
+def _processor_of(thread: int) -> float:
+    """Processor time of a thread of this process that is alive, where the system tells."""
+    clock = getattr(time, "pthread_getcpuclockid", None)
+    return time.clock_gettime(clock(thread)) if clock else 0.0

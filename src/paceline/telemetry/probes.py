@@ -1,0 +1,330 @@
+"""What were a node and its connections doing meanwhile?
+
+The system counts by itself; a prober reads its counters and tells the difference since the last time. What a system
+does not offer is named once, with the reason, and left out: a probe never fails a run.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import psutil
+
+from paceline.telemetry.records import AnyRecord, ConnectionProbe, LeftOut, NodeProbe
+
+PRESSURE = Path("/proc/pressure")
+NETWORK_INTERFACES = Path("/sys/class/net")
+DISKS = Path("/sys/block")
+LOOPBACK = ("lo", "lo0")
+
+# A whole system never has all of its tasks waiting for a processor: there is no `full` of that.
+PRESSURES = {"cpu": ("some",), "io": ("some", "full"), "memory": ("some", "full")}
+MICRO = 1e-6
+
+NOT_OFFERED = (OSError, NotImplementedError, RuntimeError, LookupError, ValueError)
+T = TypeVar("T")
+
+
+class Flow(NamedTuple):
+    """Bytes that have gone out of memory and come into it: sent and received, or written and read."""
+
+    out: int
+    into: int
+
+
+class CoreTimes(NamedTuple):
+    """Seconds of a core since the system started."""
+
+    busy: float
+    total: float
+
+
+class Counters(NamedTuple):
+    """What the system had counted at one moment; None and missing names are what it does not offer."""
+
+    time: float
+    cores: list[CoreTimes]
+    network: Flow | None
+    disk: Flow | None
+    pressure: dict[str, int]
+
+
+def _machine() -> str:
+    """What all nodes have in common that are one machine, such as those in containers or network namespaces of it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+class NodeProber:
+    """Probes the node that it runs on: all of it, whoever uses it.
+
+    `network` is what crosses the node's boundary. Loopback is not in it, nor are bridges and bonds, whose bytes pass a
+    real interface too; so roles on one node that talk to each other show in their connections alone. Likewise `disk`
+    counts real disks, not what is stacked on them. Memory and cores are the system's, not those of a container's limit.
+    """
+
+    def __init__(self) -> None:
+        self._named: set[str] = set()
+        self._machine = _machine()
+        self._news: list[AnyRecord] = []
+        self._before: Counters | None = None
+        self._interfaces: list[str] = []
+        self._disks: list[str] = []
+
+    def take(self) -> list[AnyRecord]:
+        """A probe of the time since the last call, which the first call only begins, and what is newly left out."""
+        before, now = self._before, self._read()
+        memory = self._offered("memory", psutil.virtual_memory)
+        self._before = now
+        found, self._news = self._news, []
+        if before is None:
+            return found
+        seconds = now.time - before.time
+        sent, received = rates(before.network, now.network, seconds)
+        written, read = rates(before.disk, now.disk, seconds)
+        probe = NodeProbe(
+            time=now.time,
+            node="",
+            machine=self._machine,
+            seconds=seconds,
+            cores=core_shares(before.cores, now.cores),
+            memory_bytes=memory.total - memory.available if memory else 0,
+            memory_total_bytes=memory.total if memory else 0,
+            network_sent_bytes_per_second=sent,
+            network_received_bytes_per_second=received,
+            disk_read_bytes_per_second=read,
+            disk_written_bytes_per_second=written,
+            pressure={
+                name: share((now.pressure[name] - then) * MICRO, seconds)
+                for name, then in before.pressure.items()
+                if name in now.pressure
+            },
+        )
+        return [probe, *found]
+
+    def _read(self) -> Counters:
+        pressure: dict[str, int] = {}
+        for resource in PRESSURES:
+            pressure |= self._offered(f"{resource} pressure", partial(read_pressure, resource)) or {}
+        return Counters(
+            time.perf_counter(),
+            self._offered("cores", read_cores) or [],
+            self._offered("network", self._read_network),
+            self._offered("disk", self._read_disks),
+            pressure,
+        )
+
+    def _read_network(self) -> Flow:
+        counted = psutil.net_io_counters(pernic=True, nowrap=False)
+        if not self._interfaces:
+            outward = [name for name in counted if name not in LOOPBACK]
+            self._interfaces = with_device(NETWORK_INTERFACES, counted) or outward
+            if not self._interfaces:
+                raise NotImplementedError("there is no interface but loopback")
+        there = [counted[name] for name in self._interfaces if name in counted]
+        return Flow(sum(c.bytes_sent for c in there), sum(c.bytes_recv for c in there))
+
+    def _read_disks(self) -> Flow:
+        counted = psutil.disk_io_counters(perdisk=True, nowrap=False)
+        if not self._disks:
+            self._disks = with_device(DISKS, counted) if DISKS.exists() else list(counted)
+            if not self._disks:
+                raise NotImplementedError("there is no disk whose bytes are counted")
+        there = [counted[name] for name in self._disks if name in counted]
+        return Flow(sum(c.write_bytes for c in there), sum(c.read_bytes for c in there))
+
+    def _offered(self, name: str, read: Callable[[], T]) -> T | None:
+        """What is read, or None: then it is named, the first time."""
+        try:
+            return read()
+        except NOT_OFFERED as error:
+            if name not in self._named:
+                self._named.add(name)
+                self._news.append(left_out(name, reason(error)))
+            return None
+
+
+class TcpTotals(NamedTuple):
+    """What a connection's TCP has counted so far, in microseconds and packets."""
+
+    busy: int
+    receiver_limited: int
+    buffer_limited: int
+    retransmitted: int
+
+
+class TcpState(NamedTuple):
+    """A connection at one moment; round trips in microseconds."""
+
+    totals: TcpTotals
+    round_trip: int
+    least_round_trip: int
+    delivery_rate: int
+
+
+class SeenSocket(NamedTuple):
+    """A socket as the last call left it. One that a new connection has replaced does not count as the same."""
+
+    socket: weakref.ref[socket.socket]
+    time: float
+    totals: TcpTotals
+
+
+class ConnectionProber:
+    """Probes a role's connections, by what the system's TCP says of them."""
+
+    def __init__(self, role: str, rank: int) -> None:
+        self._role = role
+        self._rank = rank
+        self._seen: dict[str, SeenSocket] = {}
+        self._offered = True
+
+    def take(self, sockets: dict[str, socket.socket]) -> list[AnyRecord]:
+        """A probe of each open socket, named by its peer, that was there at the last call too.
+
+        Reads no data and changes nothing; sockets may be in use by other threads, or be closed by them.
+        """
+        if not self._offered:
+            return []
+        seen, probes = self._seen, list[AnyRecord]()
+        self._seen = {}
+        for peer, connection in sockets.items():
+            try:
+                state = read_tcp(connection)
+            except NotImplementedError as error:
+                self._offered = False
+                return [left_out("connections", str(error))]
+            if state is None:
+                continue
+            now = time.perf_counter()
+            before = seen.get(peer)
+            if before is not None and before.socket() is connection:
+                probes.append(self._probe(peer, before, state, now))
+            self._seen[peer] = SeenSocket(weakref.ref(connection), now, state.totals)
+        return probes
+
+    def _probe(self, peer: str, before: SeenSocket, state: TcpState, now: float) -> ConnectionProbe:
+        seconds = now - before.time
+        spent = TcpTotals(*(b - a for a, b in zip(before.totals, state.totals, strict=True)))
+        return ConnectionProbe(
+            time=now,
+            role=self._role,
+            rank=self._rank,
+            peer=peer,
+            seconds=seconds,
+            busy=share(spent.busy * MICRO, seconds),
+            receiver_limited=share(spent.receiver_limited * MICRO, seconds),
+            buffer_limited=share(spent.buffer_limited * MICRO, seconds),
+            round_trip_seconds=state.round_trip * MICRO,
+            least_round_trip_seconds=state.least_round_trip * MICRO,
+            delivery_bytes_per_second=float(state.delivery_rate),
+            retransmitted=spent.retransmitted,
+        )
+
+
+# -- reading the system's counters
+
+
+def read_cores() -> list[CoreTimes]:
+    """The times of each core. Waiting for a disk is idle time; time that a hypervisor took away is busy."""
+    return [core_times(times) for times in psutil.cpu_times(percpu=True)]
+
+
+def core_times(times: Any) -> CoreTimes:
+    # A guest's time is within `user` and `nice` already.
+    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    return CoreTimes(total - times.idle - getattr(times, "iowait", 0.0), total)
+
+
+def read_pressure(resource: str) -> dict[str, int]:
+    """Microseconds in which tasks have stalled for a resource, by `resource_some` and `resource_full`."""
+    totals = {}
+    for line in (PRESSURE / resource).read_text("ascii").splitlines():
+        kind, *fields = line.split()
+        if kind in PRESSURES[resource]:
+            totals[f"{resource}_{kind}"] = int(dict(field.split("=") for field in fields)["total"])
+    return totals
+
+
+def with_device(folder: Path, names: dict[str, Any]) -> list[str]:
+    """Those that stand for a piece of hardware, or what a hypervisor shows as one."""
+    return [name for name in names if (folder / name / "device").exists()]
+
+
+TCP_INFO = struct.Struct("=8B24I4Q6I4Q")
+"""Linux's `tcp_info` up to `tcpi_sndbuf_limited`, which came with Linux 4.10; later systems add fields behind it."""
+ROUND_TRIP, RETRANSMITTED, LEAST_ROUND_TRIP = 8 + 15, 8 + 23, 8 + 24 + 4 + 3
+DELIVERY_RATE, BUSY, RECEIVER_LIMITED, BUFFER_LIMITED = range(42, 46)
+NO_ROUND_TRIP = 0xFFFFFFFF
+
+
+def read_tcp(connection: socket.socket) -> TcpState | None:
+    """What TCP says of a connection; None if it is closed. NotImplementedError if this system says nothing."""
+    if sys.platform != "linux":
+        raise NotImplementedError(f"TCP_INFO is read on Linux only, and this is {sys.platform}")
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    except OSError as error:
+        if error.errno in (errno.ENOPROTOOPT, errno.EOPNOTSUPP):
+            raise NotImplementedError(f"this system has no TCP_INFO: {error.strerror}") from None
+        return None
+    if len(info) < TCP_INFO.size:
+        raise NotImplementedError(f"this system's TCP_INFO has {len(info)} bytes; {TCP_INFO.size} are needed")
+    fields = TCP_INFO.unpack_from(info)
+    least = fields[LEAST_ROUND_TRIP]
+    return TcpState(
+        TcpTotals(fields[BUSY], fields[RECEIVER_LIMITED], fields[BUFFER_LIMITED], fields[RETRANSMITTED]),
+        fields[ROUND_TRIP],
+        fields[ROUND_TRIP] if least == NO_ROUND_TRIP else least,
+        fields[DELIVERY_RATE],
+    )
+
+
+# -- differences
+
+
+def share(spent: float, seconds: float) -> float:
+    """A part of the time, 0 to 1: the counters tick more coarsely than the clock."""
+    return min(max(spent / seconds, 0.0), 1.0)
+
+
+def core_shares(before: list[CoreTimes], now: list[CoreTimes]) -> list[float]:
+    """How busy each core was; nothing where cores have come or gone since."""
+    if len(before) != len(now):
+        return []
+    return [
+        share(b.busy - a.busy, b.total - a.total) if b.total > a.total else 0.0
+        for a, b in zip(before, now, strict=True)
+    ]
+
+
+def rates(before: Flow | None, now: Flow | None, seconds: float) -> tuple[float | None, float | None]:
+    """Bytes a second out and in. Counters fall where an interface or a disk has gone: nothing is known then."""
+    if before is None or now is None or now.out < before.out or now.into < before.into:
+        return None, None
+    return (now.out - before.out) / seconds, (now.into - before.into) / seconds
+
+
+# -- what is not there
+
+
+def left_out(name: str, why: str) -> LeftOut:
+    return LeftOut(time=time.perf_counter(), node="", name=name, reason=why)
+
+
+def reason(error: Exception) -> str:
+    """An error as a person reads it: of a file, which one and why."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__

@@ -1,0 +1,145 @@
+"""What does a run write down about itself?
+
+One JSON object a line, one file a kind, in the run's `telemetry/` folder. Times are seconds since training began on the
+coordinator's clock; durations are seconds. Chunks and probes come about once a second at first and the rarer the longer
+a run lasts, so that an hour takes megabytes.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Record(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag=True):
+    """One line; `time` is when what it tells of ended."""
+
+    time: float
+
+
+class WorkerChunk(Record, kw_only=True):
+    """Where a worker's time went over some steps. The phases add up to `seconds`, but for what was not timed.
+
+    `input` is reading rows or waiting for them, `compute` numbering keys and gradients, `push` and `pull` sending to
+    shards and waiting for their replies, `wait` what of that was spent at the gate. `processor` is this worker's
+    processor time. `queue`, `held` and `service` are what shards say of their replies, added up.
+    """
+
+    rank: int
+    node: str = ""
+    seconds: float
+    processor: float
+    steps: int
+    rows: int
+    input: float = 0.0
+    pull: float = 0.0
+    compute: float = 0.0
+    push: float = 0.0
+    wait: float = 0.0
+    replies: int = 0
+    queue: float = 0.0
+    held: float = 0.0
+    service: float = 0.0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
+class ShardChunk(Record, kw_only=True):
+    """What a shard did: requests answered, how long they waited to be looked at and were worked on, processor time."""
+
+    rank: int
+    node: str = ""
+    seconds: float
+    processor: float
+    requests: int
+    queue: float
+    service: float
+
+
+class Reply(msgspec.Struct, array_like=True):
+    """One shard's part of a sampled step: seconds in its queue, held at the gate and served; bytes there and back."""
+
+    queue: float
+    held: float
+    service: float
+    bytes_sent: int
+    bytes_received: int
+
+
+class StepSample(Record, kw_only=True):
+    """One step of a worker, from `time - seconds` to `time`, or several that one loop ran; phases as in a chunk.
+
+    `input_processor`, `compute_processor` and `push_processor` are the processor time within those phases.
+    """
+
+    rank: int
+    step: int
+    steps: int = 1
+    seconds: float
+    rows: int
+    input: float = 0.0
+    pull: float = 0.0
+    compute: float = 0.0
+    push: float = 0.0
+    wait: float = 0.0
+    input_processor: float = 0.0
+    compute_processor: float = 0.0
+    push_processor: float = 0.0
+    replies: list[Reply] = []
+
+
+class NodeProbe(Record, kw_only=True):
+    """A node over the last `seconds`: processor share of each core (0 to 1), memory in use, bytes a second, and
+    pressure-stall shares by name (`cpu_some`, `io_full`, …: parts of the time in which something had to wait).
+    """
+
+    node: str
+    machine: str = ""
+    seconds: float
+    cores: list[float]
+    memory_bytes: int
+    memory_total_bytes: int
+    network_sent_bytes_per_second: float | None = None
+    network_received_bytes_per_second: float | None = None
+    disk_read_bytes_per_second: float | None = None
+    disk_written_bytes_per_second: float | None = None
+    pressure: dict[str, float] = {}
+
+
+class ConnectionProbe(Record, kw_only=True):
+    """A role's connection to a shard over the last `seconds`, as the system's TCP sees it; shares are of the time.
+
+    `receiver_limited` and `buffer_limited`: time in which data waited for the receiver's window or the send buffer;
+    the rest of `busy` was the network's.
+    """
+
+    role: str
+    rank: int
+    peer: str
+    seconds: float
+    busy: float
+    receiver_limited: float
+    buffer_limited: float
+    round_trip_seconds: float
+    least_round_trip_seconds: float
+    delivery_bytes_per_second: float
+    retransmitted: int
+
+
+class LeftOut(Record, kw_only=True):
+    """Something that a node does not offer, by name: not measured there."""
+
+    node: str
+    name: str
+    reason: str
+
+
+AnyRecord = WorkerChunk | ShardChunk | StepSample | NodeProbe | ConnectionProbe | LeftOut
+
+KINDS: dict[str, type[Record]] = {
+    "workers": WorkerChunk,
+    "shards": ShardChunk,
+    "steps": StepSample,
+    "nodes": NodeProbe,
+    "connections": ConnectionProbe,
+    "left-out": LeftOut,
+}

@@ -1,0 +1,97 @@
+"""Runs side by side: what differs, what is best, in the terminal and on the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paceline.reports.compare import compare, write_comparison
+from paceline.run_folder import Run
+from tests.conftest import Command
+from tests.reports.browser import Browser
+from tests.reports.folders import make_half_run, make_run
+
+
+@pytest.fixture(autouse=True)
+def verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Diagnoses have tests of their own, and take seconds."""
+    known = {"slow": {"bottleneck": "network"}}
+    monkeypatch.setattr("paceline.reports.compare.diagnosis_of", lambda run: known.get(run.path.name, {}))
+
+
+def two_runs(folder: Path) -> list[Run]:
+    return [make_run(folder / "slow", pace="sync", speed=0.5), make_run(folder / "fast", rate=0.1)]
+
+
+def test_only_what_differs_is_told_and_the_best_is_marked(tmp_path: Path) -> None:
+    comparison = compare(two_runs(tmp_path))
+    assert comparison.names == ["slow", "fast"]
+    assert [row.name for row in comparison.settings] == ["pace", "optimizer.learning_rate"]
+    rows = {row.name: row for row in comparison.results}
+    assert rows["rows/s"].texts == ["200,000", "400,000"]
+    assert rows["rows/s"].best == {1}
+    assert rows["test AUC"].best == {1}
+    assert rows["test loss"].best == {1}
+    assert rows["seconds"].best == set()
+    assert rows["rows"].best == set()
+    assert rows["bottleneck"].texts == ["network", "–"]
+
+
+def test_a_run_that_is_not_done_is_never_best(tmp_path: Path) -> None:
+    failed = make_run(tmp_path / "failed", speed=9.0, status="failed")
+    runs = [*two_runs(tmp_path), failed, make_half_run(tmp_path / "half")]
+    rows = {row.name: row for row in compare(runs).results}
+    assert rows["rows/s"].best == {1}
+    assert rows["rows/s"].texts[3] == "–"
+
+
+def test_the_terminal_shows_it(tmp_path: Path, command: Command) -> None:
+    slow, fast = two_runs(tmp_path)
+    outcome = command("compare", slow.path, fast.path, "--out", tmp_path / "c.html")
+    assert outcome.code == 0
+    lines = {line.split("  ")[0]: line.split() for line in outcome.out.splitlines()}
+    assert lines["rows/s"] == ["rows/s", "200,000", "400,000", "*"]
+    assert lines["pace"] == ["pace", "sync", "async"]
+    assert outcome.out.splitlines()[-1] == f"comparison: {tmp_path}/c.html"
+    assert (tmp_path / "c.html").exists()
+
+
+def test_names_are_not_markup(tmp_path: Path, command: Command) -> None:
+    runs = [make_run(tmp_path / name, telemetry=False) for name in ("[red]a[", "<b>b")]
+    assert "[red]a[" in command("compare", *(run.path for run in runs)).out.splitlines()[0]
+
+
+def test_fewer_than_two_runs(run: Run, command: Command) -> None:
+    for arguments in ([], [run.path]):
+        outcome = command("compare", *arguments)
+        assert outcome.code == 2
+        assert outcome.err.splitlines() == [
+            f"error: two runs or more can be compared, not {len(arguments)}", "hint: paceline compare RUN RUN…",
+        ]  # fmt: skip
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / folder / "run", telemetry=False) for folder in "ab"]
+    assert compare(runs).names == [f"{tmp_path}/a/run", f"{tmp_path}/b/run"]
+    assert len(set(compare([runs[0], runs[0]]).names)) == 2
+
+
+def test_curves_lie_over_each_other(tmp_path: Path, browser: Browser, hostile_run: Run) -> None:
+    page = tmp_path / "c.html"
+    write_comparison([*two_runs(tmp_path), hostile_run, make_half_run(tmp_path / "half")], page)
+    for width in (1200, 390):
+        browser.open(page, width=width)
+        assert browser.messages == []
+        assert browser.requests == [page.resolve().as_uri()]
+        assert browser.evaluate("document.scripts.length + document.images.length") == 0
+        assert browser.evaluate("document.documentElement.scrollWidth") == width
+        each = "[...document.querySelectorAll('svg.chart')].map(s => s.querySelectorAll('polyline').length)"
+        assert browser.evaluate(each) == [3] * 8
+
+
+def test_nothing_was_evaluated(tmp_path: Path) -> None:
+    write_comparison([make_half_run(tmp_path / "a"), make_half_run(tmp_path / "b")], tmp_path / "c.html")
+    text = (tmp_path / "c.html").read_text("utf-8")
+    assert "No run was evaluated yet" in text
+    assert "the runs have the same configuration" in text

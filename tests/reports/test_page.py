@@ -1,0 +1,164 @@
+"""The page as people open it, in a real browser: whole, half and hostile runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paceline.reports.page import write_report
+from paceline.run_folder import Run
+from tests.conftest import Command
+from tests.reports.browser import Browser
+from tests.reports.folders import DIAGNOSIS, make_run
+from tests.reports.test_markup import Reader
+
+SIX_MEGABYTES = 6_000_000
+
+
+def written(run: Run, out: Path, diagnosis: dict[str, object] | None = None) -> str:
+    write_report(run, DIAGNOSIS if diagnosis is None else diagnosis, out)
+    return out.read_text("utf-8")
+
+
+def test_the_verdict_comes_first(run: Run, tmp_path: Path) -> None:
+    text = Reader(written(run, tmp_path / "report.html")).text
+    order = [DIAGNOSIS["sentence"], DIAGNOSIS["recommendation"], "43 % of a step", "Learning", "Nodes", "Configuration"]
+    places = [text.index(str(part)) for part in order]
+    assert places == sorted(places)
+
+
+def test_all_charts_are_there(run: Run, tmp_path: Path) -> None:
+    page = written(run, tmp_path / "report.html")
+    charts = [dict(found)["aria-label"] for name, found in Reader(page).elements if ("role", "img") in found]
+    assert charts == [
+        "Loss against rows, by rows", "Loss against time, by s", "Test error against rows, by rows",
+        "Test error against time, by s", "Test AUC against rows, by rows", "Test AUC against time, by s",
+        "Processor, all cores, by s", "Memory in use, by s", "Network, sent, by s", "Network, received, by s",
+        "Disk, read, by s", "Ahead of the slowest worker, by s",
+    ]  # fmt: skip
+    assert len(page) < SIX_MEGABYTES
+    for told in ("worker 3 on node-1", "node-2 (8 cores, 32.0 GB)", "At most 7 clocks", "no /proc/pressure",
+                 "learning_rate = 0.05", "model_sha256", "12 of 120 samples"):  # fmt: skip
+        assert told in page
+
+
+def test_an_hour_of_many_workers_stays_small(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "large", workers=64, nodes=tuple(f"node-{i}" for i in range(40)))
+    page = written(run, tmp_path / "report.html")
+    assert len(page) < SIX_MEGABYTES
+    assert "The 40 slowest of 64 workers" in page
+    assert "The first 28 of 40 nodes" in page
+
+
+def test_what_is_missing_is_said(half_run: Run, tmp_path: Path) -> None:
+    page = written(half_run, tmp_path / "report.html", {})
+    for said in ("the run goes on, or was killed", "No verdict on this run: its workers recorded no telemetry",
+                 "No evaluation yet", "the workers recorded no telemetry", "no node was probed", "No step was sampled",
+                 "The largest lead is known when the run has ended", "no result.json yet",
+                 "batch_size = 100"):  # fmt: skip
+        assert said in page
+
+
+def test_no_test_rows(tmp_path: Path) -> None:
+    page = written(make_run(tmp_path / "run", test_rows=False), tmp_path / "report.html")
+    assert "No test rows" in page
+    assert "Loss against rows" in page
+    assert "Test AUC" not in page
+
+
+def test_no_telemetry(tmp_path: Path) -> None:
+    page = written(make_run(tmp_path / "run", telemetry=False), tmp_path / "report.html", {})
+    assert "Test AUC against time" in page
+    assert "the workers recorded no telemetry" in page
+
+
+def test_one_evaluation_is_told_without_a_curve(half_run: Run, tmp_path: Path) -> None:
+    half_run.add_metrics({"rows": 10, "steps": 1, "epoch": 1.0, "seconds": 0.1, "train_loss": 0.5, "test_auc": 0.75})
+    page = written(half_run, tmp_path / "report.html", {})
+    assert "One evaluation" in page
+    assert "0.75000" in page
+    assert "<svg class=" not in page
+
+
+def test_in_sync_nobody_is_ahead(tmp_path: Path) -> None:
+    page = written(make_run(tmp_path / "run", pace="sync"), tmp_path / "report.html")
+    assert "In sync all workers make each update together" in page
+    assert "Ahead of the slowest" not in page
+
+
+def test_a_failed_run_says_why(run: Run, tmp_path: Path) -> None:
+    run.write_json("result.json", run.result | {"status": "failed", "error": "worker 2 on node-3: no memory left"})
+    assert "Failed: logistic" in written(run, tmp_path / "report.html")
+    assert "worker 2 on node-3: no memory left" in written(run, tmp_path / "report.html")
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1200, False), (390, False), (1200, True)])
+def test_a_browser_draws_it_and_fetches_nothing(
+    run: Run, tmp_path: Path, browser: Browser, width: int, dark: bool
+) -> None:
+    page = tmp_path / "report.html"
+    written(run, page)
+    browser.open(page, width=width, dark=dark)
+    assert browser.messages == []
+    assert browser.requests == [page.resolve().as_uri()]
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    heights = browser.evaluate("[...document.querySelectorAll('svg.chart')].map(s => s.getBoundingClientRect().height)")
+    assert len(heights) == 12
+    assert min(heights) > 150
+    lines = "[...document.querySelectorAll('polyline')].map(l => getComputedStyle(l).stroke)"
+    assert len(set(browser.evaluate(lines))) >= 4
+    paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == ("rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)")
+    assert browser.evaluate("Math.min(...[...document.querySelectorAll('svg.chart text')]"
+                            ".map(t => t.getBoundingClientRect().height))") > 10  # fmt: skip
+    browser.print(tmp_path / "report.pdf")
+    assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_labels_do_not_overlap(run: Run, tmp_path: Path, browser: Browser) -> None:
+    written(run, tmp_path / "report.html")
+    browser.open(tmp_path / "report.html", width=390)
+    overlapping = """[...document.querySelectorAll('svg.chart')].flatMap(svg => {
+        const boxes = [...svg.querySelectorAll('text')].map(t => [t.textContent, t.getBoundingClientRect()]);
+        return boxes.flatMap(([a, p], i) => boxes.slice(i + 1).filter(([b, q]) =>
+            p.left < q.right && q.left < p.right && p.top + 2 < q.bottom && q.top + 2 < p.bottom).map(([b]) => [a, b]));
+    })"""
+    assert browser.evaluate(overlapping) == []
+
+
+def test_hostile_names_are_harmless(hostile_run: Run, tmp_path: Path, browser: Browser) -> None:
+    page = tmp_path / "report.html"
+    evil = "<script>alert(3)</script>"
+    told = written(hostile_run, page, {"sentence": evil, "recommendation": evil, "evidence": [evil, {evil: evil}]})
+    assert not {"script", "img"} & {name for name, _ in Reader(told).elements}
+    browser.open(page)
+    assert browser.messages == []
+    assert len(browser.requests) == 1
+    assert browser.evaluate("document.scripts.length + document.images.length") == 0
+    assert browser.evaluate("document.querySelector('h1').textContent") == hostile_run.path.name
+    assert evil in browser.evaluate("document.body.innerText")
+
+
+def test_the_command_writes_it_into_the_run(run: Run, command: Command, tmp_path: Path) -> None:
+    outcome = command("report", run.path)
+    assert (outcome.code, outcome.out) == (0, f"report: {run.path}/report.html\n")
+    outcome = command("report", run.path, "--out", tmp_path / "a.html", "--trace", tmp_path / "a.json")
+    assert outcome.code == 0
+    assert outcome.out.splitlines()[1].startswith(f"trace: {tmp_path}/a.json (120 steps")
+    assert (tmp_path / "a.html").read_bytes() == (run.path / "report.html").read_bytes()
+    assert 'class="sentence"' in (tmp_path / "a.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["report", "nowhere"], "`nowhere` is no run folder"),
+        (["report", "RUN", "--out", "none/a.html"], "cannot be written"),
+    ],
+)
+def test_what_is_wrong_is_said(run: Run, command: Command, arguments: list[str], error: str) -> None:
+    outcome = command(*(str(run.path) if word == "RUN" else word for word in arguments))
+    assert outcome.code == 2
+    assert error in outcome.err.splitlines()[0]
+    assert outcome.err.splitlines()[1].startswith("hint: ")
