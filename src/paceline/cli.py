@@ -240,18 +240,27 @@ def predict(run: str, data: str, out: str, split: Any) -> None:
 
 @cli.command(epilog="Example:\npaceline diagnose runs/my-run")
 @click.argument("run")
+@click.option("--ops", is_flag=True, help="Time the operations of one gradient step, too, on rows of the run's data.")
 @click.option("--json", "as_json", is_flag=True, help="Print diagnosis.json.")
-def diagnose(run: str, as_json: bool) -> None:
+def diagnose(run: str, ops: bool, as_json: bool) -> None:
     """Say what limited a run, what removing that would gain, and what to try."""
     from paceline.run_folder import Run
 
-    found = Run(run).diagnose()
+    folder = Run(run)
+    found = folder.diagnose()
+    if ops:
+        from paceline.diagnosis.operations import time_operations
+
+        found["operations"] = [one._asdict() for one in time_operations(folder)]
+        folder.write_json("diagnosis.json", found)
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
     click.echo(found["sentence"])
     for line in found["evidence"]:
         click.echo(f"  {line}")
+    if ops:
+        print_operations(found["operations"])
 
 
 @cli.command(
@@ -403,6 +412,20 @@ def print_run(run: Run) -> None:
     if (run.path / "diagnosis.json").exists():
         click.echo(run.diagnosis["sentence"])
     click.echo(f"run: {run.path}")
+
+
+def print_operations(operations: list[dict[str, Any]]) -> None:
+    from paceline.reports.terminal import print_table
+
+    whole = sum(one["nanoseconds_per_row"] for one in operations)
+    click.echo("one gradient step again, operation by operation:")
+    print_table(
+        ("operation", "ns a row", "share", "what"),
+        [
+            (one["name"], f"{one['nanoseconds_per_row']:.0f}", f"{one['nanoseconds_per_row'] / whole:.0%}", one["what"])
+            for one in operations
+        ],
+    )
 
 
 def print_ceilings(best: Ceilings) -> None:

@@ -14,6 +14,7 @@ from paceline.data.blocks import Dataset
 from paceline.engines import StartingEngine
 from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError
 from paceline.files import locked, refuse_existing
+from paceline.reports.tensorboard import on_board
 from paceline.run_folder import Run
 from paceline.training.checkpoint import load_checkpoint
 from paceline.training.coordinator import Coordinator, Notice, Status, Watch
@@ -110,6 +111,7 @@ def _make_crew(config: RunConfig, dataset: Dataset, starting: StartingEngine) ->
 
 def _carry_out(run: Run, coordinator: Coordinator, began: float) -> Run:
     """Train, keep the model, and write down how it went, however it ends."""
+    coordinator.evaluated = on_board(run)
     try:
         with locked(run.path / "config.toml"), coordinator.interrupts():
             parameters = coordinator.train(run)

@@ -25,7 +25,8 @@ from paceline.training.pace import Pace
 WARM_UP_SHARE = 0.1
 # A rate that a connection reached for a moment says little: of many, one near the top is taken.
 HIGH = 0.9
-LOW = 0.1
+LOW = 0.02
+RECEIVE_PER_PUSH = 0.6
 
 
 class NodeUse(NamedTuple):
@@ -133,9 +134,12 @@ def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowd
         seen = sum(getattr(sample, name) for sample in samples) / sampled
         scale[name] = exact / seen if seen > 0 else 1.0
     stretch = _stretch(samples) if crowded else 1.0
-    receive = _low([sample.pull / sample.steps for sample in samples]) if samples[0].replies else 0.0
+    # Taking a reply in is work like sending a request; it shows alone where a reply was there before it was looked for.
+    push = sum(chunk.push for chunk in chunks) / steps
+    receive = min(_low([sample.pull for sample in samples]), RECEIVE_PER_PUSH * push) if samples[0].replies else 0.0
     services = [_service_scale(chunks, samples)] * len(crowded_shards)
-    reading = _low([reply.queue for sample in samples for reply in sample.replies])
+    # So is reading a request, for a shard: it shows where nobody else was served before.
+    reading = min(_low([reply.queue for sample in samples for reply in sample.replies]), RECEIVE_PER_PUSH * push)
     found = []
     for sample in samples:
         one = 1 / sample.steps

@@ -132,7 +132,7 @@ def planned(evidence: Evidence, choice: Choice) -> World:
         layout = recorded._replace(workers=(recorded.workers[0],) * choice.workers)
     else:
         pool = [_over_shards(demand, choice.shards) for demand in pool]
-        layout = _placed(recorded, choice)
+        layout = _placed(recorded, choice, max((node.cores for node in evidence.nodes), default=1))
     world = World([pool] * choice.workers, layout, evidence.rules)
     return at_pace(world, choice.pace)
 
@@ -146,7 +146,7 @@ def _over_shards(demand: Demand, count: int) -> Demand:
     )
 
 
-def _placed(recorded: Layout, choice: Choice) -> Layout:
+def _placed(recorded: Layout, choice: Choice, num_cores: int) -> Layout:
     """Nodes for all roles of a choice."""
     nodes = {*recorded.workers, *recorded.shards}
     if choice.bandwidth is None and len(nodes) == 1:
@@ -154,7 +154,8 @@ def _placed(recorded: Layout, choice: Choice) -> Layout:
         return recorded._replace(workers=(node,) * choice.workers, shards=(node,) * choice.shards)
     roles = choice.shards + choice.workers
     one_machine = choice.bandwidth is None and len(set(recorded.machines)) == 1
-    cores = max(recorded.cores)
+    # Another machine would have all its cores for us; on this one, others keep theirs.
+    cores = max(recorded.cores) if one_machine else num_cores
     shard_speed, worker_speed = recorded.bandwidth[recorded.shards[0]], recorded.bandwidth[recorded.workers[0]]
     speeds = (shard_speed,) * choice.shards + (worker_speed,) * choice.workers
     return Layout(

@@ -18,8 +18,8 @@ from paceline.diagnosis.simulator import Demand, Layout, Rules, simulate
 LARGEST_REPLAY_ERROR = 0.15
 STEPS = 300
 RESAMPLES = 12
-# Gains below this are noise.
-WORTH_NAMING = 1.05
+# What slow workers cost before they are worth naming: some are always a little slower.
+STRAGGLING = 1.2
 
 
 class World(NamedTuple):
@@ -122,12 +122,12 @@ def judge(evidence: Evidence) -> Verdict:
 
 
 def most(gains: dict[str, float]) -> str:
-    """The resource that gains most; one slow worker is named before its kind, where both would gain alike."""
-    best = max(gains, key=lambda name: gains[name])
-    straggler = gains.get("straggler", 0.0)
-    if straggler > WORTH_NAMING and straggler - 1 >= 0.5 * (gains[best] - 1):
+    """The resource that gains most. Workers that are slower than the others come first: infinitely fast workers would
+    always gain more, but that these are slow has a reason of its own, and none of the others needs to be faster.
+    """
+    if gains.get("straggler", 0.0) >= STRAGGLING:
         return "straggler"
-    return best
+    return max(gains, key=lambda name: gains[name])
 
 
 def _interval(world: World, change: Change) -> tuple[float, float]:

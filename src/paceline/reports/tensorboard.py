@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from paceline.files import translated_disk_errors
+from paceline.reports.phases import phase_shares, time_by_worker
 from paceline.run_folder import Run
+from paceline.telemetry.recorder import Telemetry
+from paceline.telemetry.records import WorkerChunk
 
 FOLDER = "tensorboard"
 SCALARS = ("train_loss", "test_loss", "test_error", "test_auc", "test_accuracy")
@@ -60,11 +63,38 @@ class Board:
             self._writer.flush()
 
 
-def open_board(run: Run) -> Board | None:
-    """A board in the run's folder that goes on after its last evaluation; None where the extra is not installed."""
+def open_board(run: Run, before: int | None = None) -> Board | None:
+    """A board in the run's folder that goes on after its last evaluation, or the last one before so many rows; None
+    where the extra is not installed.
+    """
     if find_spec("tensorboardX") is None:
         return None
-    folder, metrics = run.path / FOLDER, run.metrics
+    folder = run.path / FOLDER
+    metrics = [line for line in run.metrics if before is None or line["rows"] < before]
     if not folder.exists():
         return Board(folder)
     return Board(folder, after_rows=int(metrics[-1]["rows"]) if metrics else 0)
+
+
+def on_board(run: Run) -> Callable[[dict[str, Any]], None]:
+    """What puts evaluations, and where workers' time went since the last one, on the run's board as they come.
+
+    The board is opened for the first one; without the extra nothing happens.
+    """
+    boards: list[Board | None] = []
+    seen = 0
+
+    def add(line: dict[str, Any]) -> None:
+        nonlocal seen
+        if not boards:
+            boards.append(open_board(run, before=line["rows"]))
+        board = boards[0]
+        if board is None:
+            return
+        board.add_metrics(line)
+        chunks = Telemetry(run.path).read(WorkerChunk)
+        if shares := phase_shares(time_by_worker(chunks[seen:])):
+            board.add_phases(int(line["rows"]), shares)
+        seen = len(chunks)
+
+    return add

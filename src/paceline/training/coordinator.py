@@ -66,6 +66,8 @@ class Coordinator:
         self.progress = Progress()
         self.quality: Quality | None = None
         self.began = 0.0
+        # Hears of every evaluation, as `metrics.jsonl` has it.
+        self.evaluated: Callable[[dict[str, Any]], None] = lambda _line: None
         # What an interrupted run wrote down before it was resumed.
         self.account_before: dict[str, Any] = {}
         self._peak_memory_bytes = 0
@@ -302,7 +304,10 @@ class Coordinator:
             check_losses(quality.loss, at.position, 0, at.clock, rate)
             self.quality = quality
             line |= {f"test_{name}": value for name, value in self.quality._asdict().items()}
-        run.add_metrics({name: _json_number(value) for name, value in line.items()})
+        evaluated = {name: _json_number(value) for name, value in line.items()}
+        run.add_metrics(evaluated)
+        self._journal.add(self.crew.records())
+        self.evaluated(evaluated)
         self._tell(at.position, at.clock, at.train_seconds, line["train_loss"])
         self.progress = Progress(
             position=at.position,
