@@ -38,7 +38,8 @@ import numpy as np
 
 # As far as a queue of a link grows before it drops, and what may pass at once: a few of the 64 KiB that TCP hands down.
 QUEUE_LATENCY = "10ms"
-BURST_BYTES = 512 << 10
+# A link that was idle lets so much pass at once; more would make alternating directions look faster than they are.
+BURST_SECONDS, LEAST_BURST_BYTES = 0.001, 32 << 10
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 END_SECONDS, KILL_SECONDS = 2.0, 30.0
@@ -113,7 +114,8 @@ class Hosts:
         for device in ("lo", "eth0"):
             run("ip", "-n", name, "link", "set", device, "up")
         for namespace, device in ((name, "eth0"), (self._switch, port)):
-            limit = ["rate", self.bandwidth, "burst", str(BURST_BYTES), "latency", QUEUE_LATENCY]
+            burst = max(LEAST_BURST_BYTES, int(bits_per_second(self.bandwidth) / 8 * BURST_SECONDS))
+            limit = ["rate", self.bandwidth, "burst", str(burst), "latency", QUEUE_LATENCY]
             run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *limit)
 
     def start(

@@ -38,6 +38,7 @@ from paceline.run_folder import Run
 HERE = Path(__file__).parent
 SECONDS = 6.0
 WITHIN = 0.2
+PLAN_BATCH_SIZE = 10_000
 
 
 class Plant(NamedTuple):
@@ -193,9 +194,12 @@ def over_slow_links(data: Path, folder: Path) -> list[dict[str, Any]]:
     with ExitStack() as stack:
         hosts, env = stack.enter_context(lab(3, "200Mbit"))
         place = Place(folder, data, hosts, env)
-        recorded = gather_evidence(place.train("nothing", {"workers": 1}))
+        # Frames much longer than what a link lets pass at once after a pause.
+        large = {"batch_size": PLAN_BATCH_SIZE}
+        recorded = gather_evidence(place.train("nothing", large | {"workers": 1}))
         for pace, workers in (("async", 2), ("sync", 1), ("sync", 2)):
-            measured = gather_evidence(place.train("nothing", {"workers": workers, "pace": pace})).rows_per_second
+            flags = large | {"workers": workers, "pace": pace}
+            measured = gather_evidence(place.train("nothing", flags)).rows_per_second
             predicted = predict(recorded, Choice(pace, workers, 1, None)).rows_per_second
             lines.append({
                 "plant": f"plan from 1 worker async, 200 Mbit/s: {workers} workers {pace}",

@@ -79,7 +79,7 @@ class Run:
     def _repr_html_(self) -> str:
         """For notebooks: the page in a frame of its own, so that its style stays its own."""
         with tempfile.TemporaryDirectory() as folder:
-            page = self.report(Path(folder) / "report.html").read_text()
+            page = self.report(Path(folder) / "report.html").read_text("utf-8")
         return f'<iframe srcdoc="{html.escape(page)}" style="width:100%;height:40em;border:0"></iframe>'
 
     def add_metrics(self, line: dict[str, Any]) -> None:

@@ -23,8 +23,10 @@ from paceline.telemetry.records import ConnectionProbe, NodeProbe, ShardChunk, S
 from paceline.training.pace import Pace
 
 WARM_UP_SHARE = 0.1
-# A rate that a connection reached for a moment says little: of many, one near the top is taken.
+# What a link carried for a moment says little, for it may keep some back and let it go at once.
 HIGH = 0.9
+# A connection that was busy for less of the time tells nothing about its link.
+BUSY_ENOUGH = 0.02
 LOW = 0.02
 RECEIVE_PER_PUSH = 0.6
 
@@ -61,7 +63,8 @@ def gather_evidence(run: Run) -> Evidence:
     chunks, samples = _steady(telemetry.read(WorkerChunk)), telemetry.read(StepSample)
     if not chunks or not samples:
         raise DataError(f"`{run.path}` has no telemetry to explain it by", "train for some seconds at least")
-    ranks = sorted({sample.rank for sample in samples} & {chunk.rank for chunk in chunks})
+    samples_of = _samples_of(chunks, samples)
+    ranks = sorted(samples_of)
     shards, probes = telemetry.read(ShardChunk), telemetry.read(NodeProbe)
     layout = _layout(config, ranks, chunks, shards, probes, telemetry.read(ConnectionProbe))
     machines = [layout.machines[node] for node in (*layout.workers, *layout.shards)]
@@ -69,7 +72,7 @@ def gather_evidence(run: Run) -> Evidence:
     demands = [
         _demands(
             [chunk for chunk in chunks if chunk.rank == rank],
-            [sample for sample in samples if sample.rank == rank],
+            samples_of[rank],
             crowded[layout.workers[index]],
             [crowded[node] for node in layout.shards],
         )
@@ -106,6 +109,16 @@ def _steady(chunks: Sequence[WorkerChunk]) -> list[WorkerChunk]:
     return kept
 
 
+def _samples_of(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample]) -> dict[int, list[StepSample]]:
+    """Each worker's samples. Of those that take turns on a thread one is sampled for all: their chunks end at once."""
+    found: dict[int, list[StepSample]] = {}
+    for sample in samples:
+        found.setdefault(sample.rank, []).append(sample)
+    sampled_at = {chunk.time: chunk.rank for chunk in chunks if chunk.rank in found}
+    ranks = {chunk.rank: chunk.rank if chunk.rank in found else sampled_at.get(chunk.time, -1) for chunk in chunks}
+    return {rank: found[sampled] for rank, sampled in ranks.items() if sampled in found}
+
+
 def _rate(chunks: Sequence[WorkerChunk]) -> float:
     """Rows a second of all workers together."""
     total = 0.0
@@ -129,9 +142,10 @@ def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowd
     steps = sum(chunk.steps for chunk in chunks)
     sampled = sum(sample.steps for sample in samples)
     scale = {}
-    for name in ("input", "compute", "push"):
+    for name in ("input", "compute", "push", "rows"):
         exact = sum(getattr(chunk, name) for chunk in chunks) / steps
-        seen = sum(getattr(sample, name) for sample in samples) / sampled
+        # Every sample is drawn as often as any other, of however many steps it is.
+        seen = statistics.fmean(getattr(sample, name) / sample.steps for sample in samples)
         scale[name] = exact / seen if seen > 0 else 1.0
     stretch = _stretch(samples) if crowded else 1.0
     # Taking a reply in is work like sending a request; it shows alone where a reply was there before it was looked for.
@@ -151,7 +165,7 @@ def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowd
                 input=input_work * scale["input"] * one,
                 compute=(sample.compute_processor if crowded else sample.compute) * scale["compute"] * one,
                 push=(sample.push_processor if crowded else sample.push) * scale["push"] * one + receive / stretch,
-                rows=round(sample.rows * one),
+                rows=round(sample.rows * scale["rows"] * one),
                 service=tuple(
                     (reply.service * scale_of + reading) / (stretch if crowded_there else 1.0)
                     for reply, scale_of, crowded_there in zip(sample.replies, services, crowded_shards, strict=False)
@@ -229,7 +243,7 @@ def _free_cores(nodes: set[str], chunks: Sequence[WorkerChunk], shards: Sequence
                 probes: Sequence[NodeProbe]) -> float:  # fmt: skip
     """How many cores of a machine, which is these nodes, the run had to itself: all, less what others used."""
     first, last = min(chunk.time - chunk.seconds for chunk in chunks), max(chunk.time for chunk in chunks)
-    own_probes = [probe for probe in probes if probe.node in nodes and first < probe.time <= last + 0.5]
+    own_probes = [probe for probe in probes if probe.node in nodes and probe.cores and first < probe.time <= last + 0.5]
     if not own_probes:
         return 1.0
     cores = len(own_probes[0].cores)
@@ -245,20 +259,32 @@ def _free_cores(nodes: set[str], chunks: Sequence[WorkerChunk], shards: Sequence
 
 def _bandwidth(node: str, probes: Sequence[NodeProbe], connections: Sequence[ConnectionProbe], node_of: dict[int, str],
                shard_node_of: dict[int, str]) -> float:  # fmt: skip
-    """What a node's link can carry: the most that it did carry in a second, or that one connection was seen to."""
+    """What a node's link can carry: nearly the most that it did carry in a second, or what its connections to other
+    nodes mostly delivered while they were busy.
+    """
     carried = [
         max(probe.network_sent_bytes_per_second or 0.0, probe.network_received_bytes_per_second or 0.0)
         for probe in probes
         if probe.node == node
     ]
     homes = {"worker": node_of, "shard": shard_node_of}
-    rates = sorted(
-        probe.delivery_bytes_per_second
-        for probe in connections
-        if homes[probe.role].get(probe.rank) == node and probe.busy > 0 and probe.delivery_bytes_per_second > 0
-    )
-    seen = max(carried, default=0.0), rates[int(len(rates) * HIGH)] if rates else 0.0
-    return max(seen) or math.inf
+    rates = []
+    for probe in connections:
+        ends = homes[probe.role].get(probe.rank), _home(probe.peer, homes)
+        if node in ends and ends[0] != ends[1] and probe.busy >= BUSY_ENOUGH:
+            rates.append(probe.delivered_bytes / (probe.busy * probe.seconds))
+    seen = _quantile(carried, HIGH), statistics.median(rates) if rates else 0.0
+    return max(seen) if rates else math.inf
+
+
+def _home(name: str, homes: dict[str, dict[int, str]]) -> str | None:
+    """The node of a role given by name, such as `shard 0`."""
+    role, _, rank = name.partition(" ")
+    return homes[role].get(int(rank)) if role in homes and rank.isdecimal() else None
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[int(len(values) * share)] if values else 0.0
 
 
 def _nodes(probes: Sequence[NodeProbe]) -> list[NodeUse]:
@@ -266,11 +292,12 @@ def _nodes(probes: Sequence[NodeProbe]) -> list[NodeUse]:
     found = []
     for name in sorted({probe.node for probe in probes}):
         own = [probe for probe in probes if probe.node == name]
+        shares = [statistics.fmean(probe.cores) for probe in own if probe.cores]
         found.append(
             NodeUse(
                 node=name,
-                cores=len(own[0].cores),
-                cpu=statistics.fmean(statistics.fmean(probe.cores) for probe in own),
+                cores=max(len(probe.cores) for probe in own),
+                cpu=statistics.fmean(shares) if shares else 0.0,
                 memory_bytes=statistics.fmean(probe.memory_bytes for probe in own),
                 network_sent=statistics.fmean(probe.network_sent_bytes_per_second or 0.0 for probe in own),
                 network_received=statistics.fmean(probe.network_received_bytes_per_second or 0.0 for probe in own),

@@ -11,11 +11,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from paceline.config import MOST_WORKERS, RunConfig
+from paceline.data.blocks import Dataset
 from paceline.diagnosis.advice import at_pace
 from paceline.diagnosis.evidence import Evidence
 from paceline.diagnosis.simulator import Demand, Layout
 from paceline.diagnosis.verdict import RESOURCES, World, most, rate
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, DataError
 
 # All workers together, so that large clusters take no longer than small ones; and at least so many each.
 STEPS_TOGETHER = 1200
@@ -57,6 +59,8 @@ def counts(text: str, what: str) -> list[int]:
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if first < 1 or last < first:
         raise ConfigError(f"`{text}` is no range of {what}", f"--{what} 1..8")
+    if last > MOST_WORKERS:
+        raise ConfigError(f"`{text}` asks for {last} {what}; {MOST_WORKERS} is the most", f"--{what} 1..{MOST_WORKERS}")
     between = [1 << power for power in range(last.bit_length())]
     return sorted({first, last, *(count for count in between if first < count < last)})
 
@@ -93,6 +97,7 @@ def choices(evidence: Evidence, workers: Sequence[int], shards: Sequence[int],
             "an embedded run has no shards and sends nothing, so it cannot tell what a network would do",
             "plan from a run with `--engine ray`",
         )
+    _check_shards(evidence.config, shards)
     paces: list[str | int] = ["sync", "async"]
     if evidence.config.pace not in paces:
         paces.append(evidence.config.pace)
@@ -100,6 +105,19 @@ def choices(evidence: Evidence, workers: Sequence[int], shards: Sequence[int],
     if len(found) > MOST_CHOICES:
         raise ConfigError(f"{len(found)} combinations are asked for; {MOST_CHOICES} are the most", "narrow the ranges")
     return found
+
+
+def _check_shards(config: RunConfig, shards: Sequence[int]) -> None:
+    """Refuse more shards than there are keys, where the data can be seen from here."""
+    try:
+        num_keys = Dataset(config.data).features + 1
+    except DataError:
+        return
+    if max(shards) > num_keys:
+        raise ConfigError(
+            f"{max(shards)} shards are asked for, but there are only {num_keys} keys to share out",
+            f"--shards 1..{num_keys}",
+        )
 
 
 def _product(paces: Sequence[str | int], workers: Sequence[int], shards: Sequence[int],

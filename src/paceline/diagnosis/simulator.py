@@ -20,8 +20,8 @@ UNBOUNDED = 1 << 60
 WARM_UP_SHARE = 0.2
 NO_WORK = 1e-12
 # A role that waits looks for frames before it sleeps, and is not woken at once: on a crowded node it keeps others from
-# a core for about a time slice of the system's scheduler.
-LOOK_SECONDS = 0.003
+# a core for about so long.
+LOOK_SECONDS = 0.001
 
 Then = Callable[[], None]
 
@@ -154,9 +154,8 @@ class _Simulation:
         self.shards = [_Shard(node, len(self.workers)) for node in layout.shards]
         self.looked = 0
         self.gate = _Shard(0, len(self.workers))
-        self.steps_done = 0
         self.rows_done = 0
-        # (when, rows by then): counted from the warm-up's end until the first worker is done.
+        # (when, rows by then): counted from where the first worker has warmed up until the first one is done.
         self.counted_from = (0.0, 0)
         self.counted_to = (0.0, 0)
 
@@ -229,10 +228,11 @@ class _Simulation:
         if source == target:
             self.at(self.now, then)
             return
-        seconds = size / min(self.layout.bandwidth[source], self.layout.bandwidth[target])
-        start = max(self.now, self.up[source], self.down[target])
-        self.up[source] = self.down[target] = start + seconds
-        self.at(start + seconds + self.layout.latency, then)
+        # A link that is faster than the other has room for more frames meanwhile.
+        start = max(self.now, self.up[source])
+        self.up[source] = start + size / self.layout.bandwidth[source]
+        self.down[target] = max(start, self.down[target]) + size / self.layout.bandwidth[target]
+        self.at(max(self.up[source], self.down[target]) + self.layout.latency, then)
 
     # -- workers
 
@@ -291,9 +291,8 @@ class _Simulation:
         """A step is done; whether the worker goes on."""
         worker = self.workers[number]
         worker.done += 1
-        self.steps_done += 1
         self.rows_done += demand.rows
-        if self.steps_done == math.ceil(WARM_UP_SHARE * self.steps * len(self.workers)):
+        if worker.done == math.ceil(WARM_UP_SHARE * self.steps) and not self.counted_from[1]:
             self.counted_from = (self.now, self.rows_done)
         if worker.done == self.steps and not self.counted_to[1]:
             self.counted_to = (self.now, self.rows_done)

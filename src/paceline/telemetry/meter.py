@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -19,20 +19,21 @@ from paceline.telemetry.records import AnyRecord, Reply, ShardChunk, StepSample,
 INPUT, PULL, COMPUTE, PUSH, WAIT = range(5)
 PHASES = ("input", "pull", "compute", "push", "wait")
 NANO = 1e-9
+_now = time.perf_counter_ns
 
 FIRST_SAMPLES = 64
 SAMPLES_A_STRIDE = 128
 MOST_SAMPLES_AT_ONCE = 256
 
 PERIOD_SECONDS = 1.0
-CHUNKS_AT_FULL_RATE = 600
+CHUNKS_AT_FULL_RATE = 120
 
 
 def period_at(seconds: float) -> float:
     """How long a chunk is after so many seconds: chunks grow with the run, and their number with its logarithm.
 
     >>> period_at(10), period_at(3600)
-    (1.0, 6.0)
+    (1.0, 30.0)
     """
     return max(PERIOD_SECONDS, seconds / CHUNKS_AT_FULL_RATE)
 
@@ -58,81 +59,98 @@ class WorkerMeter:
         """`sharing` are the ranks of all workers that take turns on this thread, where there are several."""
         self.rank = rank
         self.sharing = tuple(sharing) or (rank,)
-        self.thread = 0
         self.steps = 0
         self.rows = 0
         self.replies = 0
         self.queue = 0
         self.held = 0
         self.service = 0
-        self.bytes_sent = 0
-        self.bytes_received = 0
+        # Bytes sent to shards and received, so far; asked when a chunk is made.
+        self.num_bytes: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.phases = [0] * len(PHASES)
         self.samples: deque[StepSample] = deque(maxlen=MOST_SAMPLES_AT_ONCE)
+        # Processor time before this leg, the leg's thread (0 for none), and that thread's time when it began.
+        self._leg = (0.0, 0, 0.0)
         self._last = time.perf_counter_ns()
-        self._sampling = False
+        self.sampling = False
         self._next_sample = 1
         self._num_samples = 0
         self._began: tuple[int, ...] = ()
         self._processor = [0] * len(PHASES)
         self._last_processor = 0
-        self._parts: list[Reply] = []
+        self._parts: list[tuple[int, int, int]] = []
 
     def restart(self) -> None:
-        """Training goes on now: the time until here was a pause."""
-        self.thread = threading.get_ident()
+        """Training goes on now, on this thread: the time until here was a pause."""
+        thread = threading.get_ident()
+        if self._leg[1] == thread:
+            self.pause()
+        self._leg = (self._leg[0], thread, _processor_of(thread))
         self._last = time.perf_counter_ns()
         self._begin_step()
 
+    def pause(self) -> None:
+        """Training stops, and may go on on another thread."""
+        self._leg = (self.processor(), 0, 0.0)
+
+    def processor(self) -> float:
+        """Processor time of this worker so far, in seconds; from any thread, while its own is alive."""
+        before, thread, began = self._leg
+        return before + (_processor_of(thread) - began if thread else 0.0)
+
     def mark(self, phase: int) -> None:
         """All time since the last mark was spent on this."""
-        now = time.perf_counter_ns()
+        now = _now()
         self.phases[phase] += now - self._last
         self._last = now
-        if self._sampling:
-            processor = time.thread_time_ns()
-            self._processor[phase] += processor - self._last_processor
-            self._last_processor = processor
+        if self.sampling:
+            self._mark_processor(phase)
 
-    def got_reply(self, queue: int, held: int, service: int, bytes_sent: int, bytes_received: int) -> None:
-        """A shard has answered: the nanoseconds that it says, and the bytes that went there and back."""
+    def _mark_processor(self, phase: int) -> None:
+        processor = time.thread_time_ns()
+        self._processor[phase] += processor - self._last_processor
+        self._last_processor = processor
+
+    def got_reply(self, queue: int, held: int, service: int) -> None:
+        """A shard has answered: the nanoseconds that it says."""
         self.replies += 1
         self.queue += queue
         self.held += held
         self.service += service
-        self.bytes_sent += bytes_sent
-        self.bytes_received += bytes_received
-        if self._sampling:
-            self._parts.append(Reply(queue * NANO, held * NANO, service * NANO, bytes_sent, bytes_received))
+        if self.sampling:
+            self._parts.append((queue, held, service))
 
     def waited_within(self, phase: int, nanoseconds: int) -> None:
         """Of what was marked as this phase, so much was spent at the gate."""
         self.phases[phase] -= nanoseconds
         self.phases[WAIT] += nanoseconds
 
-    def end_step(self, rows: int, steps: int = 1) -> None:
-        """A step is done, or several that one compiled loop ran."""
+    def end_step(self, rows: int, steps: int = 1, sizes: Sequence[tuple[int, int]] = ()) -> None:
+        """A step is done, or several that one compiled loop ran. `sizes` of a step that is sampled are the bytes that
+        it sent to each shard and received.
+        """
         self.steps += steps
         self.rows += rows
-        if self._sampling:
-            self._keep_sample(rows, steps)
-        self._begin_step()
+        if self.sampling:
+            self._keep_sample(rows, steps, sizes)
+        if self.sampling or self.steps + 1 >= self._next_sample:
+            self._begin_step()
 
     def totals(self) -> Totals:
         return Totals(
             tuple(self.phases), self.steps, self.rows, self.replies, self.queue, self.held, self.service,
-            self.bytes_sent, self.bytes_received,
+            *self.num_bytes(),
         )  # fmt: skip
 
     def _begin_step(self) -> None:
-        self._sampling = self.steps + 1 >= self._next_sample
-        if self._sampling:
+        self.sampling = self.steps + 1 >= self._next_sample
+        if self.sampling:
             self._began = tuple(self.phases)
             self._processor = [0] * len(PHASES)
             self._last_processor = time.thread_time_ns()
             self._parts = []
 
-    def _keep_sample(self, rows: int, steps: int) -> None:
+    def _keep_sample(self, rows: int, steps: int, sizes: Sequence[tuple[int, int]]) -> None:
         self._num_samples += 1
         doublings = max(0, self._num_samples - FIRST_SAMPLES) // SAMPLES_A_STRIDE
         self._next_sample = self.steps + (1 << doublings)
@@ -154,7 +172,10 @@ class WorkerMeter:
                 input_processor=processor[INPUT],
                 compute_processor=processor[COMPUTE],
                 push_processor=processor[PUSH],
-                replies=self._parts,
+                replies=[
+                    Reply(queue * NANO, held * NANO, service * NANO, *size)
+                    for (queue, held, service), size in zip(self._parts, sizes, strict=False)
+                ],
             )
         )
 
@@ -170,7 +191,7 @@ class WorkerReport:
     def take(self) -> list[AnyRecord]:
         """A chunk, if there was a step, and the steps that were sampled."""
         meter, before = self._meter, self._before
-        now, processor = meter.totals(), self._processor()
+        now, processor = meter.totals(), meter.processor()
         samples: list[AnyRecord] = []
         while meter.samples:
             samples.append(meter.samples.popleft())
@@ -187,7 +208,7 @@ class WorkerReport:
             seconds=seconds,
             processor=(processor - self._processor_before) * share,
             steps=now.steps - before.steps,
-            rows=round((now.rows - before.rows) * share),
+            rows=now.rows - before.rows,
             input=spent[INPUT],
             pull=spent[PULL],
             compute=spent[COMPUTE],
@@ -201,12 +222,12 @@ class WorkerReport:
             bytes_received=now.bytes_received - before.bytes_received,
         )
         self._before, self._processor_before = now, processor
-        chunks = [msgspec.structs.replace(chunk, rank=rank) for rank in meter.sharing]
+        num, rows = len(meter.sharing), chunk.rows
+        chunks = [
+            msgspec.structs.replace(chunk, rank=rank, rows=rows * (place + 1) // num - rows * place // num)
+            for place, rank in enumerate(meter.sharing)
+        ]
         return [*chunks, *samples]
-
-    def _processor(self) -> float:
-        """Processor time of the worker's thread."""
-        return _processor_of(self._meter.thread) if self._meter.thread else 0.0
 
 
 class ShardReport:

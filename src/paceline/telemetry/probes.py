@@ -156,8 +156,9 @@ class NodeProber:
 
 
 class TcpTotals(NamedTuple):
-    """What a connection's TCP has counted so far, in microseconds and packets."""
+    """What a connection's TCP has counted so far, in bytes, microseconds and packets."""
 
+    delivered: int
     busy: int
     receiver_limited: int
     buffer_limited: int
@@ -223,6 +224,7 @@ class ConnectionProber:
             rank=self._rank,
             peer=peer,
             seconds=seconds,
+            delivered_bytes=spent.delivered,
             busy=share(spent.busy * MICRO, seconds),
             receiver_limited=share(spent.receiver_limited * MICRO, seconds),
             buffer_limited=share(spent.buffer_limited * MICRO, seconds),
@@ -265,6 +267,7 @@ def with_device(folder: Path, names: dict[str, Any]) -> list[str]:
 TCP_INFO = struct.Struct("=8B24I4Q6I4Q")
 """Linux's `tcp_info` up to `tcpi_sndbuf_limited`, which came with Linux 4.10; later systems add fields behind it."""
 ROUND_TRIP, RETRANSMITTED, LEAST_ROUND_TRIP = 8 + 15, 8 + 23, 8 + 24 + 4 + 3
+DELIVERED = 8 + 24 + 2
 DELIVERY_RATE, BUSY, RECEIVER_LIMITED, BUFFER_LIMITED = range(42, 46)
 NO_ROUND_TRIP = 0xFFFFFFFF
 
@@ -284,7 +287,9 @@ def read_tcp(connection: socket.socket) -> TcpState | None:
     fields = TCP_INFO.unpack_from(info)
     least = fields[LEAST_ROUND_TRIP]
     return TcpState(
-        TcpTotals(fields[BUSY], fields[RECEIVER_LIMITED], fields[BUFFER_LIMITED], fields[RETRANSMITTED]),
+        TcpTotals(
+            fields[DELIVERED], fields[BUSY], fields[RECEIVER_LIMITED], fields[BUFFER_LIMITED], fields[RETRANSMITTED]
+        ),
         fields[ROUND_TRIP],
         fields[ROUND_TRIP] if least == NO_ROUND_TRIP else least,
         fields[DELIVERY_RATE],

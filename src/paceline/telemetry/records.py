@@ -68,6 +68,7 @@ class Reply(msgspec.Struct, array_like=True):
 class StepSample(Record, kw_only=True):
     """One step of a worker, from `time - seconds` to `time`, or several that one loop ran; phases as in a chunk.
 
+    Of workers that take turns on a thread there are samples under the first one's rank, for all of them together.
     `input_processor`, `compute_processor` and `push_processor` are the processor time within those phases.
     """
 
@@ -106,8 +107,9 @@ class NodeProbe(Record, kw_only=True):
 
 
 class ConnectionProbe(Record, kw_only=True):
-    """A role's connection to a shard over the last `seconds`, as the system's TCP sees it; shares are of the time.
+    """A role's connection over the last `seconds`, as the system's TCP sees it; shares are of the time.
 
+    `delivered_bytes` are those that it sent and the other side has; while there were any on the way it was `busy`.
     `receiver_limited` and `buffer_limited`: time in which data waited for the receiver's window or the send buffer;
     the rest of `busy` was the network's.
     """
@@ -116,6 +118,7 @@ class ConnectionProbe(Record, kw_only=True):
     rank: int
     peer: str
     seconds: float
+    delivered_bytes: int = 0
     busy: float
     receiver_limited: float
     buffer_limited: float

@@ -78,6 +78,7 @@ class LockstepThread:
         while (clocks := self._feed.take(self._ranks, self._clocks_a_call)) is not None:
             self._train(clocks)
             self.meter.end_step(len(clocks.positions), (len(clocks.starts) - 1) // len(self._ranks))
+        self.meter.pause()
         for rank in self._ranks:
             self._gate.leave(rank)
 

@@ -63,6 +63,7 @@ class Worker:
                 self.losses += losses
                 self.rows += rows
                 check_losses(losses, part.start, self.rank, self.feed.clock, float(rules.keys.rate))
+        self.meter.pause()
         self.gate.leave(self.rank)
 
     def _parts_of_one_rate(self, piece: Piece) -> Iterator[Piece]:

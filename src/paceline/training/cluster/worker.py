@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from paceline.training.cluster.role import Lifeline
 
 POLL_SECONDS = 0.5
+# Nanoseconds for which a shard had a request between applying and answering; what is longer was the gate.
+SHORTEST_HELD = 100_000
 
 
 class Prepared:
@@ -123,6 +125,7 @@ class ClusterWorker:
         self._links: list[Link] = []
         self._in_flight = in_flight
         self.meter = WorkerMeter(spec.rank)
+        self.meter.num_bytes = lambda: self.status()[1:]
         self._doing = "waits for the coordinator"
         self._generation = 0
         self._next = 0
@@ -216,7 +219,11 @@ class ClusterWorker:
             self.meter.mark(PUSH)
             # While the frames travel.
             ahead = self._read_next()
-            self.meter.end_step(current.rows.num_rows)
+            sizes = [link.bytes_since() for link in self._links] if self.meter.sampling else ()
+            self.meter.end_step(current.rows.num_rows, 1, sizes)
+            if self.meter.sampling:
+                for link in self._links:
+                    link.bytes_since()
         return number
 
     def _ask(self, number: int, flags: int, done: Prepared | None, losses: float, ahead: Prepared | None) -> None:
@@ -238,8 +245,9 @@ class ClusterWorker:
             reply = link.receive(batch.number)
             link.doing = ""
             meter.mark(PULL)
-            meter.waited_within(PULL, min(reply.times.held, meter.phases[PULL] - pull))
-            meter.got_reply(*reply.times, *link.bytes_since())
+            meter.got_reply(*reply.times)
+            if reply.times.held > SHORTEST_HELD:
+                meter.waited_within(PULL, min(reply.times.held, meter.phases[PULL] - pull))
             indices, numbers = batch.indices(shard), batch.numbers(shard)
             if self._config.wire.pull == "all" and len(indices):
                 all_values = read_values(reply.data, len(reply.data) // VALUE_BYTES[kind], kind)

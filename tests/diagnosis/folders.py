@@ -1,0 +1,193 @@
+"""Run folders with a bottleneck planted in their telemetry, by arithmetic alone.
+
+Every role is on a machine of its own with four cores. What a step takes is said part by part, and how long it lasts
+follows. At pace async, with two batches in flight: as long as what is slowest of a worker's own work, the shard's work
+for all workers and the shard's link. At pace sync: as long as the slowest worker's own work and the round trip.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import NamedTuple
+
+from paceline.config import RunConfig, to_toml
+from paceline.run_folder import Run
+from paceline.telemetry.records import ConnectionProbe, NodeProbe, Record, Reply, ShardChunk, StepSample, WorkerChunk
+from tests.reports.folders import write_records
+
+ROWS = 100
+SAMPLES = 80
+SECONDS = 12
+CORES = 4
+LATENCY = 1e-4
+
+
+class Step(NamedTuple):
+    """Seconds and bytes of a step. `reading` is the processor's part of input, `delay` the rest."""
+
+    delay: float = 0.0
+    reading: float = 2e-4
+    compute: float = 1e-3
+    push: float = 1e-4
+    service: float = 1e-4
+    sent: int = 8_000
+    received: int = 4_000
+
+    @property
+    def own(self) -> float:
+        return self.delay + self.reading + self.compute + self.push
+
+
+PLANTS: dict[str, Step] = {
+    "input": Step(delay=8e-3),
+    "worker-compute": Step(compute=8e-3),
+    "network": Step(sent=800_000, received=400_000),
+    "shard-compute": Step(service=4e-3),
+    "straggler": Step(compute=4e-3),
+}
+
+
+def make_planted(path: Path, plant: str, *, seed: int = 0, num_workers: int = 3, unexplained: float = 0.0,
+                 data: str = "data/nowhere", result: bool = False) -> Run:  # fmt: skip
+    """A run over Ray with one shard that something limits; a part of each step may be `unexplained` by all else."""
+    sync = plant == "straggler"
+    step, bandwidth = PLANTS[plant], 1e8 if plant == "network" else 1e10
+    steps = [step._replace(compute=step.compute * (4 if sync and rank == 1 else 1)) for rank in range(num_workers)]
+    trip = 2 * LATENCY + (step.sent + step.received) / bandwidth + step.service
+    if sync:
+        lasts = max(one.compute + one.push + max(one.delay + one.reading, trip) for one in steps)
+    else:
+        lasts = max(step.own, num_workers * step.service, num_workers * max(step.sent, step.received) / bandwidth)
+    lasts *= 1 + unexplained
+    config = RunConfig(
+        data=data, engine="ray", workers=num_workers, shards=1, batch_size=ROWS, pace="sync" if sync else "async",
+        run=str(path),
+    )  # fmt: skip
+    path.mkdir(parents=True)
+    (path / "config.toml").write_bytes(to_toml(config))
+    chance = random.Random(seed)
+    nodes = [f"node-{rank}" for rank in range(num_workers)]
+    write_records(path, [r for rank, one in enumerate(steps) for r in worker_chunks(rank, nodes[rank], one, lasts)])
+    write_records(path, [r for rank, one in enumerate(steps) for r in step_samples(chance, rank, one, lasts, sync)])
+    write_records(path, shard_chunks(num_workers * step.service / lasts, num_workers / lasts))
+    rates = [(step.sent / lasts, step.received / lasts)] * num_workers
+    rates.append((num_workers * step.received / lasts, num_workers * step.sent / lasts))
+    write_records(path, [r for node, both in zip([*nodes, "shard"], rates, strict=True) for r in probes(node, *both)])
+    write_records(path, connections(num_workers, step, lasts, bandwidth, full=plant == "network"))
+    run = Run(path)
+    if result:
+        run.write_json("result.json", {"status": "done", "train_seconds": float(SECONDS)})
+    return run
+
+
+def worker_chunks(rank: int, node: str, step: Step, lasts: float) -> list[Record]:
+    """A chunk a second."""
+    num = round(1 / lasts)
+    waited = lasts - step.own
+    return [
+        WorkerChunk(
+            time=float(second), rank=rank, node=node, seconds=num * lasts,
+            processor=num * (step.reading + step.compute + step.push), steps=num, rows=num * ROWS,
+            input=num * (step.delay + step.reading), compute=num * step.compute, push=num * step.push,
+            pull=num * waited, replies=num, queue=num * 1e-5, service=num * step.service,
+            bytes_sent=num * step.sent, bytes_received=num * step.received,
+        )
+        for second in range(1, SECONDS + 1)
+    ]  # fmt: skip
+
+
+def step_samples(chance: random.Random, rank: int, step: Step, lasts: float, sync: bool) -> list[Record]:
+    """Steps that vary by a tenth; what is not a worker's own work it waits for, at the gate or for the reply."""
+    samples: list[Record] = []
+    for number in range(1, SAMPLES + 1):
+        spent = {name: getattr(step, name) * chance.uniform(0.9, 1.1) for name in ("reading", "compute", "push")}
+        delay = step.delay * chance.uniform(0.9, 1.1)
+        waited = max(0.0, lasts - delay - sum(spent.values()))
+        samples.append(StepSample(
+            time=number * lasts, rank=rank, step=number, seconds=lasts, rows=ROWS, input=delay + spent["reading"],
+            compute=spent["compute"], push=spent["push"], pull=waited, input_processor=spent["reading"],
+            compute_processor=spent["compute"], push_processor=spent["push"],
+            replies=[Reply(1e-5, waited if sync else 0.0, step.service * chance.uniform(0.9, 1.1), step.sent,
+                           step.received)],
+        ))  # fmt: skip
+    return samples
+
+
+def shard_chunks(busy: float, requests: float) -> list[Record]:
+    return [
+        ShardChunk(time=float(second), rank=0, node="shard", seconds=1.0, processor=busy, requests=round(requests),
+                   queue=1e-5 * requests, service=busy)
+        for second in range(1, SECONDS + 1)
+    ]  # fmt: skip
+
+
+def probes(node: str, sent: float, received: float, pressure: float = 0.0) -> list[Record]:
+    """A machine that nobody else uses."""
+    return [
+        NodeProbe(
+            time=float(second), node=node, machine=f"machine of {node}", seconds=1.0, cores=[0.1] * CORES,
+            memory_bytes=10**9, memory_total_bytes=4 * 10**9, network_sent_bytes_per_second=sent,
+            network_received_bytes_per_second=received, pressure={"io_some": pressure},
+        )
+        for second in range(1, SECONDS + 1)
+    ]  # fmt: skip
+
+
+def connections(num_workers: int, step: Step, lasts: float, bandwidth: float, *, full: bool) -> list[Record]:
+    """Both ends of each connection. Where links are `full`, all connections always have something on the way."""
+    ends = [("worker", rank, "shard 0", step.sent / lasts) for rank in range(num_workers)]
+    ends += [("shard", 0, f"worker {rank}", step.received / lasts) for rank in range(num_workers)]
+    return [
+        ConnectionProbe(
+            time=float(second), role=role, rank=rank, peer=peer, seconds=1.0, delivered_bytes=round(sent),
+            busy=1.0 if full else sent / bandwidth, receiver_limited=0.0, buffer_limited=0.0,
+            round_trip_seconds=3 * LATENCY, least_round_trip_seconds=2 * LATENCY, delivery_bytes_per_second=bandwidth,
+            retransmitted=0,
+        )
+        for second in range(1, SECONDS + 1)
+        for role, rank, peer, sent in ends
+    ]  # fmt: skip
+
+
+def make_embedded(path: Path, *, pace: str | int = "async", ranks: tuple[tuple[int, ...], ...] = ((0,), (1,)),
+                  cores: int = CORES, others: float = 0.0, compute: float = 1e-3, samples_of_steps: int = 1,
+                  data: str = "data/nowhere") -> Run:  # fmt: skip
+    """A run of threads in one process, each of which takes its `ranks` in turn; `others` is what other programs use."""
+    path.mkdir(parents=True)
+    workers = sum(map(len, ranks))
+    config = RunConfig(data=data, workers=workers, batch_size=ROWS, pace=pace, run=str(path))
+    (path / "config.toml").write_bytes(to_toml(config))
+    chunks: list[Record] = []
+    samples: list[Record] = []
+    for thread, own in enumerate(ranks):
+        lasts = compute * len(own)
+        num = round(1 / lasts)
+        for second in range(1, SECONDS + 1):
+            shared = 1 - 1 / len(own)
+            chunks += [
+                WorkerChunk(
+                    time=second + 1e-6 * thread, rank=rank, node="here", seconds=num * lasts, processor=num * compute,
+                    steps=num, rows=num * ROWS, compute=num * compute, wait=shared * num * lasts,
+                )
+                for rank in own
+            ]  # fmt: skip
+        samples += [
+            StepSample(
+                time=number * lasts, rank=own[0], step=number * steps, steps=steps, seconds=steps * lasts * weight,
+                rows=steps * ROWS * len(own), compute=steps * lasts * weight, compute_processor=steps * lasts * weight,
+            )
+            for number in range(1, SAMPLES + 1)
+            # Short pieces cost more a step, as they do where a leg ends.
+            for steps, weight in [(samples_of_steps, 1.0), (1, 1.0 if samples_of_steps == 1 else 3.0)]
+        ]  # fmt: skip
+    busy = (len(ranks) + others) / cores
+    node = [
+        NodeProbe(time=float(second), node="here", seconds=1.0, cores=[busy] * cores, memory_bytes=10**9,
+                  memory_total_bytes=4 * 10**9)
+        for second in range(1, SECONDS + 1)
+    ]  # fmt: skip
+    write_records(path, chunks)
+    write_records(path, samples)
+    write_records(path, list(node))
+    return Run(path)

@@ -1,0 +1,70 @@
+"""What is said to try is what the simulator says would help, and nothing else."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from paceline.diagnosis.advice import WORTH_TRYING, advise, half_values, with_shards
+from paceline.diagnosis.evidence import gather_evidence
+from paceline.diagnosis.verdict import World, rate
+from tests.diagnosis.folders import PLANTS, make_embedded, make_planted
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def tried(run_folder: Path, plant: str) -> dict[str, float]:
+    return {one.what: one.gain for one in advise(gather_evidence(make_planted(run_folder, plant)))}
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_all_advice_helps_best_first(tmp_path: Path, plant: str) -> None:
+    gains = list(tried(tmp_path / "run", plant).values())
+    assert all(gain >= WORTH_TRYING for gain in gains)
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_fewer_bytes_for_a_full_network(tmp_path: Path) -> None:
+    found = tried(tmp_path / "run", "network")
+    assert found["`--set wire.values=bfloat16`"] == pytest.approx(4 / 3, rel=0.05)
+
+
+def test_more_shards_for_a_busy_shard(tmp_path: Path) -> None:
+    found = tried(tmp_path / "run", "shard-compute")
+    assert found.keys() == {"`--shards 2` on as many more machines"}
+
+
+def test_nobody_waits_for_a_slow_worker_in_async(tmp_path: Path) -> None:
+    assert tried(tmp_path / "run", "straggler")["`--pace async`"] > 1.5
+
+
+def test_nothing_helps_where_workers_are_slow(tmp_path: Path) -> None:
+    assert tried(tmp_path / "run", "worker-compute") == {}
+
+
+def test_a_worker_more_where_a_core_is_free(tmp_path: Path) -> None:
+    (one,) = advise(gather_evidence(make_embedded(tmp_path / "free", cores=4)))
+    assert one.what == "`--workers 3`"
+    assert one.gain == pytest.approx(1.5, rel=0.02)
+    assert advise(gather_evidence(make_embedded(tmp_path / "full", cores=2))) == []
+
+
+def test_half_the_values_leave_keys_whole(tmp_path: Path) -> None:
+    evidence = gather_evidence(make_planted(tmp_path / "run", "network"))
+    changed = half_values(World(evidence.demands, evidence.layout, evidence.rules))
+    before, after = evidence.demands[0][0], changed.demands[0][0]
+    assert after.bytes_out[0] == pytest.approx(0.75 * before.bytes_out[0])
+    assert after.bytes_in[0] == pytest.approx(0.5 * before.bytes_in[0])
+
+
+def test_shards_split_what_there_is(tmp_path: Path) -> None:
+    evidence = gather_evidence(make_planted(tmp_path / "run", "shard-compute"))
+    world = World(evidence.demands, evidence.layout, evidence.rules)
+    changed = with_shards(world, 4)
+    before, after = world.demands[0][0], changed.demands[0][0]
+    assert len(after.service) == len(changed.layout.shards) == 4
+    for field in ("service", "bytes_out", "bytes_in"):
+        assert math.fsum(getattr(after, field)) == pytest.approx(math.fsum(getattr(before, field)))
+    assert rate(changed) > rate(world)

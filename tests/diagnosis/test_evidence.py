@@ -1,0 +1,133 @@
+"""From telemetry to demands: totals stay, who shares what is seen, and gaps in what was recorded do no harm."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from pathlib import Path
+
+import pytest
+
+from paceline.diagnosis.evidence import gather_evidence
+from paceline.diagnosis.simulator import UNBOUNDED, Rules, simulate
+from paceline.errors import DataError
+from paceline.telemetry.recorder import Telemetry
+from paceline.telemetry.records import NodeProbe, StepSample, WorkerChunk
+from tests.diagnosis.folders import CORES, LATENCY, PLANTS, make_embedded, make_planted
+from tests.reports.folders import make_half_run, write_records
+
+
+class TestDemands:
+    def test_their_means_are_those_of_the_exact_totals(self, tmp_path: Path) -> None:
+        run = make_planted(tmp_path / "run", "input")
+        # A sample that is half as long again everywhere: the chunks know better.
+        samples = Telemetry(run.path).read(StepSample)
+        for sample in samples:
+            sample.input, sample.compute, sample.push = (1.5 * x for x in (sample.input, sample.compute, sample.push))
+            sample.input_processor *= 1.5
+        write_records(run.path, list(samples))
+        step = PLANTS["input"]
+        for own in gather_evidence(run).demands:
+            assert statistics.fmean(d.delay + d.input for d in own) == pytest.approx(
+                step.delay + step.reading, rel=1e-6
+            )
+            assert statistics.fmean(d.compute for d in own) == pytest.approx(step.compute, rel=1e-6)
+            assert {d.rows for d in own} == {100}
+
+    def test_waiting_for_input_is_no_work(self, tmp_path: Path) -> None:
+        step = PLANTS["input"]
+        for own in gather_evidence(make_planted(tmp_path / "run", "input")).demands:
+            assert statistics.fmean(d.delay for d in own) == pytest.approx(step.delay, rel=0.03)
+
+    def test_samples_of_many_steps_and_of_few(self, tmp_path: Path) -> None:
+        """Where a leg ends there are short pieces, and they cost more a step: they must not count like long ones."""
+        evidence = gather_evidence(make_embedded(tmp_path / "run", samples_of_steps=40))
+        for own in evidence.demands:
+            assert statistics.fmean(d.compute for d in own) == pytest.approx(1e-3, rel=1e-6)
+
+    def test_bytes_and_service_are_the_replies(self, tmp_path: Path) -> None:
+        step = PLANTS["network"]
+        for own in gather_evidence(make_planted(tmp_path / "run", "network")).demands:
+            assert {(d.bytes_out, d.bytes_in) for d in own} == {((step.sent,), (step.received,))}
+            # With what reading a request takes, which a shard does not count.
+            assert statistics.fmean(d.service[0] for d in own) == pytest.approx(step.service, rel=0.2)
+
+
+class TestWhoIsWhere:
+    def test_a_cluster(self, tmp_path: Path) -> None:
+        layout = gather_evidence(make_planted(tmp_path / "run", "network", num_workers=3)).layout
+        assert len(set(layout.workers)) == 3
+        assert not {*layout.workers} & {*layout.shards}
+        assert all(CORES - 0.5 < cores <= CORES for cores in layout.cores)
+        assert layout.latency == pytest.approx(LATENCY)
+        # Full: as fast as what it carried.
+        assert layout.bandwidth[layout.shards[0]] == pytest.approx(1e8, rel=0.05)
+
+    def test_what_others_use_is_not_ours(self, tmp_path: Path) -> None:
+        assert gather_evidence(make_embedded(tmp_path / "alone")).layout.cores == (CORES,)
+        assert gather_evidence(make_embedded(tmp_path / "not", others=1.0)).layout.cores == pytest.approx((CORES - 1,))
+
+    def test_workers_that_share_threads(self, tmp_path: Path) -> None:
+        """Four workers on two threads, of which two are sampled: each is there, and all together are as fast."""
+        run = make_embedded(tmp_path / "run", pace="sync", ranks=((0, 2), (1, 3)), cores=2)
+        evidence = gather_evidence(run)
+        assert len(evidence.demands) == len(evidence.layout.workers) == 4
+        assert {d.rows for own in evidence.demands for d in own} == {100}
+        replayed = simulate(evidence.demands, evidence.layout, evidence.rules, 100)
+        assert replayed == pytest.approx(evidence.rows_per_second, rel=0.02)
+
+    def test_the_pace(self, tmp_path: Path) -> None:
+        assert gather_evidence(make_planted(tmp_path / "a", "network")).rules == Rules(UNBOUNDED, 2)
+        assert gather_evidence(make_planted(tmp_path / "b", "straggler")).rules == Rules(0, 1)
+        assert gather_evidence(make_embedded(tmp_path / "c", pace=3)).rules == Rules(3, 1)
+
+
+class TestRate:
+    def test_rows_a_second_of_all_workers(self, tmp_path: Path) -> None:
+        evidence = gather_evidence(make_planted(tmp_path / "run", "shard-compute", num_workers=3))
+        assert evidence.rows_per_second == pytest.approx(100 / PLANTS["shard-compute"].service, rel=1e-6)
+
+    def test_phases_are_shares(self, tmp_path: Path) -> None:
+        phases = gather_evidence(make_planted(tmp_path / "run", "network")).phases
+        assert sum(phases.values()) == pytest.approx(1)
+        assert phases["pull"] > 0.9
+
+    def test_the_first_chunk_is_not_typical(self, tmp_path: Path) -> None:
+        run = make_embedded(tmp_path / "run")
+        chunks = Telemetry(run.path).read(WorkerChunk)
+        for chunk in chunks:
+            if chunk.time < 1.5:
+                chunk.seconds *= 10
+        write_records(run.path, list(chunks))
+        assert gather_evidence(run).rows_per_second == pytest.approx(200_000)
+
+
+class TestTooLittle:
+    def test_no_telemetry(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="no telemetry"):
+            gather_evidence(make_half_run(tmp_path / "half"))
+
+    def test_no_samples(self, tmp_path: Path) -> None:
+        run = make_embedded(tmp_path / "run")
+        (run.path / "telemetry" / "steps.jsonl").unlink()
+        with pytest.raises(DataError, match="no telemetry"):
+            gather_evidence(run)
+
+    def test_no_probes(self, tmp_path: Path) -> None:
+        run = make_planted(tmp_path / "run", "worker-compute")
+        for name in ("nodes", "connections", "shards"):
+            (run.path / "telemetry" / f"{name}.jsonl").unlink()
+        evidence = gather_evidence(run)
+        assert evidence.nodes == []
+        assert set(evidence.layout.bandwidth) == {math.inf}
+
+    @pytest.mark.parametrize("every", [1, 3])
+    def test_a_node_that_does_not_tell_of_its_cores(self, tmp_path: Path, every: int) -> None:
+        run = make_embedded(tmp_path / "run")
+        probes = Telemetry(run.path).read(NodeProbe)
+        for probe in probes[::every]:
+            probe.cores = []
+        write_records(run.path, list(probes))
+        evidence = gather_evidence(run)
+        assert evidence.nodes[0].cores == (0 if every == 1 else CORES)
+        assert all(cores > 0 for cores in evidence.layout.cores)

@@ -1,0 +1,223 @@
+"""A diagnosis as users get it: words and numbers that fit together, from hand-made runs and from real ones."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import time
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paceline
+from paceline.data.reader import RowReader
+from paceline.diagnosis import diagnose, explain
+from paceline.diagnosis.evidence import gather_evidence
+from paceline.diagnosis.verdict import judge
+from paceline.errors import DataError
+from paceline.telemetry.ceilings import Ceilings
+from paceline.telemetry.recorder import Telemetry
+from paceline.telemetry.records import NodeProbe
+from paceline.training import embedded
+from paceline.training.lockstep import LockstepThread
+from tests.diagnosis.folders import PLANTS, make_embedded, make_planted
+from tests.reports.conftest import HOSTILE
+from tests.reports.folders import make_half_run, write_records
+
+FIELDS = {
+    "bottleneck", "sentence", "gain_if_removed", "gain_interval", "next_bottleneck", "phases", "replay_error",
+    "evidence", "recommendation", "gains", "gains_if_doubled", "advice", "rows_per_second", "nodes",
+}  # fmt: skip
+
+
+def ceilings(gathers: float) -> Ceilings:
+    return Ceilings(
+        measured="", processor="", cores=1, copy_bytes_per_second=1.0, copy_bytes_per_second_all_cores=1.0,
+        table_bytes=1, gathers_per_second=gathers, gathers_per_second_all_cores=gathers, matrix_flop_per_second=1.0,
+        folder="", disk_read_bytes_per_second=None, loopback_bytes_per_second=1.0, loopback_round_trip_seconds=1.0,
+        left_out={},
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever `doctor` has found on the machine of these tests."""
+    monkeypatch.setattr(explain, "load_ceilings", lambda: None)
+
+
+@pytest.mark.usefixtures("quick")
+class TestWords:
+    @pytest.mark.parametrize("plant", PLANTS)
+    def test_the_sentence_says_what_the_numbers_say(self, tmp_path: Path, plant: str) -> None:
+        found = diagnose(make_planted(tmp_path / "run", plant))
+        assert set(found) == FIELDS
+        assert found["bottleneck"] == plant
+        assert found["sentence"].startswith(explain.BOUND[plant])
+        assert f"{found['gain_if_removed']:.1f} times faster" in found["sentence"]
+        assert found["gain_if_removed"] == found["gains"][plant]
+        assert explain.LIMITS[found["next_bottleneck"]] in found["sentence"]
+        assert found["recommendation"] in found["sentence"]
+        for one in found["advice"][:2]:
+            assert one["try"] in found["recommendation"]
+        assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+    def test_inconclusive(self, tmp_path: Path) -> None:
+        found = diagnose(make_planted(tmp_path / "run", "worker-compute", unexplained=0.5))
+        assert found["bottleneck"] == "inconclusive"
+        assert found["sentence"].startswith("inconclusive: the replay is off by 50%, more than 15%")
+        assert "it would name worker-compute" in found["sentence"]
+
+    def test_what_has_no_bound_is_no_number_but_words(self, tmp_path: Path) -> None:
+        """Without any input to wait for, infinitely fast workers have no limit."""
+        found = diagnose(make_embedded(tmp_path / "run"))
+        assert found["gain_if_removed"] is None
+        assert "over 99 times faster" in found["sentence"]
+        json.dumps(found, allow_nan=False)
+
+    def test_every_node_is_in_the_evidence(self, tmp_path: Path) -> None:
+        found = diagnose(make_planted(tmp_path / "run", "network", num_workers=2))
+        assert [node["node"] for node in found["nodes"]] == ["node-0", "node-1", "shard"]
+        for node in found["nodes"]:
+            assert any(line.startswith(f"node {node['node']}: 4 cores 10% busy") for line in found["evidence"])
+
+    def test_input_that_waits_for_the_disk(self, tmp_path: Path) -> None:
+        run = make_planted(tmp_path / "run", "input")
+        probes = Telemetry(run.path).read(NodeProbe)
+        for probe in probes:
+            probe.pressure = {"io_some": 0.4}
+        write_records(run.path, list(probes))
+        found = diagnose(run)
+        assert found["bottleneck"] == "disk"
+        assert found["sentence"].startswith("disk-bound")
+
+    @pytest.mark.parametrize(("share", "expected"), [(0.9, "memory-bandwidth"), (0.3, "worker-compute")])
+    def test_workers_that_wait_for_memory(
+        self, tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch, share: float, expected: str
+    ) -> None:
+        """200,000 rows a second of 39 weights each, on machines that read memory more or less quickly."""
+        run = make_embedded(tmp_path / "run", data=str(clicks))
+        monkeypatch.setattr(explain, "load_ceilings", lambda: ceilings(200_000 * 39 / share))
+        found = diagnose(run)
+        assert found["bottleneck"] == expected
+        assert any(f"{share:.0%} of this machine's ceiling" in line for line in found["evidence"])
+
+
+class OneTag(HTMLParser):
+    """Notes all tags, and what stands outside of them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.outside = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.outside += data
+
+
+@pytest.mark.usefixtures("quick")
+class TestInPython:
+    def test_diagnosis_is_found_once_and_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        run = make_planted(tmp_path / "run", "network")
+        found = run.diagnosis
+        assert found["bottleneck"] == "network"
+        assert json.loads((run.path / "diagnosis.json").read_text()) == found
+        monkeypatch.setattr("paceline.diagnosis.diagnose", lambda _: pytest.fail("it was there already"))
+        assert run.diagnosis == found
+
+    def test_diagnose_finds_it_anew(self, tmp_path: Path) -> None:
+        run = make_planted(tmp_path / "run", "network")
+        run.write_json("diagnosis.json", {"bottleneck": "something else"})
+        assert run.diagnosis["bottleneck"] == "something else"
+        assert run.diagnose()["bottleneck"] == run.diagnosis["bottleneck"] == "network"
+
+    def test_too_little_to_tell(self, tmp_path: Path) -> None:
+        run = make_half_run(tmp_path / "half")
+        with pytest.raises(DataError):
+            _ = run.diagnosis
+        assert not (run.path / "diagnosis.json").exists()
+
+    def test_a_report_is_where_it_says(self, tmp_path: Path) -> None:
+        run = make_planted(tmp_path / "run", "network")
+        assert run.report() == run.path / "report.html"
+        assert "Network-bound" in run.report().read_text("utf-8")
+        out = tmp_path / "else.html"
+        assert run.report(str(out)) == out
+        assert out.read_text("utf-8") == run.report().read_text("utf-8")
+
+    def test_a_half_run_has_a_report_too(self, tmp_path: Path) -> None:
+        assert "No verdict" in make_half_run(tmp_path / "half").report().read_text("utf-8")
+
+    def test_in_a_notebook_it_is_a_frame_and_nothing_else(self, tmp_path: Path) -> None:
+        run = make_planted(tmp_path / HOSTILE, "network", data="</iframe><script>alert(1)</script>")
+        files = sorted(run.path.rglob("*"))
+        shown = run._repr_html_()
+        found = OneTag(shown)
+        ((tag, attributes),) = found.tags
+        assert (tag, found.outside.strip()) == ("iframe", "")
+        assert set(attributes) == {"srcdoc", "style"}
+        # Between the quotes there is no character that could end the value or begin a tag.
+        inside = re.fullmatch(r'<iframe srcdoc="([^"<>]*)" style="[^"<>]*"></iframe>', shown)
+        assert inside
+        assert html.unescape(inside[1]) == run.report(tmp_path / "page.html").read_text("utf-8")
+        assert sorted(run.path.rglob("*")) == files
+
+
+class TestPlantedInRealRuns:
+    """Embedded runs of about a second in which something is slow for good reason: it sleeps."""
+
+    def slowed(self, call: Callable[..., Any], seconds: Callable[[Any], float]) -> Callable[..., Any]:
+        def slow(this: Any, *arguments: Any) -> Any:
+            time.sleep(seconds(this))
+            return call(this, *arguments)
+
+        return slow
+
+    def test_a_slow_reader(self, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(RowReader, "batch", self.slowed(RowReader.batch, lambda _: 0.03))
+        run = paceline.train(data=clicks, run=tmp_path / "run", pace="async", workers=2, seconds=1.3)
+        evidence = gather_evidence(run)
+        assert evidence.phases["input"] > 0.7
+        verdict = judge(evidence)
+        assert verdict.bottleneck == "input"
+        assert verdict.gains["input"] > 3
+
+    def test_a_slow_worker(self, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two threads in step, one of which sleeps before each call."""
+        monkeypatch.setattr(embedded, "num_cores", lambda: 2)
+        sleeps = self.slowed(LockstepThread._train, lambda thread: 0.05 if thread._part == 1 else 0.0)
+        monkeypatch.setattr(LockstepThread, "_train", sleeps)
+        run = paceline.train(
+            data=clicks, run=tmp_path / "run", pace="sync", workers=2, batch_size=1_000, seconds=1.5,
+        )  # fmt: skip
+        verdict = judge(gather_evidence(run))
+        assert verdict.bottleneck == "straggler"
+        assert verdict.gains["straggler"] > 3
+
+    def test_a_run_of_some_seconds_ends_with_its_diagnosis(
+        self, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("paceline.run.SHORTEST_EXPLAINED_SECONDS", 0.3)
+        assert not (paceline.train(data=clicks, run=tmp_path / "a").path / "diagnosis.json").exists()
+        run = paceline.train(data=clicks, run=tmp_path / "b", seconds=0.4)
+        assert set(json.loads((run.path / "diagnosis.json").read_text())) == FIELDS
+
+    def test_what_goes_wrong_in_a_diagnosis_does_not_fail_the_run(
+        self, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def fail(_run: Any) -> Any:
+            raise ZeroDivisionError("of all things")
+
+        monkeypatch.setattr("paceline.run.SHORTEST_EXPLAINED_SECONDS", 0.0)
+        monkeypatch.setattr("paceline.diagnosis.diagnose", fail)
+        run = paceline.train(data=clicks, run=tmp_path / "run")
+        assert run.result["status"] == "done"
+        assert "ZeroDivisionError: of all things" in "".join(capsys.readouterr())
