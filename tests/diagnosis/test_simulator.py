@@ -213,6 +213,12 @@ class TestShards:
         layout = layout._replace(bandwidth=(1e8, 1e8, 1e8, 1e8, 8e8))
         assert simulate([[one]] * 4, layout, ASYNC, STEPS) == pytest.approx(100 * 4e8 / 1e6, rel=0.02)
 
+    def test_a_frame_that_waits_to_leave_holds_up_nobody_elsewhere(self) -> None:
+        """One worker's link is full; the other sends next to nothing, and is as fast as it would be alone."""
+        big, small = (demand(compute=0.01, service=(0.0, 0.0), sent=sent) for sent in (10_000.0, 1.0))
+        found = simulate([[big], [small]], cluster(2, 2, 1e6), ASYNC, STEPS)
+        assert found == pytest.approx(100 / 0.02 + 100 / 0.01, rel=0.01)
+
     def test_shards_share_what_one_would_carry(self) -> None:
         whole = demand(service=(0.004,), sent=4e5, received=4e5)
         half = demand(service=(0.002, 0.002), sent=2e5, received=2e5)
@@ -228,20 +234,15 @@ class TestShards:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """A cluster of any kind, with steps that do not vary."""
+    """A cluster of workers that are all alike. Others may be slower with more: their frames come in another order."""
     workers, shards = draw(st.integers(1, 4)), draw(st.integers(1, 2))
-    demands = [
-        [
-            demand(
-                delay=draw(SECONDS), reading=draw(SECONDS), compute=draw(WORK), push=draw(SECONDS),
-                service=tuple(draw(SECONDS) for _ in range(shards)), sent=draw(st.floats(0, 1e6)),
-                received=draw(st.floats(0, 1e6)),
-            )
-        ]
-        for _ in range(workers)
-    ]  # fmt: skip
+    one = demand(
+        delay=draw(SECONDS), reading=draw(SECONDS), compute=draw(WORK), push=draw(SECONDS),
+        service=tuple(draw(SECONDS) for _ in range(shards)), sent=draw(st.floats(0, 1e6)),
+        received=draw(st.floats(0, 1e6)),
+    )  # fmt: skip
     layout = cluster(workers, shards, draw(st.floats(1e6, 1e9)), draw(st.floats(0, 0.01)))
-    return World(demands, layout, draw(st.sampled_from([SYNC, Rules(2, 1), ASYNC])))
+    return World([[one]] * workers, layout, draw(st.sampled_from([SYNC, Rules(2, 1), ASYNC])))
 
 
 class TestMoreIsNeverLess:
@@ -250,8 +251,7 @@ class TestMoreIsNeverLess:
     def test_of_any_resource(self, world: World, resource: str, times: float) -> None:
         changed = RESOURCES[resource](world, times)
         before, after = (simulate(w.demands, w.layout, w.rules, STEPS) for w in (world, changed))
-        # Other frames may come first on a link then, and hold up who is waited for.
-        assert after >= 0.9 * before
+        assert after >= 0.95 * before
 
     @few
     @given(worlds())
@@ -260,7 +260,7 @@ class TestMoreIsNeverLess:
         crowded = layout._replace(machines=(0,) * len(layout.machines), cores=(1.0,))
         roomy = crowded._replace(cores=(2.0,))
         before, after = (simulate(world.demands, l, world.rules, STEPS) for l in (crowded, roomy))  # noqa: E741
-        assert after >= 0.9 * before
+        assert after >= 0.95 * before
 
 
 class TestChance:

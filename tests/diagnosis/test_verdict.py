@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from paceline.diagnosis import verdict as verdicts
 from paceline.diagnosis.evidence import gather_evidence
 from paceline.diagnosis.verdict import RESOURCES, STRAGGLING, judge, most
 from tests.diagnosis.folders import PLANTS, make_embedded, make_planted
 
 
 @pytest.mark.parametrize("plant", PLANTS)
-def test_what_was_planted_is_named(tmp_path: Path, plant: str) -> None:
+def test_what_was_planted_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: str) -> None:
+    monkeypatch.setattr(verdicts, "RESAMPLES", 4)
     verdict = judge(gather_evidence(make_planted(tmp_path / "run", plant)))
     assert verdict.bottleneck == plant
     assert verdict.replay_error < 0.05

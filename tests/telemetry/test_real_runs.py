@@ -82,7 +82,7 @@ def at_work(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 def test_phases_add_up_to_the_time_of_training(
     clicks: Path, tmp_path: Path, at_work: Counter[int], flags: dict[str, Any]
 ) -> None:
-    run = paceline.train(data=clicks, run=tmp_path / "run", seconds=0.6, test_every=100_000, **flags)
+    run = paceline.train(data=clicks, run=tmp_path / "run", seconds=0.5, test_every=100_000, **flags)
     chunks = chunks_of(run)
     for chunk in chunks:
         phases = {name: getattr(chunk, name) for name in PHASES}

@@ -228,11 +228,19 @@ class _Simulation:
         if source == target:
             self.at(self.now, then)
             return
-        # A link that is faster than the other has room for more frames meanwhile.
+        seconds = [size / self.layout.bandwidth[node] for node in (source, target)]
+
+        def begin() -> None:
+            # A link that is faster than the other has room for more frames meanwhile.
+            self.down[target] = max(self.now, self.down[target]) + seconds[1]
+            self.at(max(self.now + seconds[0], self.down[target]) + self.layout.latency, then)
+
         start = max(self.now, self.up[source])
-        self.up[source] = start + size / self.layout.bandwidth[source]
-        self.down[target] = max(start, self.down[target]) + size / self.layout.bandwidth[target]
-        self.at(max(self.up[source], self.down[target]) + self.layout.latency, then)
+        self.up[source] = start + seconds[0]
+        if start > self.now:
+            self.at(start, begin)
+        else:
+            begin()
 
     # -- workers
 
