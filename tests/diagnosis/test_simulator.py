@@ -21,7 +21,7 @@ SECONDS = st.one_of(st.just(0.0), st.floats(1e-6, 0.1))
 WORK = st.floats(1e-4, 0.1)
 ROWS = st.integers(1, 5_000)
 
-few = settings(max_examples=15, deadline=None)
+few = settings(derandomize=True, max_examples=15, deadline=None)
 
 
 def embedded(num_workers: int, cores: float) -> Layout:

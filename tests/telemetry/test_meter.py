@@ -158,7 +158,7 @@ class TestSamples:
 
 
 class TestReports:
-    @settings(max_examples=50)
+    @settings(max_examples=50, deadline=None)
     @given(st.lists(st.tuples(STEPS, st.booleans()), max_size=6), st.integers(1, 5))
     def test_chunks_add_up_to_the_totals(self, legs: list[Any], ranks: int) -> None:
         """Whenever they are taken, in however many legs, and however many workers share the thread."""
