@@ -8,14 +8,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from paceline.data.batch import Batch
 from paceline.data.blocks import Dataset
 from paceline.data.reader import RowReader
 from paceline.data.rows import EpochOrder
 from paceline.kernels.logistic import apply_gradient, gather, number_keys
 from paceline.kernels.operations import scatter_rows, score_rows, sigmoid_rows
 from paceline.models.logistic import LogisticScratch
-from paceline.optimizers import rules_at, width
+from paceline.optimizers import Rules, rules_at, width
 from paceline.run_folder import Run
 
 BATCHES = 40
@@ -41,36 +43,38 @@ def time_operations(run: Run, batches: int = BATCHES) -> list[Operation]:
     scratch = LogisticScratch(dataset.features, dataset.key_dtype)
     rules = rules_at(config.optimizer, 0)
     table = np.zeros((dataset.features + 1) * width(config.optimizer), np.float32)
-    scores, slopes = np.zeros(rows, np.float32), np.zeros(rows, np.float32)
-    bias = dataset.features
     found: dict[str, list[float]] = {}
     for number in range(-1, batches):
         start = (max(number, 0) * rows) % (split.rows - rows + 1)
         began = time.perf_counter_ns()
         batch = reader.between(start, start + rows)
-        spent = {"read": time.perf_counter_ns() - began}
-        room = scratch.room_for(batch.num_nonzeros)
-        count = 0
-
-        def number_them() -> None:
-            nonlocal count
-            count = number_keys(batch.keys, bias, room.slots, room.direct, room.turn, room.distinct, room.local)  # noqa: B023
-
-        spent["number keys"] = _nanoseconds(number_them)
-        weights, sums, distinct = room.weights[:count], room.sums[:count], room.distinct[:count]
-        steps: dict[str, Callable[[], object]] = {
-            "gather": lambda: gather(*rules, table, bias, distinct, weights),  # noqa: B023
-            "score": lambda: score_rows(batch.offsets, room.local, batch.values, weights, scores),  # noqa: B023
-            "sigmoid": lambda: sigmoid_rows(scores, batch.labels, slopes),  # noqa: B023
-            "scatter": lambda: scatter_rows(batch.offsets, room.local, batch.values, slopes, sums),  # noqa: B023
-            "apply": lambda: apply_gradient(*rules, table, bias, distinct, sums, rows),  # noqa: B023
-        }
-        for name, step in steps.items():
-            spent[name] = _nanoseconds(step)
+        spent = {"read": time.perf_counter_ns() - began} | _time_step(batch, scratch, rules, table)
         if number >= 0:  # the first one loads the loops
             for name, nanoseconds in spent.items():
                 found.setdefault(name, []).append(nanoseconds / rows)
     return [Operation(name, WHAT[name], statistics.median(each)) for name, each in found.items()]
+
+
+def _time_step(batch: Batch, scratch: LogisticScratch, rules: Rules, table: NDArray[np.float32]) -> dict[str, int]:
+    """The nanoseconds of each operation of one step."""
+    bias, room = scratch.bias, scratch.room_for(batch.num_nonzeros)
+    scores, slopes = np.zeros(batch.num_rows, np.float32), np.zeros(batch.num_rows, np.float32)
+    began = time.perf_counter_ns()
+    count = number_keys(batch.keys, bias, room.slots, room.direct, room.turn, room.distinct, room.local)
+    spent = {"number keys": time.perf_counter_ns() - began}
+    weights, sums, distinct = room.weights[:count], room.sums[:count], room.distinct[:count]
+    steps: dict[str, Callable[[], object]] = {
+        "gather": lambda: gather(*rules, table, bias, distinct, weights),
+        "score": lambda: score_rows(batch.offsets, room.local, batch.values, weights, scores),
+        "sigmoid": lambda: sigmoid_rows(scores, batch.labels, slopes),
+        "scatter": lambda: scatter_rows(batch.offsets, room.local, batch.values, slopes, sums),
+        "apply": lambda: apply_gradient(*rules, table, bias, distinct, sums, batch.num_rows),
+    }
+    for name, step in steps.items():
+        began = time.perf_counter_ns()
+        step()
+        spent[name] = time.perf_counter_ns() - began
+    return spent
 
 
 WHAT = {
@@ -82,9 +86,3 @@ WHAT = {
     "scatter": "add the rows' gradients up by key",
     "apply": "update the weights",
 }
-
-
-def _nanoseconds(step: Callable[[], object]) -> int:
-    began = time.perf_counter_ns()
-    step()
-    return time.perf_counter_ns() - began

@@ -1,0 +1,38 @@
+"""The operations that are timed one by one are those of the step: together they give its result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import paceline
+from paceline.data.blocks import Dataset
+from paceline.diagnosis.operations import WHAT, time_operations
+from paceline.kernels.logistic import gradient, number_keys
+from paceline.kernels.operations import scatter_rows, score_rows, sigmoid_rows
+from paceline.models.logistic import LogisticScratch
+
+
+def test_the_parts_make_the_whole(clicks: Path) -> None:
+    dataset = Dataset(clicks)
+    batch = dataset.block("train", 0)
+    scratch = LogisticScratch(dataset.features, dataset.key_dtype)
+    room = scratch.room_for(batch.num_nonzeros)
+    count = number_keys(batch.keys, scratch.bias, room.slots, room.direct, room.turn, room.distinct, room.local)
+    weights = np.random.default_rng(1).normal(size=count).astype(np.float32)
+    whole, parts = np.zeros(count, np.float32), np.zeros(count, np.float32)
+    losses = gradient(batch.offsets, room.local, batch.values, batch.labels, weights, whole)
+    scores, slopes = np.zeros(batch.num_rows, np.float32), np.zeros(batch.num_rows, np.float32)
+    score_rows(batch.offsets, room.local, batch.values, weights, scores)
+    assert sigmoid_rows(scores, batch.labels, slopes) == pytest.approx(losses, rel=1e-4)
+    scatter_rows(batch.offsets, room.local, batch.values, slopes, parts)
+    np.testing.assert_allclose(parts, whole, rtol=1e-3, atol=1e-4)
+
+
+def test_every_operation_is_timed(clicks: Path, tmp_path: Path) -> None:
+    run = paceline.train(data=clicks, run=tmp_path / "run")
+    found = time_operations(run, batches=2)
+    assert [one.name for one in found] == list(WHAT)
+    assert all(one.nanoseconds_per_row > 0 for one in found)
