@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import paceline
 from paceline.errors import PacelineError
 from paceline.reports import tensorboard
 from paceline.reports.tensorboard import Board, open_board
@@ -72,3 +73,12 @@ def test_a_folder_that_cannot_be_written_is_said(half_run: Run) -> None:
     (half_run.path / "tensorboard").write_text("in the way")
     with pytest.raises(PacelineError, match="File exists"):
         open_board(half_run)
+
+
+def test_a_run_is_on_the_board_while_it_trains(clicks: Path, tmp_path: Path) -> None:
+    run = paceline.train(data=clicks, run=tmp_path / "run", test_every=2_000)
+    found = scalars(run)
+    rows = [line["rows"] for line in run.metrics]
+    assert len(rows) == 3
+    assert [step for step, _ in found["test_loss"]] == rows
+    assert [step for step, _ in found["phases/compute"]] == rows
