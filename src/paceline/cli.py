@@ -281,7 +281,7 @@ def plan(run: str, workers: str, shards: str, bandwidth: str | None, as_json: bo
     from paceline.run_folder import Run
 
     folder = Run(run)
-    speeds: list[float | None] = [*bandwidths(bandwidth)] if bandwidth else [None]
+    speeds: list[float | None] = [None] if bandwidth is None else [*bandwidths(bandwidth)]
     asked = counts(workers, "workers"), counts(shards, "shards"), speeds
     evidence = gather_evidence(folder)
     wanted, found = choices(evidence, *asked), []

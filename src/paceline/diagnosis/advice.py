@@ -48,7 +48,7 @@ def _changes(evidence: Evidence, world: World) -> Iterator[tuple[str, World]]:
     if config.wire.values == "float32" and config.wire.pull == "keys":
         yield "`--set wire.values=bfloat16`", half_values(world)
     if config.wire.pull == "all":
-        yield "`--set wire.pull=keys`", keys_alone(world, evidence)
+        yield "`--set wire.pull=keys`", keys_alone(world)
     yield f"`--shards {2 * config.shards}` on as many more machines", with_shards(world, 2 * len(world.layout.shards))
 
 
@@ -71,7 +71,7 @@ def half_values(world: World) -> World:
     return world._replace(demands=[[change(demand) for demand in own] for own in world.demands])
 
 
-def keys_alone(world: World, evidence: Evidence) -> World:
+def keys_alone(world: World) -> World:
     """Pull the batch's keys instead of the whole model: as many bytes back as there are keys in what goes out."""
     share = BYTES_OF_FLOAT32 / (BYTES_OF_KEY + BYTES_OF_FLOAT32)
 
