@@ -1,4 +1,4 @@
-"""Roles with a bottleneck planted in them, for benchmarks/verdicts.py.
+"""Roles with something planted in them: a bottleneck for benchmarks/verdicts.py, silence for benchmarks/recording.py.
 
     python benchmarks/plants.py ENTRY train …
 
@@ -21,8 +21,8 @@ from paceline.training.cluster.worker import Prepared
 TIMES_SLOWER = 12
 STRAGGLER_TIMES_SLOWER = 3
 BASE_TIMES = 8
-SHARD_SECONDS_A_PUSH = 0.003
-INPUT_SECONDS_A_BATCH = 0.005
+SHARD_SECONDS_A_PUSH = 0.02
+INPUT_SECONDS_A_BATCH = 0.03
 
 
 def _repeat(times: Any) -> None:
@@ -92,6 +92,33 @@ def nothing(content: bytes, node: str, host: str) -> None:
     role.run_role(content, node, host)
 
 
+def record_nothing() -> None:
+    """In this process, no time is taken, no counter read, and nothing written down."""
+    from paceline.telemetry.meter import ShardReport, WorkerMeter, WorkerReport
+    from paceline.telemetry.probes import ConnectionProber, NodeProber
+    from paceline.telemetry.recorder import Journal
+
+    def nothing_at_all(*_arguments: Any) -> None:
+        return None
+
+    def no_records(*_arguments: Any) -> list[Any]:
+        return []
+
+    for name in ("mark", "got_reply", "waited_within", "end_step", "_begin_step"):
+        setattr(WorkerMeter, name, nothing_at_all)
+    for reporter in (WorkerReport, ShardReport, NodeProber, ConnectionProber):
+        setattr(reporter, "take", no_records)  # noqa: B010 (they differ in what they take)
+    Journal.add = nothing_at_all  # type: ignore[assignment, method-assign]
+
+
+def unrecorded(content: bytes, node: str, host: str) -> None:
+    """Nothing is recorded."""
+    record_nothing()
+    role.run_role(content, node, host)
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "unrecorded":
+        record_nothing()
     engines.StartingEngine.__init__.__defaults__ = (f"plants:{sys.argv.pop(1)}",)
     main()

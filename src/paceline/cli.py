@@ -295,20 +295,30 @@ def plan(run: str, workers: str, shards: str, bandwidth: str | None, as_json: bo
         print_predictions(evidence, found)
 
 
-@cli.command(epilog="Examples:\npaceline doctor\npaceline doctor --folder data --json")
+@cli.command(epilog="Examples:\npaceline doctor\npaceline doctor --folder data --json\npaceline doctor --address auto")
 @click.option("--folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path("."),
               show_default=True, help="Whose disk to measure: where the data lies.")  # fmt: skip
+@click.option("--address", default="", help="A Ray cluster whose links to measure as well: auto or HOST:PORT.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def doctor(folder: Path, as_json: bool) -> None:
+def doctor(folder: Path, address: str, as_json: bool) -> None:
     """Measure how fast this machine can be at best, and remember it.
 
-    It takes some ten seconds, in which nothing else should run.
+    It takes some ten seconds, in which nothing else should run; a few more on a cluster.
     """
     import msgspec
 
     from paceline.telemetry.ceilings import measure_ceilings, save_ceilings
 
-    ceilings = measure_ceilings(folder, lambda what: click.echo(f"measuring {what} …", err=True))
+    def say(what: str) -> None:
+        click.echo(f"measuring {what} …", err=True)
+
+    links = []
+    if address:
+        # First: an address where there is no cluster is said at once.
+        from paceline.engines.links import measure_links
+
+        links = measure_links(address, say)
+    ceilings = msgspec.structs.replace(measure_ceilings(folder, say), links=links)
     if as_json:
         click.echo(msgspec.json.encode(ceilings))
     else:
@@ -447,6 +457,15 @@ def print_ceilings(best: Ceilings) -> None:
             ("loopback round trip", *scaled("µs", 1e-6, 0, best.loopback_round_trip_seconds, None)),
         ],
     )  # fmt: skip
+    if best.links:
+        print_table(
+            ("link to node", "bandwidth", "round trip"),
+            [
+                (link.node, *scaled("GB/s", 1e9, 2, link.bytes_per_second),
+                 *scaled("µs", 1e-6, 0, link.round_trip_seconds))
+                for link in best.links
+            ],
+        )  # fmt: skip
     for name, reason in best.left_out.items():
         print_notice(f"{name} is left out: {reason}")
 

@@ -5,9 +5,19 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from paceline.diagnosis.advice import WORTH_TRYING, advise, half_values, with_shards
+from paceline.config import RunConfig
+from paceline.diagnosis.advice import (
+    TIMES_LARGER,
+    WORTH_TRYING,
+    advise,
+    half_values,
+    more_keys_in_larger_batches,
+    with_larger_batches,
+    with_shards,
+)
 from paceline.diagnosis.evidence import gather_evidence
 from paceline.diagnosis.verdict import World, rate
 from tests.diagnosis.folders import PLANTS, make_embedded, make_planted
@@ -49,6 +59,36 @@ def test_a_worker_more_where_a_core_is_free(tmp_path: Path) -> None:
     assert one.what == "`--workers 3`"
     assert one.gain == pytest.approx(1.5, rel=0.02)
     assert advise(gather_evidence(make_embedded(tmp_path / "full", cores=2))) == []
+
+
+def test_larger_batches_share_keys(tmp_path: Path, one_key_a_row: Path, clicks: Path) -> None:
+    """What fills a network is keys; where four batches have many in common, one of their size sends fewer."""
+    evidence = gather_evidence(make_planted(tmp_path / "run", "network", data=str(clicks)))
+    config = msgspec.structs.replace(evidence.config, batch_size=100)
+    more_keys = more_keys_in_larger_batches(config)
+    assert 1 < more_keys < TIMES_LARGER
+    gains = {one.what: one.gain for one in advise(evidence._replace(config=config))}
+    assert gains["`--batch-size 400`"] == pytest.approx(TIMES_LARGER / more_keys, rel=0.05)
+    # Where no two rows have a key in common, a batch's bytes grow as its rows do.
+    apart = msgspec.structs.replace(config, data=str(one_key_a_row), batch_size=64)
+    assert more_keys_in_larger_batches(apart) == TIMES_LARGER
+    assert "`--batch-size 256`" not in {one.what for one in advise(evidence._replace(config=apart))}
+
+
+def test_no_larger_batches_than_there_are_rows(clicks: Path) -> None:
+    assert more_keys_in_larger_batches(RunConfig(data=str(clicks), workers=2, batch_size=2000)) == 0
+    assert more_keys_in_larger_batches(RunConfig(data="data/nowhere")) == 0
+
+
+def test_the_whole_model_goes_less_often_in_larger_batches(tmp_path: Path) -> None:
+    evidence = gather_evidence(make_planted(tmp_path / "run", "network"))
+    world = World(evidence.demands, evidence.layout, evidence.rules)
+    before, after = world.demands[0], with_larger_batches(world, 2.0, whole_model=True).demands[0]
+    assert len(after) == len(before) // TIMES_LARGER
+    assert after[0].rows == sum(demand.rows for demand in before[:TIMES_LARGER])
+    assert after[0].compute == sum(demand.compute for demand in before[:TIMES_LARGER])
+    assert after[0].bytes_in == before[0].bytes_in
+    assert after[0].bytes_out[0] == 2 * before[0].bytes_out[0]
 
 
 def test_half_the_values_leave_keys_whole(tmp_path: Path) -> None:

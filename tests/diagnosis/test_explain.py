@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import paceline
@@ -19,7 +20,7 @@ from paceline.diagnosis import diagnose, explain
 from paceline.diagnosis.evidence import gather_evidence
 from paceline.diagnosis.verdict import judge, most
 from paceline.errors import DataError
-from paceline.telemetry.ceilings import Ceilings
+from paceline.telemetry.ceilings import Ceilings, LinkCeiling
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import NodeProbe
 from paceline.training import embedded
@@ -64,6 +65,13 @@ class TestWords:
         for one in found["advice"][:2]:
             assert one["try"] in found["recommendation"]
         assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+    def test_links_are_set_against_their_ceiling(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        link = LinkCeiling(node="shard", bytes_per_second=5e8, round_trip_seconds=1e-4)
+        best = msgspec.structs.replace(ceilings(1e9), links=[link])
+        monkeypatch.setattr(explain, "load_ceilings", lambda: best)
+        found = diagnose(make_planted(tmp_path / "run", "network"))
+        assert "node shard used 20% of its link of 500 MB/s" in found["evidence"]
 
     def test_inconclusive(self, tmp_path: Path) -> None:
         found = diagnose(make_planted(tmp_path / "run", "worker-compute", unexplained=0.5))

@@ -119,6 +119,7 @@ def _lines(evidence: Evidence, verdict: Verdict, gather_rate: float, ceilings: C
         f"disk {node.disk_read / 1e6:.1f} MB/s read"
         for node in evidence.nodes
     ]
+    lines += _against_links(evidence, ceilings)
     if gather_rate:
         line = f"{gather_rate / 1e6:.0f} million weights gathered a second"
         if ceilings is not None:
@@ -127,6 +128,17 @@ def _lines(evidence: Evidence, verdict: Verdict, gather_rate: float, ceilings: C
             line += "; `paceline doctor` measures what this machine can do"
         lines.append(line)
     return lines
+
+
+def _against_links(evidence: Evidence, ceilings: Ceilings | None) -> list[str]:
+    """What nodes sent or received, against what `doctor` measured of their links."""
+    best = {link.node: link.bytes_per_second for link in ceilings.links} if ceilings is not None else {}
+    return [
+        f"node {node.node} used {max(node.network_sent, node.network_received) / best[node.node]:.0%} of its link of "
+        f"{best[node.node] / 1e6:,.0f} MB/s"
+        for node in evidence.nodes
+        if node.node in best
+    ]
 
 
 def _number(value: float) -> float | None:

@@ -34,9 +34,10 @@ HTTP2_SETTINGS = 4
 class RayEngine:
     """A Ray of its own on this machine (`address` empty), or one that runs already (`auto` or HOST:PORT)."""
 
-    def __init__(self, address: str, num_roles: int, entry: str) -> None:
+    def __init__(self, address: str, num_roles: int | None, entry: str) -> None:
+        """`num_roles` is None for one a node."""
         self._ray = import_ray()
-        self._num_roles = num_roles
+        self.num_roles = num_roles or 1
         self._folder: Path | None = None
         self._token_is_ours = False
         self._actors: list[Any] = []
@@ -51,6 +52,8 @@ class RayEngine:
             else:
                 self._start_own()
         try:
+            if num_roles is None:
+                self.num_roles = sum(node["Resources"].get("CPU", 0) >= 1 for node in self._alive_nodes())
             self._check_room()
             self._start(entry)
         except BaseException:
@@ -75,7 +78,7 @@ class RayEngine:
             _read_token_again()
         try:
             self._ray.init(
-                "local", num_cpus=self._num_roles, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+                "local", num_cpus=self.num_roles, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
                 _temp_dir=str(self._folder), _node_ip_address=LOOPBACK,
             )  # fmt: skip
         except BaseException:
@@ -101,13 +104,13 @@ class RayEngine:
     def _check_room(self) -> None:
         has = int(self._ray.cluster_resources().get("CPU", 0))
         hint = "fewer --workers or --shards, or more nodes"
-        if has < self._num_roles:
-            raise ConfigError(f"the cluster has {has} processors; {self._num_roles} are needed, one a role", hint)
+        if has < self.num_roles:
+            raise ConfigError(f"the cluster has {has} processors; {self.num_roles} are needed, one a role", hint)
         deadline = time.monotonic() + 2
-        while (free := int(self._ray.available_resources().get("CPU", 0))) < self._num_roles:
+        while (free := int(self._ray.available_resources().get("CPU", 0))) < self.num_roles:
             if time.monotonic() > deadline:
                 raise ConfigError(
-                    f"{free} of the cluster's {has} processors are free; {self._num_roles} are needed, one a role",
+                    f"{free} of the cluster's {has} processors are free; {self.num_roles} are needed, one a role",
                     f"wait for what else runs there; or {hint}",
                 )
             time.sleep(0.1)
@@ -117,10 +120,10 @@ class RayEngine:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         ray = self._ray
-        self._group = ray.util.placement_group([{"CPU": 1}] * self._num_roles, strategy="SPREAD")
+        self._group = ray.util.placement_group([{"CPU": 1}] * self.num_roles, strategy="SPREAD")
         if not self._group.wait(ROOM_SECONDS):
             raise ConfigError(
-                f"the cluster found no room for {self._num_roles} roles in {ROOM_SECONDS:g} s", "see `ray status`"
+                f"the cluster found no room for {self.num_roles} roles in {ROOM_SECONDS:g} s", "see `ray status`"
             )
         host = ray.remote(Host)
         # The group holds the processors; asking for none here lets a successor start while a dead process lingers.
@@ -129,7 +132,7 @@ class RayEngine:
                 num_cpus=0, max_restarts=-1, max_task_retries=-1,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number),
             ).remote(entry)
-            for number in range(self._num_roles)
+            for number in range(self.num_roles)
         ]  # fmt: skip
 
     def begin(self, number: int, content: bytes) -> None:
@@ -157,8 +160,8 @@ class RayEngine:
 
     def why_not_running(self, number: int) -> str:
         has = int(self._ray.cluster_resources().get("CPU", 0))
-        if has < self._num_roles:
-            return f"the cluster has {has} processors left; {self._num_roles} are needed"
+        if has < self.num_roles:
+            return f"the cluster has {has} processors left; {self.num_roles} are needed"
         state = self._ray.util.placement_group_table(self._group).get("state", "") if self._group else ""
         return "" if state == "CREATED" else f"the cluster has no room for it (placement group {state.lower()})"
 

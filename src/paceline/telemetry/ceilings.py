@@ -42,13 +42,22 @@ PINGS_A_CALL = 50
 SMALLEST_MATRIX = 256
 
 
+class LinkCeiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """From this machine to a node of a cluster: what one connection carries, and a small message's way and back."""
+
+    node: str
+    bytes_per_second: float
+    round_trip_seconds: float
+
+
 class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a machine can do at best, by one thread and by all cores at once.
 
     `copy` counts each byte once that is read and written, `gathers` reads of 4 bytes at random places of a table of
     `table_bytes`, `matrix_flop` the additions and multiplications of a float32 matrix product by NumPy on as many
     threads as its BLAS likes. `disk_read` is one after the other from a file in `folder`, whose copy in memory was
-    dropped first. `loopback` is one connection on 127.0.0.1. None is what could not be measured: `left_out` says why.
+    dropped first. `loopback` is one connection on 127.0.0.1, `links` those to the nodes of a
+    cluster that was asked about. None is what could not be measured: `left_out` says why.
     """
 
     measured: str
@@ -65,6 +74,7 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     loopback_bytes_per_second: float
     loopback_round_trip_seconds: float
     left_out: dict[str, str]
+    links: list[LinkCeiling] = []
 
 
 class Effort(NamedTuple):

@@ -1,0 +1,109 @@
+"""How fast are the links between a cluster's nodes? For `doctor`: a process on each node answers, this one measures."""
+
+from __future__ import annotations
+
+import queue
+import select
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+import msgspec
+
+from paceline.engines import ClusterEngine
+from paceline.errors import RunError
+from paceline.telemetry.ceilings import LinkCeiling
+from paceline.wire.admission import Admission
+from paceline.wire.connection import Connection, connect
+from paceline.wire.frames import Kind, WireError
+from paceline.wire.handshake import new_token
+from paceline.wire.streams import stream_of
+
+ENTRY = "paceline.engines.links:answer"
+ANSWER_SECONDS = 60.0
+SILENCE_SECONDS = 10.0
+CHUNK = bytes(1 << 20)
+PING = bytes(64)
+PINGS = 200
+LAST = 1
+"""The flag of the last chunk, which is acknowledged."""
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """What a node's process is told: whom to connect to."""
+
+    address: str
+    token: bytes
+
+
+def measure_links(address: str, say: Callable[[str], None], seconds: float = 0.9) -> list[LinkCeiling]:
+    """Measure the links to all nodes of a Ray cluster on which roles could run, one after the other."""
+    from paceline.engines.ray import RayEngine
+
+    say("links to the cluster's nodes")
+    engine = RayEngine(address, None, ENTRY)
+    with ExitStack() as stack:
+        stack.callback(engine.close)
+        return _measure_all(engine, engine.num_roles, seconds)
+
+
+def _measure_all(engine: ClusterEngine, count: int, seconds: float) -> list[LinkCeiling]:
+    admitted: queue.SimpleQueue[tuple[socket.socket, str]] = queue.SimpleQueue()
+    token = new_token()
+    with ExitStack() as stack:
+        admission = Admission(engine.host, 0, token, None, lambda *client: admitted.put(client))
+        stack.callback(admission.close)
+        for number in range(count):
+            engine.begin(number, msgspec.msgpack.encode(_Call(admission.address, token)))
+        connections: list[Connection] = []
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while len(connections) < count:
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"{len(connections)} of {count} nodes answered within {ANSWER_SECONDS:g} s",
+                    "see that every node has the same paceline, and can reach this one",
+                )
+            if select.select([admission.listener], [], [], 0.1)[0]:
+                admission.accept()
+            with suppress(queue.Empty):
+                connected, peer = admitted.get_nowait()
+                connections.append(stack.enter_context(Connection(stream_of(connected, peer))))
+        links = [_measure(engine, connection, seconds) for connection in connections]
+    # Of several processes on a node one is enough.
+    return sorted({link.node: link for link in links}.values(), key=lambda link: link.node)
+
+
+def _measure(engine: ClusterEngine, connection: Connection, seconds: float) -> LinkCeiling:
+    """The other side has said the name of its node; nothing else is under way."""
+    node = bytes(connection.receive(SILENCE_SECONDS).body).decode()
+    trips = []
+    for _ in range(PINGS):
+        began = time.perf_counter()
+        connection.send(Kind.MESSAGE, 0, PING)
+        connection.receive(SILENCE_SECONDS)
+        trips.append(time.perf_counter() - began)
+    began = now = time.perf_counter()
+    count = 0
+    while now - began < seconds:
+        connection.send(Kind.CHUNK, 0, CHUNK)
+        count += 1
+        now = time.perf_counter()
+    connection.send(Kind.CHUNK, LAST, b"")
+    connection.receive(SILENCE_SECONDS)
+    rate = count * len(CHUNK) / (time.perf_counter() - began)
+    return LinkCeiling(node=engine.name_of(node), bytes_per_second=rate, round_trip_seconds=statistics.median(trips))
+
+
+def answer(content: bytes, node: str, _host: str) -> None:
+    """What a node's process does: swallow chunks, send messages back, until the other side has enough."""
+    call = msgspec.msgpack.decode(content, type=_Call)
+    with suppress(WireError), connect(call.address, call.token, None) as connection:
+        connection.send(Kind.MESSAGE, 0, node.encode())
+        while True:
+            frame = connection.receive(ANSWER_SECONDS)
+            if frame.kind is Kind.MESSAGE:
+                connection.send(Kind.MESSAGE, 0, bytes(frame.body))
+            elif frame.flags == LAST:
+                connection.send(Kind.MESSAGE, 0, PING)
