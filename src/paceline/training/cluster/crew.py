@@ -182,7 +182,8 @@ class ClusterCrew:
 
     def _link(self, role: Role) -> ShardLink:
         num_keys = len(range(role.rank, self._dataset.features + 1, len(self._shards)))
-        return ShardLink(role.address, self._token, self._tls, num_keys, width(self._config.optimizer))
+        return ShardLink(role.address, self._token, self._tls, num_keys, width(self._config.optimizer),
+                         lambda: role.peer is None)  # fmt: skip
 
     # -- legs
 

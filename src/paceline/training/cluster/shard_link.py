@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -23,9 +24,15 @@ CHUNK_BYTES = 4 << 20
 
 
 class ShardLink:
-    """A connection of the coordinator to one shard of `num_keys` keys, whose states have `width` numbers each."""
+    """A connection of the coordinator to one shard of `num_keys` keys, whose states have `width` numbers each.
 
-    def __init__(self, address: str, token: bytes, tls: Tls | None, num_keys: int, width: int) -> None:
+    Nobody waits for a shard of which `is_lost` says that it is: that is a `LostConnectionError`.
+    """
+
+    def __init__(
+        self, address: str, token: bytes, tls: Tls | None, num_keys: int, width: int, is_lost: Callable[[], bool]
+    ) -> None:
+        self._is_lost = is_lost
         self._connect = partial(connect, address, token, tls)
         self._connection = self._connect()
         self._num_keys = num_keys
@@ -52,12 +59,25 @@ class ShardLink:
         """
         try:
             self._connection.send(kind, 0, *parts)
-            return self._connection.receive(SILENCE_SECONDS)
+            return self._receive()
         except (LostConnectionError, SilentPeerError):
             self._connection.close()
+            if self._is_lost():
+                raise
             self._connection = self._connect()
             self._connection.send(kind, 0, *parts)
-            return self._connection.receive(SILENCE_SECONDS)
+            return self._receive()
+
+    def _receive(self) -> Frame:
+        deadline = time.monotonic() + SILENCE_SECONDS
+        while True:
+            try:
+                return self._connection.receive(POLL_SECONDS)
+            except SilentPeerError:
+                if self._is_lost():
+                    raise LostConnectionError(f"the shard at {self._connection.peer} is lost") from None
+                if time.monotonic() > deadline:
+                    raise
 
     def count(self) -> Counted:
         """What the shard has counted."""
@@ -82,7 +102,7 @@ class ShardLink:
         answer = decode(self._connection.receive(SOON_SECONDS), FromShard)
         if isinstance(answer, Copied):
             self._early = answer
-            decode(self._connection.receive(SILENCE_SECONDS), FromShard)
+            decode(self._receive(), FromShard)
 
     def copied(self, give_up: Callable[[], bool]) -> Copied:
         """Wait until the copy that was ordered is made; `LostConnectionError` where `give_up` says so."""
