@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.config import ENGINES, MODELS, OPTIMIZERS
+from paceline.config import DEVICES, ENGINES, EXCHANGES, MODELS, OPTIMIZERS
 from paceline.errors import PacelineError
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from paceline.run_folder import Run
     from paceline.telemetry.ceilings import Ceilings
     from paceline.training.coordinator import Status, Watch
+    from paceline.training.crew import AnyQuality
 
+FASTEST_IN_FULL = 100_000.0
 PREPARE_FORMATS = ("auto", "criteo", "libsvm", "tfrecord", "parquet", "arrow", "csv")
 
 
@@ -164,19 +166,21 @@ def prepare(format_: Any, sources: tuple[str, ...], test: tuple[str, ...], **opt
 paceline train --data data/clicks --pace async --workers 4
 paceline train recipes/a9a.toml --data data/a9a
 paceline train --data data/clicks --pace 4 --optimizer ftrl --l1 0.5 --test-every 100000
-paceline train --data data/clicks --engine ray --workers 4 --shards 2 --pace async"""
+paceline train --data data/clicks --engine ray --workers 4 --shards 2 --pace async
+paceline train --data data/mnist --model softmax --workers 4 --epochs 10"""
 )
 @click.argument("recipe", required=False, type=click.Path(path_type=Path), metavar="[RECIPE.toml]")
 @click.option("--data", help="Dataset folder, from `prepare` or `generate`.")
-@click.option("--model", help=f"{', '.join(MODELS)}.")
+@click.option("--model", help=f"{', '.join(MODELS)}, or PACKAGE.MODULE:FUNCTION for a PyTorch module.")
 @click.option("--pace", help="sync, async, or how many clocks a worker may run ahead.  [default: sync]")
 @click.option("--workers", type=int, help="Threads or processes that train.  [default: 1]")
 @click.option("--shards", type=int, help="Processes that hold the model; the engine local has one.  [default: 1]")
 @click.option("--batch-size", type=int, help="Rows a worker and clock.  [default: 100]")
 @click.option("--optimizer", help=f"{', '.join(OPTIMIZERS)}.  [default: adagrad]")
 @click.option("--learning-rate", type=float, help="Multiplies the mean gradient of an update.  [default: 0.05]")
+@click.option("--momentum", type=float, help="Of sgd on dense models, for instance 0.9.  [default: 0]")
 @click.option("--l1", type=float, help="L1 on the keys of an update, never on the bias.")
-@click.option("--l2", type=float, help="L2 on the keys of an update, never on the bias.")
+@click.option("--l2", type=float, help="L2 on the keys of an update, never on the bias; weight decay of dense models.")
 @click.option("--epochs", type=int,
               help="Passes over the rows, 0 for no limit.  [default: 1, or 0 with --steps or --seconds]")  # fmt: skip
 @click.option("--steps", type=int, help="Stop after so many clocks of the furthest worker, at the latest.")
@@ -185,6 +189,8 @@ paceline train --data data/clicks --engine ray --workers 4 --shards 2 --pace asy
 @click.option("--checkpoint-every", type=float, metavar="SECONDS", help="0 for none.  [default: 60]")
 @click.option("--engine", help=f"{', '.join(ENGINES)}: threads of this process, or processes of a cluster.")
 @click.option("--address", help="A running Ray cluster: auto, or HOST:PORT.  [default: the engine ray starts its own]")
+@click.option("--exchange", help=f"{', '.join(EXCHANGES)}: how gradients of PyTorch modules travel in sync.  [default: shard]")
+@click.option("--device", help=f"{', '.join(DEVICES)}, for PyTorch modules.  [default: cpu]")
 @click.option("--seed", type=int, help="Of the order of the rows.  [default: 0]")
 @click.option("--run", help="Folder to make.  [default: a new one under runs/]")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of a recipe.")
@@ -212,7 +218,7 @@ def resume(run: str, address: str | None) -> None:
 @click.option("--split", type=click.Choice(["train", "test"]), help="Which rows.  [default: test, if there are any]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 def evaluate(run: str, data: str, split: Any, as_json: bool) -> None:
-    """Loss, error and AUC of a trained model on a dataset."""
+    """Loss, error and AUC of a trained model on a dataset; accuracy where there are classes."""
     import json
 
     from paceline.predict import evaluate_model
@@ -231,7 +237,9 @@ def evaluate(run: str, data: str, split: Any, as_json: bool) -> None:
 @click.option("--out", required=True, help="File to write: .parquet or .csv.")
 @click.option("--split", type=click.Choice(["train", "test"]), help="Which rows.  [default: test, if there are any]")
 def predict(run: str, data: str, out: str, split: Any) -> None:
-    """Write the probability of every row of a dataset: columns row, label, probability."""
+    """Write the probability of every row of a dataset: columns row, label, probability; for classes also the
+    likeliest one, whose probability it is.
+    """
     from paceline.predict import write_predictions
 
     rows = write_predictions(run, data, out, split)
@@ -404,11 +412,18 @@ def watched(title: str, work: Callable[[Watch], Run]) -> Run:
         def watch(at: Status) -> None:
             if not at.train_loss > 0:
                 return
-            speed = at.rows / at.seconds / 1e6 if at.seconds else 0.0
-            test = f", test {at.quality.loss:.4f}, AUC {at.quality.auc:.4f}" if at.quality else ""
-            bar.show(at.share, f"{speed:.2f} M rows/s, loss {at.train_loss:.4f}{test}, {at.rows:,} rows")
+            speed = at.rows / at.seconds if at.seconds else 0.0
+            rate = f"{speed / 1e6:.2f} M" if speed > FASTEST_IN_FULL else f"{speed:,.0f}"
+            bar.show(at.share, f"{rate} rows/s, loss {at.train_loss:.4f}{in_short(at.quality)}, {at.rows:,} rows")
 
         return work(watch)
+
+
+def in_short(quality: AnyQuality | None) -> str:
+    if quality is None:
+        return ""
+    name, best = list(quality._asdict().items())[-1]
+    return f", test {quality.loss:.4f}, {name.replace('auc', 'AUC')} {best:.4f}"
 
 
 def print_notice(text: str) -> None:
@@ -416,9 +431,9 @@ def print_notice(text: str) -> None:
 
 
 def print_run(run: Run) -> None:
-    from paceline.reports.terminal import RESULT_COLUMNS, print_table, result_row
+    from paceline.reports.terminal import print_table, result_columns, result_row
 
-    print_table(RESULT_COLUMNS[1:], [result_row("", run.result)[1:]])
+    print_table(result_columns(run.result)[1:], [result_row("", run.result)[1:]])
     if (run.path / "diagnosis.json").exists():
         click.echo(run.diagnosis["sentence"])
     click.echo(f"run: {run.path}")

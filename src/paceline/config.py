@@ -16,9 +16,15 @@ import tomli_w
 
 from paceline.errors import ConfigError
 
-MODELS = ("logistic",)
-OPTIMIZERS = ("sgd", "adagrad", "ftrl")
+# Models by name; `PACKAGE.MODULE:FUNCTION` names any other.
+SPARSE_MODEL = "logistic"
+MODELS = (SPARSE_MODEL, "softmax", "alexnet", "alexnet-small")
+OPTIMIZERS = ("sgd", "adagrad", "ftrl", "adam")
+DENSE_OPTIMIZERS = ("sgd", "adagrad", "adam")
 ENGINES = ("local", "ray")
+EXCHANGES = ("shard", "allreduce")
+DEVICES = ("cpu", "cuda")
+PRECISIONS = ("float32", "bfloat16")
 PULLS = ("keys", "all")
 VALUES = ("float32", "float16", "bfloat16")
 MOST_WORKERS = 1024
@@ -28,16 +34,31 @@ LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
 class OptimizerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How weights change. `decay_rows` and `decay_power` are sgd's: rate · (1 + rows / decay_rows) ^ −decay_power."""
+    """How weights change. `decay_rows` and `decay_power` are sgd's: rate · (1 + rows / decay_rows) ^ −decay_power.
+
+    `momentum` is sgd's on dense models, `beta1` and `beta2` are adam's.
+    """
 
     name: str = "adagrad"
     learning_rate: float = 0.05
+    momentum: float = 0.0
     l1: float = 0.0
     l2: float = 0.0
     decay_rows: int = 0
     decay_power: float = 0.5
     epsilon: float = 1e-6
     beta: float = 1.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+
+class ImageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What workers make of images: squares of `crop` pixels (0 for all of it), from anywhere in training and from the
+    middle in tests; and `flip`, every other one mirrored in training.
+    """
+
+    crop: int = 0
+    flip: bool = False
 
 
 class WireConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,19 +96,31 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     checkpoint_every: float = 60.0
     engine: str = "local"
     address: str = ""
+    exchange: str = "shard"
+    device: str = "cpu"
+    precision: str = "float32"
     seed: int = 0
     run: str = ""
     optimizer: OptimizerConfig = OptimizerConfig()
+    images: ImageConfig = ImageConfig()
     wire: WireConfig = WireConfig()
 
+    @property
+    def dense(self) -> bool:
+        """Whether every value of the model takes part in every row."""
+        return self.model != SPARSE_MODEL
 
-SECTIONS: dict[str, type[msgspec.Struct]] = {"optimizer": OptimizerConfig, "wire": WireConfig}
+
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "optimizer": OptimizerConfig, "images": ImageConfig, "wire": WireConfig
+}  # fmt: skip
 
 
 # Flags that set a key of a section; all others set the top-level key of their name.
 SECTION_OF_FLAG = {
     "optimizer": ("optimizer", "name"),
     "learning_rate": ("optimizer", "learning_rate"),
+    "momentum": ("optimizer", "momentum"),
     "l1": ("optimizer", "l1"),
     "l2": ("optimizer", "l2"),
 }
@@ -186,8 +219,11 @@ def check(config: RunConfig) -> RunConfig:
     """Raise the first thing that is wrong with a configuration, else return it."""
     if not config.data:
         raise ConfigError("no data to train on", "--data DIR, a folder made by `paceline prepare` or `generate`")
-    _check_choice("model", config.model, MODELS)
+    _check_model(config)
     _check_choice("engine", config.engine, ENGINES)
+    _check_choice("exchange", config.exchange, EXCHANGES)
+    _check_choice("device", config.device, DEVICES)
+    _check_choice("precision", config.precision, PRECISIONS)
     _check_choice("optimizer", config.optimizer.name, OPTIMIZERS)
     _check_pace(config)
     for name in ("workers", "shards", "batch_size"):
@@ -202,7 +238,78 @@ def check(config: RunConfig) -> RunConfig:
         )
     _check_engine(config)
     _check_optimizer(config.optimizer)
+    _check_dense(config) if config.dense else _check_sparse(config)
     return config
+
+
+def _check_model(config: RunConfig) -> None:
+    module, colon, function = config.model.partition(":")
+    if colon and all(part.isidentifier() for part in (*module.split("."), function)):
+        return
+    if colon:
+        raise ConfigError(
+            f"`model` is `{config.model}`; a function is PACKAGE.MODULE:FUNCTION", "--model mine.nets:build"
+        )
+    _check_choice("model", config.model, MODELS)
+
+
+def _check_sparse(config: RunConfig) -> None:
+    """What only dense models have."""
+    if config.optimizer.name == "adam":
+        raise ConfigError("`optimizer` is `adam`, which is for dense models", "--optimizer adagrad or ftrl")
+    for name, nothing in (("exchange", "shard"), ("device", "cpu"), ("precision", "float32")):
+        if getattr(config, name) != nothing:
+            raise ConfigError(
+                f"`{name}` is `{getattr(config, name)}`, but the model is `{config.model}`", f"leave --{name} out"
+            )
+    if config.images != ImageConfig():
+        raise ConfigError(f"`images` is set, but the model is `{config.model}`", "leave it out, or --model softmax")
+    if config.optimizer.momentum:
+        raise ConfigError("`momentum` is set, which is for dense models", "leave it out, or --model softmax")
+
+
+def _check_dense(config: RunConfig) -> None:
+    """What dense models cannot have."""
+    optimizer = config.optimizer
+    if optimizer.name not in DENSE_OPTIMIZERS:
+        raise ConfigError(
+            f"`optimizer` is `{optimizer.name}`, which is for sparse models", "--optimizer sgd, adagrad or adam"
+        )
+    if optimizer.l1:
+        raise ConfigError(f"`l1` is {optimizer.l1}, which is for sparse models", "leave it out; --l2 is weight decay")
+    changed = [
+        name
+        for name in ("pull", "key_deltas", "key_cache")
+        if getattr(config.wire, name) != getattr(WireConfig(), name)
+    ]
+    if changed:
+        raise ConfigError(f"`wire.{changed[0]}` is set, but a dense model has no keys", "leave it out")
+    if config.wire.values != "float32":
+        raise ConfigError(f"`wire.values` is `{config.wire.values}`; dense models travel as float32", "leave it out")
+    if config.images.crop < 0:
+        raise ConfigError(f"`images.crop` is {config.images.crop}; it is 0 or more", "--set images.crop=224")
+    if config.model == "softmax" and (config.device != "cpu" or config.precision != "float32"):
+        raise ConfigError("softmax is computed on processors, in float32", "leave --device and precision out")
+    if config.exchange == "allreduce":
+        _check_allreduce(config)
+
+
+def _check_allreduce(config: RunConfig) -> None:
+    if config.model == "softmax":
+        raise ConfigError("`exchange` is `allreduce`, which is PyTorch's: softmax has none", "--exchange shard")
+    if config.engine == "local":
+        raise ConfigError(
+            "`exchange` is `allreduce`, which is between processes; the engine `local` has one",
+            "--engine ray, or leave --exchange out",
+        )
+    if config.pace != "sync":
+        raise ConfigError(
+            f"`exchange` is `allreduce`, but the pace is `{config.pace}`", "--pace sync, or --exchange shard"
+        )
+    if config.shards != 1:
+        raise ConfigError(
+            f"`exchange` is `allreduce`, which has no shards, but `shards` is {config.shards}", "leave --shards out"
+        )
 
 
 def _check_engine(config: RunConfig) -> None:
@@ -253,12 +360,22 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
         )
     for name in ("l1", "l2", "decay_rows", "decay_power", "epsilon", "beta"):
         _check(name, getattr(optimizer, name), at_least=0)
-    for name, owner in (("beta", "ftrl"), ("epsilon", "adagrad"), ("decay_power", "sgd")):
+    for name in ("momentum", "beta1", "beta2"):
+        if not 0 <= getattr(optimizer, name) < 1:
+            raise ConfigError(
+                f"`{name}` is {getattr(optimizer, name)}; it is 0 or more, and below 1", f"--set optimizer.{name}=0.9"
+            )
+    owners = {
+        "beta": "ftrl", "epsilon": "adagrad and adam", "decay_power": "sgd", "momentum": "sgd", "beta1": "adam",
+        "beta2": "adam",
+    }  # fmt: skip
+    for name, owner in owners.items():
         changed = getattr(optimizer, name) != getattr(OptimizerConfig(), name)
-        if changed and (optimizer.name != owner or (name == "decay_power" and not optimizer.decay_rows)):
+        foreign = optimizer.name not in owner.split(" and ")
+        if changed and (foreign or (name == "decay_power" and not optimizer.decay_rows)):
             raise ConfigError(
                 f"`optimizer.{name}` is {getattr(optimizer, name)}, which does nothing here",
-                f"it is {owner}'s" + (", and needs decay_rows" if name == "decay_power" else "") + ": leave it out",
+                f"it is for {owner}" + (", and needs decay_rows" if name == "decay_power" else "") + ": leave it out",
             )
     if optimizer.decay_rows and optimizer.name != "sgd":
         raise ConfigError(

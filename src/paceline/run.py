@@ -8,18 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from paceline.config import RunConfig, check
-from paceline.data.blocks import Dataset
+from paceline.data.datasets import AnyDataset, open_for
+from paceline.data.images import ImageDataset
 from paceline.engines import StartingEngine
 from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError
 from paceline.files import locked, refuse_existing
+from paceline.models.dense import build_model
 from paceline.reports.tensorboard import on_board
 from paceline.run_folder import Run
 from paceline.training.checkpoint import load_checkpoint
 from paceline.training.coordinator import Coordinator, Notice, Status, Watch
 from paceline.training.crew import Crew
-from paceline.training.embedded import EmbeddedCrew
+from paceline.training.dense import DenseCrew
+from paceline.training.dense_files import save_dense_model
+from paceline.training.embedded import SparseCrew
 from paceline.training.model_files import save_model
 
 SHORTEST_EXPLAINED_SECONDS = 2.0
@@ -38,7 +44,7 @@ def train(config: RunConfig, starting: StartingEngine, watch: Watch = watch_noth
     began = began or time.time()
     crew: Crew | None = None
     try:
-        dataset = Dataset(config.data)
+        dataset = open_for(config)
         if config.run:
             refuse_existing(Path(config.run))
         config = msgspec.structs.replace(config, data=dataset.folder.name)
@@ -69,7 +75,7 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
     checkpoint = load_checkpoint(run.path / "checkpoints")
     for damage in checkpoint.damaged:
         notice(f"{damage}; going on from the one before, after {checkpoint.progress.position:,} rows")
-    dataset = Dataset(config.data)
+    dataset = open_for(config)
     starting = StartingEngine(config)
     crew: Crew | None = None
     try:
@@ -100,13 +106,23 @@ def _explained(run: Run, notice: Notice) -> Run:
     return run
 
 
-def _make_crew(config: RunConfig, dataset: Dataset, starting: StartingEngine) -> Crew:
+def _make_crew(config: RunConfig, dataset: AnyDataset, starting: StartingEngine) -> Crew:
     """Those who train: threads of this process, or processes of a cluster."""
     if config.engine == "local":
-        return EmbeddedCrew(config, dataset)
+        return DenseCrew(config, dataset) if isinstance(dataset, ImageDataset) else SparseCrew(config, dataset)
     from paceline.training.cluster.crew import ClusterCrew
 
     return ClusterCrew(config, dataset, starting)
+
+
+def _save(path: Path, parameters: NDArray[np.float32], coordinator: Coordinator) -> str:
+    """Keep the trained model; the checksum of its parameters."""
+    dataset = coordinator.dataset
+    if isinstance(dataset, ImageDataset):
+        config = coordinator.config
+        model = build_model(config, dataset.shape, dataset.classes)
+        return save_dense_model(path, parameters, model, config, dataset)
+    return save_model(path, parameters, dataset.manifest.source)
 
 
 def _carry_out(run: Run, coordinator: Coordinator, began: float) -> Run:
@@ -115,7 +131,7 @@ def _carry_out(run: Run, coordinator: Coordinator, began: float) -> Run:
     try:
         with locked(run.path / "config.toml"), coordinator.interrupts():
             parameters = coordinator.train(run)
-            sha256 = save_model(run.path / "model", parameters, coordinator.dataset.manifest.source)
+            sha256 = _save(run.path / "model", parameters, coordinator)
             coordinator.measure_memory()
             run.write_json("result.json", _result(coordinator, "done", began) | {"model_sha256": sha256})
     except InterruptedRunError:
@@ -141,7 +157,7 @@ def _result(coordinator: Coordinator, status: str, began: float) -> dict[str, An
         "model": config.model,
         "pace": config.pace,
         "engine": config.engine,
-        "device": "cpu",
+        "device": config.device,
         "workers": config.workers,
         "shards": config.shards,
         "batch_size": config.batch_size,

@@ -103,7 +103,7 @@ class Run:
 
 def _free_name(parent: Path, config: RunConfig) -> Path:
     pace = config.pace if isinstance(config.pace, str) else f"pace{config.pace}"
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{config.model}-{pace}"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{config.model.replace(':', '-')}-{pace}"
     path, number = parent / name, 1
     while path.exists():
         number += 1

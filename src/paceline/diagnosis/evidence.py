@@ -27,6 +27,7 @@ WARM_UP_SHARE = 0.1
 HIGH = 0.9
 # A connection that was busy for less of the time tells nothing about its link.
 BUSY_ENOUGH = 0.02
+SATURATED = 0.9
 LOW = 0.02
 RECEIVE_PER_PUSH = 0.6
 
@@ -227,7 +228,7 @@ def _layout(config: RunConfig, ranks: Sequence[int], chunks: Sequence[WorkerChun
         _free_cores({name for name in names if machine_of[name] == machine}, chunks, shards, probes)
         for machine in machines
     ]
-    bandwidth = {name: _bandwidth(name, probes, connections, node_of, shard_node_of) for name in names}
+    bandwidth = _bandwidths(names, probes, connections, node_of, shard_node_of)
     trips = [probe.least_round_trip_seconds for probe in connections if probe.least_round_trip_seconds > 0]
     return Layout(
         workers=tuple(names.index(node_of[rank]) for rank in ranks),
@@ -257,10 +258,30 @@ def _free_cores(nodes: set[str], chunks: Sequence[WorkerChunk], shards: Sequence
     return max(cores / 4, cores - max(0.0, busy - ours))
 
 
-def _bandwidth(node: str, probes: Sequence[NodeProbe], connections: Sequence[ConnectionProbe], node_of: dict[int, str],
-               shard_node_of: dict[int, str]) -> float:  # fmt: skip
-    """What a node's link can carry: nearly the most that it did carry in a second, or what its connections to other
-    nodes mostly delivered while they were busy.
+class _Link(NamedTuple):
+    """What a node's link was seen to carry, in bytes a second, and for which share of the time it was busy."""
+
+    carried: float
+    busy: float
+
+
+def _bandwidths(names: Sequence[str], probes: Sequence[NodeProbe], connections: Sequence[ConnectionProbe],
+                node_of: dict[int, str], shard_node_of: dict[int, str]) -> dict[str, float]:  # fmt: skip
+    """What the nodes' links can carry. One that was busy nearly all the time carried what it can. Of one that was idle
+    for long that is only known to be at least what it did carry: it is taken to be like the best.
+    """
+    links = {name: _link(name, probes, connections, node_of, shard_node_of) for name in names}
+    best = max((link.carried for link in links.values() if link is not None), default=math.inf)
+    return {
+        name: math.inf if link is None else link.carried if link.busy >= SATURATED else best
+        for name, link in links.items()
+    }
+
+
+def _link(node: str, probes: Sequence[NodeProbe], connections: Sequence[ConnectionProbe], node_of: dict[int, str],
+          shard_node_of: dict[int, str]) -> _Link | None:  # fmt: skip
+    """The most that a node's link carried: in a second, or over its connections to other nodes while they were busy.
+    None where nothing went over it.
     """
     carried = [
         max(probe.network_sent_bytes_per_second or 0.0, probe.network_received_bytes_per_second or 0.0)
@@ -268,13 +289,15 @@ def _bandwidth(node: str, probes: Sequence[NodeProbe], connections: Sequence[Con
         if probe.node == node
     ]
     homes = {"worker": node_of, "shard": shard_node_of}
-    rates = []
+    rates, busy = [], []
     for probe in connections:
         ends = homes[probe.role].get(probe.rank), _home(probe.peer, homes)
         if node in ends and ends[0] != ends[1] and probe.busy >= BUSY_ENOUGH:
             rates.append(probe.delivered_bytes / (probe.busy * probe.seconds))
-    seen = _quantile(carried, HIGH), statistics.median(rates) if rates else 0.0
-    return max(seen) if rates else math.inf
+            busy.append(probe.busy)
+    if not rates:
+        return None
+    return _Link(max(_quantile(carried, HIGH), statistics.median(rates)), _quantile(busy, HIGH))
 
 
 def _home(name: str, homes: dict[str, dict[int, str]]) -> str | None:

@@ -24,11 +24,19 @@ class Sgd(NamedTuple):
 WIDTH = 1
 
 
+def rate_at(settings: OptimizerConfig, rows: int) -> float:
+    """The learning rate when `rows` rows have been trained on.
+
+    >>> rate_at(OptimizerConfig(name="sgd", learning_rate=0.5, decay_rows=100, decay_power=1.0), 100)
+    0.25
+    """
+    if not settings.decay_rows:
+        return settings.learning_rate
+    return settings.learning_rate * (1 + rows / settings.decay_rows) ** -settings.decay_power
+
+
 def rule_at(settings: OptimizerConfig, rows: int, l1: float, l2: float) -> Sgd:
-    rate = settings.learning_rate
-    if settings.decay_rows:
-        rate *= (1 + rows / settings.decay_rows) ** -settings.decay_power
-    return Sgd(np.float32(rate), np.float32(l1), np.float32(l2))
+    return Sgd(np.float32(rate_at(settings, rows)), np.float32(l1), np.float32(l2))
 
 
 def weight(rule: Any, table: Table, key: Any) -> Any:

@@ -98,9 +98,16 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 RESULT_COLUMNS = ("run", "pace", "workers", "batch", "rows/s", "seconds", "test loss", "error", "AUC")
 
 
+def result_columns(result: dict[str, Any]) -> list[str]:
+    """The columns of one run's table: of images and their classes, other words."""
+    words = {"rows/s": "images/s", "AUC": "accuracy"} if "accuracy" in result["test"] else {}
+    return [words.get(name, name) for name in RESULT_COLUMNS]
+
+
 def result_row(name: str, result: dict[str, Any]) -> list[str]:
-    """One run's line of a table with `RESULT_COLUMNS`."""
+    """One run's line of a table with `result_columns`."""
     test = result["test"]
+    best = "accuracy" if "accuracy" in test else "auc"
     return [
         name,
         str(result["pace"]),
@@ -108,7 +115,7 @@ def result_row(name: str, result: dict[str, Any]) -> list[str]:
         f"{result['batch_size']:,}",
         f"{result['rows_per_second']:,.0f}",
         f"{result['train_seconds']:.2f}",
-        *(number(test.get(key), digits) for key, digits in (("loss", 5), ("error", 4), ("auc", 4))),
+        *(number(test.get(key), digits) for key, digits in (("loss", 5), ("error", 4), (best, 4))),
     ]
 
 

@@ -22,17 +22,16 @@ import psutil
 from numpy.typing import NDArray
 
 from paceline.config import RunConfig
-from paceline.data.blocks import Dataset
+from paceline.data.datasets import AnyDataset
 from paceline.data.rows import NO_LIMIT
 from paceline.errors import DataError, InterruptedRunError
-from paceline.machine import num_cores
+from paceline.models.dense import ClassQuality
 from paceline.models.logistic import Quality
-from paceline.optimizers import rules_at
+from paceline.optimizers.sgd import rate_at
 from paceline.run_folder import Run
 from paceline.telemetry.recorder import Journal
 from paceline.training.checkpoint import Checkpoint, Progress, has_checkpoint, load_checkpoint, save_checkpoint
-from paceline.training.crew import Crew, Due, LostShardError, Snapshot, Tally
-from paceline.training.evaluate import evaluate
+from paceline.training.crew import AnyQuality, Crew, Due, LostShardError, Snapshot, Tally
 from paceline.training.worker import check_losses
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -46,7 +45,7 @@ class Status(NamedTuple):
     seconds: float
     share: float
     train_loss: float
-    quality: Quality | None
+    quality: AnyQuality | None
 
 
 Watch = Callable[[Status], None]
@@ -57,14 +56,14 @@ Notice = Callable[[str], None]
 class Coordinator:
     """One run: its crew, how far it is, and the loop over legs."""
 
-    def __init__(self, config: RunConfig, dataset: Dataset, crew: Crew, watch: Watch, notice: Notice) -> None:
+    def __init__(self, config: RunConfig, dataset: AnyDataset, crew: Crew, watch: Watch, notice: Notice) -> None:
         self.config = config
         self.dataset = dataset
         self.crew = crew
         self.watch = watch
         self.notice = notice
         self.progress = Progress()
-        self.quality: Quality | None = None
+        self.quality: AnyQuality | None = None
         self.began = 0.0
         # Hears of every evaluation, as `metrics.jsonl` has it.
         self.evaluated: Callable[[dict[str, Any]], None] = lambda _line: None
@@ -200,8 +199,9 @@ class Coordinator:
         last = run.metrics[-1] if run.metrics else {}
         self.quality = None
         if "test_loss" in last:
-            found = [last[f"test_{name}"] for name in Quality._fields]
-            self.quality = Quality(*(math.nan if value is None else value for value in found))
+            kind = ClassQuality if self.config.dense else Quality
+            found = [last[f"test_{name}"] for name in kind._fields]
+            self.quality = kind(*(math.nan if value is None else value for value in found))
 
     def _write_roles(self, run: Run) -> None:
         """Keep `roles.json` current, and tell of roles that were lost and are back."""
@@ -295,13 +295,10 @@ class Coordinator:
             "train_loss": at.losses / at.loss_rows if at.loss_rows else math.nan,
         }
         if self.dataset.split("test").rows:
-            scorer = self.crew.scorer(at.position)
-            threads = min(self.config.workers, num_cores())
-            quality = evaluate(scorer, self.dataset, "test", threads, stop=lambda: self._interrupted)
+            quality = self.crew.evaluate(at.position, stop=lambda: self._interrupted)
             if quality is None:
                 return
-            rate = float(rules_at(self.config.optimizer, at.position).keys.rate)
-            check_losses(quality.loss, at.position, 0, at.clock, rate)
+            check_losses(quality.loss, at.position, 0, at.clock, rate_at(self.config.optimizer, at.position))
             self.quality = quality
             line |= {f"test_{name}": value for name, value in self.quality._asdict().items()}
         evaluated = {name: _json_number(value) for name, value in line.items()}

@@ -1,6 +1,7 @@
 """What does the coordinator ask of those who train? A *crew* is all workers and shards of a run, wherever they live.
 
-`embedded.py` is the crew of one process, `cluster/crew.py` the one whose roles are processes on a cluster.
+`embedded.py` and `dense.py` have the crews of one process, `cluster/crew.py` the one whose roles are processes on a
+cluster.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import RunError
+from paceline.models.dense import ClassQuality
+from paceline.models.logistic import Quality
 from paceline.telemetry.records import AnyRecord
 from paceline.training.checkpoint import Handed, Progress
-from paceline.training.evaluate import Scorer
 
 
 class Tally(NamedTuple):
@@ -47,6 +49,7 @@ class Due(enum.Enum):
     STOP = enum.auto()
 
 
+AnyQuality = Quality | ClassQuality
 Look = Callable[[Tally], Due]
 Keep = Callable[[Snapshot], None]
 
@@ -77,8 +80,10 @@ class Crew(Protocol):
     def snapshot(self) -> Snapshot:
         """The state between two legs; valid until the next leg."""
 
-    def scorer(self, rows: int) -> Scorer:
-        """What scores rows with the weights as they are between two legs, after `rows` rows."""
+    def evaluate(self, rows: int, stop: Callable[[], bool]) -> AnyQuality | None:
+        """How good the model is on the held-out rows, of which there are some, between two legs and after `rows` rows;
+        None where `stop` said so on the way.
+        """
 
     def weights(self, rows: int) -> NDArray[np.float32]:
         """A copy of all weights, the bias last, in the blocks' order; between two legs."""

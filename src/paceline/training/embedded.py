@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,20 +17,22 @@ from paceline.engines.local import LocalEngine
 from paceline.errors import ConfigError
 from paceline.kernels.gate import LINE
 from paceline.machine import num_cores
-from paceline.models.logistic import MOST_KEYS, LogisticScratch
+from paceline.models.logistic import MOST_KEYS, LogisticScratch, Quality
 from paceline.optimizers import rules_at
 from paceline.telemetry.meter import WorkerMeter, WorkerReport
 from paceline.telemetry.probes import NodeProber
 from paceline.telemetry.records import AnyRecord, LeftOut, NodeProbe, WorkerChunk
 from paceline.training.checkpoint import Handed, Progress
 from paceline.training.crew import Due, Keep, Look, Snapshot, Tally
-from paceline.training.evaluate import Scorer
+from paceline.training.evaluate import Scorer, evaluate
 from paceline.training.lockstep import LockstepThread, Pushes
 from paceline.training.pace import Gate, Pace
 from paceline.training.shard import Shard
 from paceline.training.worker import Worker
 
 PRIVATE_HOT_KEYS = 16_384
+
+R = TypeVar("R", ClockRows, QueueRows)
 
 
 class Thread(Protocol):
@@ -48,33 +50,33 @@ class Thread(Protocol):
 
 
 class EmbeddedCrew:
-    """The workers and the shard of one process, wired together."""
+    """The workers of one process on its threads, whatever they train. `SparseCrew` and `DenseCrew` say what."""
 
-    def __init__(self, config: RunConfig, dataset: Dataset) -> None:
+    def __init__(self, config: RunConfig, num_rows: int, most_threads: int) -> None:
         pace = Pace.of(config.pace)
-        check_clock_size(config, dataset)
         self._config = config
-        self._dataset = dataset
+        self._num_rows = num_rows
         self._fold = pace.fold
-        # One thread a worker, but in sync no more than there are cores, where it makes no difference.
+        # One thread a worker, but in sync no more than help, where it makes no difference.
         in_step = pace.fold == "mean"
-        self._engine = LocalEngine(config.workers, min(config.workers, num_cores()) if in_step else config.workers)
+        self._engine = LocalEngine(config.workers, min(config.workers, most_threads) if in_step else config.workers)
         self._gate = Gate(config.workers, pace.staleness, self._engine.num_threads)
         self._handed_in = np.zeros((self._engine.num_threads, LINE), np.int64)
-        # Private copies pay where workers write the same few weights with every row, and pace N must see every clock.
-        shares_hot_keys = config.pace == "async" and config.batch_size == 1 and config.workers > 1
-        num_private = min(PRIVATE_HOT_KEYS, len(dataset.manifest.hot_keys)) if shares_hot_keys else 0
-        self._shard = Shard(config.optimizer, dataset.features, config.workers, num_private)
         self._from = Progress()
         self._feed: RowFeed
         self._threads: Sequence[Thread]
         self._reports: list[WorkerReport] = []
         self._prober = NodeProber()
 
-    def restore(self, progress: Progress, states: NDArray[np.float32] | None) -> None:
-        self._from = progress
-        if states is not None:
-            self._shard.states[:] = states
+    def _make_threads(self) -> tuple[RowFeed, Sequence[Thread]]:
+        """What hands rows out, and what runs on the engine's threads: in sync each takes several workers, else one."""
+        raise NotImplementedError
+
+    def _settle(self) -> None:
+        """All workers are paused: make the parameters what they should be."""
+
+    def snapshot(self) -> Snapshot:
+        raise NotImplementedError
 
     def make_ready(self) -> None:
         self._feed, self._threads = self._make_threads()
@@ -100,20 +102,10 @@ class EmbeddedCrew:
             self._gate.break_up()
 
         self._engine.run(lambda thread: threads[thread].run(), poll, give_up)
-        self._shard.settle()
+        self._settle()
         if Due.SNAPSHOT in due:
             keep(self.snapshot())
         return self._tally()
-
-    def snapshot(self) -> Snapshot:
-        return Snapshot(self._tally(), self._shard.states, Handed())
-
-    def scorer(self, rows: int) -> Scorer:
-        rules = rules_at(self._config.optimizer, rows)
-        return Scorer(rules, self._shard.table, self._shard.bias, self._shard.bias)
-
-    def weights(self, rows: int) -> NDArray[np.float32]:
-        return self._shard.weights(rows)
 
     def roles(self) -> list[dict[str, Any]]:
         return self._engine.roles()
@@ -149,31 +141,68 @@ class EmbeddedCrew:
             largest_lead=self._gate.largest_lead,
         )
 
+    def _rows(self, kind: type[R]) -> R:
+        """What hands rows out, from where the run goes on."""
+        config = self._config
+        return kind(
+            self._num_rows, config.workers, config.batch_size, position=self._from.position, clock=self._from.clock,
+            last=config.epochs * self._num_rows if config.epochs else NO_LIMIT,
+            last_clock=config.steps or NO_LIMIT,
+        )  # fmt: skip
+
+    def _ranks(self, part: int) -> list[int]:
+        """The workers that a thread takes through each clock in sync."""
+        return list(range(part, self._config.workers, self._engine.num_threads))
+
+
+class SparseCrew(EmbeddedCrew):
+    """Logistic regression: a table that compiled loops of all threads see."""
+
+    def __init__(self, config: RunConfig, dataset: Dataset) -> None:
+        check_clock_size(config, dataset)
+        super().__init__(config, dataset.split("train").rows, num_cores())
+        self._dataset = dataset
+        # Private copies pay where workers write the same few weights with every row, and pace N must see every clock.
+        shares_hot_keys = config.pace == "async" and config.batch_size == 1 and config.workers > 1
+        num_private = min(PRIVATE_HOT_KEYS, len(dataset.manifest.hot_keys)) if shares_hot_keys else 0
+        self._shard = Shard(config.optimizer, dataset.features, config.workers, num_private)
+
+    def restore(self, progress: Progress, states: NDArray[np.float32] | None) -> None:
+        self._from = progress
+        if states is not None:
+            self._shard.states[:] = states
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self._tally(), self._shard.states, Handed())
+
+    def evaluate(self, rows: int, stop: Callable[[], bool]) -> Quality | None:
+        rules = rules_at(self._config.optimizer, rows)
+        scorer = Scorer(rules, self._shard.table, self._shard.bias, self._shard.bias)
+        return evaluate(scorer, self._dataset, "test", min(self._config.workers, num_cores()), stop)
+
+    def weights(self, rows: int) -> NDArray[np.float32]:
+        return self._shard.weights(rows)
+
+    def _settle(self) -> None:
+        self._shard.settle()
+
     def _make_threads(self) -> tuple[RowFeed, Sequence[Thread]]:
-        """What hands rows out, and what runs on the engine's threads: in sync each takes several workers, else one."""
         config, dataset, num_threads = self._config, self._dataset, self._engine.num_threads
         order = EpochOrder([block.rows for block in dataset.split("train").blocks], config.seed)
-        rows = (order.num_rows, config.workers, config.batch_size)
-        limits = {
-            "position": self._from.position,
-            "clock": self._from.clock,
-            "last": config.epochs * order.num_rows if config.epochs else NO_LIMIT,
-            "last_clock": config.steps or NO_LIMIT,
-        }
         readers = [RowReader(dataset, order) for _ in range(num_threads)]
         scratches = [LogisticScratch(dataset.features, dataset.key_dtype) for _ in range(num_threads)]
         if self._fold == "each":
-            queue = QueueRows(*rows, **limits)
+            queue = self._rows(QueueRows)
             return queue, [
                 Worker(rank, queue, readers[rank], scratches[rank], self._shard, self._gate, config)
                 for rank in range(num_threads)
             ]
-        clocks = ClockRows(*rows, **limits)
+        clocks = self._rows(ClockRows)
         pushes = Pushes.make(config.workers, config.batch_size * dataset.longest_row, dataset.key_dtype)
         return clocks, [
             LockstepThread(
-                part, list(range(part, config.workers, num_threads)), clocks, readers[part], scratches[part],
-                self._shard, self._gate, config, pushes, self._handed_in,
+                part, self._ranks(part), clocks, readers[part], scratches[part], self._shard, self._gate, config,
+                pushes, self._handed_in,
             )
             for part in range(num_threads)
         ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -12,6 +12,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from paceline.config import SPARSE_MODEL
 from paceline.data.batch import Batch
 from paceline.data.blocks import Dataset
 from paceline.errors import DataError, UsageError
@@ -20,10 +21,19 @@ from paceline.optimizers import Rules
 from paceline.optimizers.sgd import Sgd
 from paceline.training.evaluate import Scorer
 
+if TYPE_CHECKING:
+    from paceline.training.dense_files import ImageModel
+
 # Weights that are read and never updated: any rule whose state is the weight itself reads them.
 PLAIN_WEIGHTS = Rules(*[Sgd(np.float32(0), np.float32(0), np.float32(0))] * 2)
 # What must agree between the data a model was trained on and data it is asked about.
 SAME_KEYS = ("hash_bits", "integers", "columns", "index_base")
+
+
+class NamedModel(msgspec.Struct, frozen=True):
+    """What every `model.json` has."""
+
+    model: str
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +90,7 @@ def probabilities(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 def save_model(folder: Path, parameters: NDArray[np.float32], source: dict[str, Any]) -> str:
     """Write `parameters` [features + 1], the bias last, in the input's order; returns their SHA-256."""
     sha256 = hashlib.sha256(parameters.data).hexdigest()
-    info = ModelInfo(model="logistic", features=len(parameters) - 1, sha256=sha256, source=source)
+    info = ModelInfo(model=SPARSE_MODEL, features=len(parameters) - 1, sha256=sha256, source=source)
     path = folder / "model.safetensors"
     with translated_disk_errors(path):
         folder.mkdir(exist_ok=True)
@@ -89,7 +99,7 @@ def save_model(folder: Path, parameters: NDArray[np.float32], source: dict[str, 
     return sha256
 
 
-def load_model(run: Path) -> Model:
+def load_model(run: Path) -> Model | ImageModel:
     """The model of a run folder."""
     folder = run / "model"
     if not run.is_dir():
@@ -99,8 +109,13 @@ def load_model(run: Path) -> Model:
         hint = f"`paceline resume {run}` finishes it" if resumable else "it failed before it was trained: train again"
         raise UsageError(f"`{run}` holds no trained model", hint)
     try:
-        info = msgspec.json.decode((folder / "model.json").read_bytes(), type=ModelInfo)
+        content = (folder / "model.json").read_bytes()
         tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+        if msgspec.json.decode(content, type=NamedModel).model != SPARSE_MODEL:
+            from paceline.training.dense_files import read_dense_model
+
+            return read_dense_model(content, tensors, folder)
+        info = msgspec.json.decode(content, type=ModelInfo)
         weights, bias = tensors["weight"], tensors["bias"]
     except KeyError as error:
         raise DataError(f"the model in `{folder}` has no tensor {error}", "train again") from None

@@ -18,11 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.config import RunConfig
-from paceline.data.blocks import Dataset
+from paceline.data.datasets import AnyDataset
+from paceline.data.images import ImageDataset
 from paceline.data.rows import NO_LIMIT, ClockRows, QueueRows
 from paceline.engines import StartingEngine
 from paceline.errors import ConfigError, DataError, DivergedError, PacelineError, RunError
+from paceline.machine import num_cores
+from paceline.models.dense import DenseModel, build_model, evaluate_classes, num_values
 from paceline.optimizers import width
+from paceline.optimizers.dense import num_planes
 from paceline.telemetry.records import AnyRecord
 from paceline.training.checkpoint import Progress
 from paceline.training.cluster.desk import Desk, Event, Loss, Role
@@ -39,11 +43,12 @@ from paceline.training.cluster.messages import (
     Wait,
     encode,
 )
+from paceline.training.cluster.parts import Parts
 from paceline.training.cluster.shard import NOW
 from paceline.training.cluster.shard_link import ShardLink
-from paceline.training.crew import Due, Keep, Look, LostShardError, Snapshot, Tally
+from paceline.training.crew import AnyQuality, Due, Keep, Look, LostShardError, Snapshot, Tally
 from paceline.training.embedded import check_clock_size
-from paceline.training.evaluate import Scorer
+from paceline.training.evaluate import Scorer, evaluate
 from paceline.training.model_files import PLAIN_WEIGHTS
 from paceline.training.pace import Pace
 from paceline.wire.frames import WireError
@@ -62,8 +67,15 @@ MOST_RESTARTS = 10
 class ClusterCrew:
     """The workers and shards of one run, as processes that an engine starts and restarts."""
 
-    def __init__(self, config: RunConfig, dataset: Dataset, starting: StartingEngine) -> None:
-        _check(config, dataset)
+    def __init__(self, config: RunConfig, dataset: AnyDataset, starting: StartingEngine) -> None:
+        self._model: DenseModel | None = None
+        if isinstance(dataset, ImageDataset):
+            self._model = build_model(config, dataset.shape, dataset.classes)
+            self._parts = Parts(num_values(self._model), num_planes(config.optimizer), config.shards, in_ranges=True)
+        else:
+            check_clock_size(config, dataset)
+            self._parts = Parts(dataset.features + 1, width(config.optimizer), config.shards, in_ranges=False)
+        _check_shards(config, self._parts)
         engine = starting.get()
         self._config = config
         self._dataset = dataset
@@ -134,6 +146,8 @@ class ClusterCrew:
                 key=self._tls.key if self._tls else b"",
                 loopback=self._engine.loopback,
                 features=self._dataset.features,
+                num_values=self._parts.num_keys,
+                num_trained=self._model.num_trained if self._model else 0,
                 config=encode(self._config),
             )
         )
@@ -171,18 +185,20 @@ class ClusterCrew:
 
     def _load_shards(self) -> None:
         """Give every shard its part of the states that the run goes on from."""
-        handed, num_shards = self._progress.handed, len(self._shards)
+        handed = self._progress.handed
+        if self._states is None and self._model is not None:
+            self._states = np.zeros((self._parts.num_keys, self._parts.width), np.float32)
+            self._states[:, 0] = self._model.initial(self._config.seed)
         nothing = [self._progress.clock if Pace.of(self._config.pace).fold == "mean" else 0] * len(self._workers)
         for shard, link in enumerate(self._links):
             applied = handed.applied[shard] if handed.applied else nothing
             rows = handed.rows[shard] if handed.rows else self._progress.position
             link.ask(Reset(generation=self._generation, applied=applied, rows=rows))
             if self._states is not None:
-                link.load(self._states[shard::num_shards])
+                link.load(self._states[self._parts.of(shard)])
 
     def _link(self, role: Role) -> ShardLink:
-        num_keys = len(range(role.rank, self._dataset.features + 1, len(self._shards)))
-        return ShardLink(role.address, self._token, self._tls, num_keys, width(self._config.optimizer),
+        return ShardLink(role.address, self._token, self._tls, self._parts.size(role.rank), self._parts.width,
                          lambda: role.peer is None)  # fmt: skip
 
     # -- legs
@@ -326,8 +342,9 @@ class ClusterCrew:
         if loss.silent:
             self._engine.end(number, role.pid)
         self._begin(number)
-        # Without links nothing has been loaded yet that could be lost.
-        if role.role == "shard" and self._links:
+        # Without links nothing has been loaded yet that could be lost. What a worker of a dense model has half pushed
+        # cannot be taken back, nor can it be given again what it had pulled.
+        if self._links and (role.role == "shard" or self._model is not None):
             raise LostShardError(f"{role.name} was lost: {loss.because}")
 
     def _book_recovery(self, role: Role) -> None:
@@ -406,22 +423,26 @@ class ClusterCrew:
                 handed = self._grants.handed([copy.applied for copy in copies], [copy.rows for copy in copies])
                 if not in_step:
                     position, clock = feed.position, feed.clock
-            states = np.empty((self._dataset.features + 1, width(self._config.optimizer)), np.float32)
+            states = np.empty((self._parts.num_keys, self._parts.width), np.float32)
             for shard, link in enumerate(links):
-                link.fetch("copy", states[shard :: len(links)])
+                link.fetch("copy", states[self._parts.of(shard)])
         lead = self._last_count.largest_lead
         return Snapshot(Tally(position, clock, copies[0].losses, copies[0].loss_rows, lead), states, handed)
 
     def weights(self, rows: int) -> NDArray[np.float32]:
-        weights = np.empty((self._dataset.features + 1, 1), np.float32)
+        weights = np.empty((self._parts.num_keys, 1), np.float32)
         with self._shards_may_die():
             for shard, link in enumerate(self._links):
-                link.fetch("weights", weights[shard :: len(self._links)], rows)
+                link.fetch("weights", weights[self._parts.of(shard)], rows)
         return weights[:, 0]
 
-    def scorer(self, rows: int) -> Scorer:
-        features = self._dataset.features
-        return Scorer(PLAIN_WEIGHTS, self.weights(rows), features, features)
+    def evaluate(self, rows: int, stop: Callable[[], bool]) -> AnyQuality | None:
+        weights, dataset = self.weights(rows), self._dataset
+        if isinstance(dataset, ImageDataset):
+            assert self._model is not None
+            return evaluate_classes(self._model, weights, dataset, "test", stop)
+        scorer = Scorer(PLAIN_WEIGHTS, weights, dataset.features, dataset.features)
+        return evaluate(scorer, dataset, "test", min(self._config.workers, num_cores()), stop)
 
     # -- what it says of itself
 
@@ -464,12 +485,10 @@ class ClusterCrew:
         }
 
 
-def _check(config: RunConfig, dataset: Dataset) -> None:
-    """Refuse what does not fit the data."""
-    check_clock_size(config, dataset)
-    if config.shards > dataset.features + 1:
+def _check_shards(config: RunConfig, parts: Parts) -> None:
+    if config.shards > parts.num_keys:
         raise ConfigError(
-            f"`shards` is {config.shards}, but there are only {dataset.features + 1} keys to share out", "--shards 1"
+            f"`shards` is {config.shards}, but there are only {parts.num_keys} keys to share out", "--shards 1"
         )
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from paceline.config import WireConfig
 from paceline.errors import RunError
 from paceline.training.cluster.messages import Begin, FromShard, Join, Joined, decode, encode
+from paceline.training.cluster.rations import RecalledError
 from paceline.training.cluster.steps import Values, read_held, read_reply, step_parts
 from paceline.wire.coding import Floats, KeyWriter, write_values
 from paceline.wire.connection import Connection, connect
@@ -41,10 +42,6 @@ class Ask(NamedTuple):
     rows: int
     pushed: Floats
     indices: NDArray[Any]
-
-
-class RecalledError(Exception):
-    """The coordinator wants something else now."""
 
 
 class Link:

@@ -176,12 +176,21 @@ class Counted(Message):
     refused: int
 
 
+class Go(Message):
+    """To a worker of a dense model: push now, or, where it is not `wanted`, go on without."""
+
+    wanted: bool
+
+
 class Done(Message):
     """What was asked has been done."""
 
 
 class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a role's process is given. `config` is a `RunConfig`, encoded: another version may not read it."""
+    """All that a role's process is given. `config` is a `RunConfig`, encoded: another version may not read it.
+
+    `features` is how many keys a sparse model has, `num_values` and `num_trained` are a dense one's.
+    """
 
     role: str
     rank: int
@@ -191,6 +200,8 @@ class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes
     loopback: bool
     features: int
+    num_values: int
+    num_trained: int
     config: bytes
 
     def __repr__(self) -> str:
@@ -200,7 +211,7 @@ class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
 ToCoordinator = Hello | Ready | Beat | Report | Take | Idle | Failed
 ToRole = Begin | Grant | Wait | Stop
 ToShard = Join | Reset | Open | Copy | Fetch | Count
-FromShard = Joined | Copied | Counted | Done
+FromShard = Joined | Copied | Counted | Go | Done
 
 
 def encode(message: msgspec.Struct) -> bytes:

@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import psutil
@@ -41,12 +41,18 @@ from paceline.training.cluster.messages import (
     decode,
     encode,
 )
+from paceline.training.cluster.parts import Parts
 from paceline.training.cluster.shard import ShardService
+from paceline.training.cluster.slice import Slice
 from paceline.version import VERSION
 from paceline.wire.connection import Connection, connect
 from paceline.wire.frames import Kind, SilentPeerError, WireError
 from paceline.wire.server import Server
 from paceline.wire.tls import Tls
+
+if TYPE_CHECKING:
+    from paceline.training.cluster.dense_worker import DenseWorker
+    from paceline.training.cluster.worker import ClusterWorker
 
 BEAT_SECONDS = 1.0
 TICK_SECONDS = 0.5
@@ -150,7 +156,7 @@ def run_role(content: bytes, node: str, host: str) -> None:
 def _run_shard(spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Lifeline, host: str) -> None:
     port = config.wire.port and config.wire.port + 1 + spec.rank
     server = Server(host, port, spec.token, tls)
-    service = ShardService(config, spec.features, spec.rank, lambda: server.refused)
+    service = _make_service(spec, config, lambda: server.refused)
     service.slice.warm_up()
     lifeline.status = lambda: (service.doing, 0, 0)
     chunks, node, wire = ShardReport(spec.rank), NodeProber(), ConnectionProber("shard", spec.rank)
@@ -162,19 +168,42 @@ def _run_shard(spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Lif
         server.close()
 
 
-def _run_worker(spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Lifeline) -> None:
-    # A shard needs none of this, and starts the sooner.
-    from paceline.data.blocks import Dataset
+def _make_service(spec: RoleSpec, config: RunConfig, refused: Callable[[], int]) -> ShardService:
+    if not config.dense:
+        return ShardService(config, Slice(config.optimizer, spec.features, spec.rank, config.shards), refused)
+    # Neither kind of role needs what the other does, and starts the sooner.
+    from paceline.optimizers.dense import num_planes
+    from paceline.training.cluster.dense_shard import DenseShardService, DenseSlice
+
+    parts = Parts(spec.num_values, num_planes(config.optimizer), config.shards, in_ranges=True)
+    return DenseShardService(config, DenseSlice(config, parts, spec.rank, spec.num_trained), refused)
+
+
+def _make_worker(
+    spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Lifeline
+) -> tuple[ClusterWorker | DenseWorker, str]:
+    """A worker, and the fingerprint of the data that it sees."""
+    from paceline.data.datasets import open_for
+    from paceline.data.images import ImageDataset
+
+    dataset = open_for(config)
+    if isinstance(dataset, ImageDataset):
+        from paceline.training.cluster.dense_worker import DenseWorker
+
+        return DenseWorker(spec, config, tls, dataset, lifeline), dataset.fingerprint
     from paceline.training.cluster.worker import ClusterWorker
 
-    dataset = Dataset(config.data)
-    worker = ClusterWorker(spec, config, tls, dataset, lifeline)
+    return ClusterWorker(spec, config, tls, dataset, lifeline), dataset.fingerprint
+
+
+def _run_worker(spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Lifeline) -> None:
+    worker, fingerprint = _make_worker(spec, config, tls, lifeline)
     lifeline.status = worker.status
     worker.warm_up()
     chunks = WorkerReport(worker.meter)
     node, wire = NodeProber(), ConnectionProber("worker", spec.rank)
     lifeline.records = lambda: [*chunks.take(), *node.take(), *wire.take(worker.sockets())]
-    lifeline.say(Ready(data=dataset.fingerprint))
+    lifeline.say(Ready(data=fingerprint))
     worker.run()
 
 

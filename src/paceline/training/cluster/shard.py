@@ -33,7 +33,6 @@ from paceline.training.cluster.messages import (
     decode,
     encode,
 )
-from paceline.training.cluster.slice import Slice
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH, Step, Times, held_parts, read_step, values_head
 from paceline.training.pace import Pace
 from paceline.wire.coding import KeyReader, write_values
@@ -85,7 +84,7 @@ class _Push(NamedTuple):
     trained: int
 
 
-class _Worker:
+class ShardWorker:
     """What a shard knows of one worker."""
 
     def __init__(self, rank: int, in_flight: int, key_dtype: np.dtype[Any]) -> None:
@@ -109,6 +108,12 @@ class _Worker:
         self.arrived = 0.0
         self.worked = 0.0
         self.push: _Push | None = None
+        # Of a dense model: the push that was announced, whether it is under way, how much of it came, and the seconds
+        # that it took.
+        self.step: Step | None = None
+        self.pushing = False
+        self.received = 0
+        self.service = 0.0
         # Those that may be asked for again: another shard may have lost all that is in flight, and what that waits for.
         self._pulls = [_Pull(self.key_dtype) for _ in range(2 * self.in_flight)]
 
@@ -129,17 +134,19 @@ class _Worker:
 class ShardService:
     """One shard: its slice of the parameters, and where it stands with each worker."""
 
-    def __init__(self, config: RunConfig, features: int, rank: int,
-                 refused: Callable[[], int] = lambda: 0) -> None:  # fmt: skip
+    def __init__(self, config: RunConfig, slice_: Any, refused: Callable[[], int] = lambda: 0,
+                 in_flight: int | None = None) -> None:  # fmt: skip
         """`refused` tells how many connections were refused before they came here."""
         pace = Pace.of(config.pace)
-        self.slice = Slice(config.optimizer, features, rank, config.shards)
+        self.slice = slice_
         self.doing = "waits for workers"
         self._fold = pace.fold
         self._staleness = pace.staleness
         self._wire = config.wire
         self._generation = 0
-        self._workers = [_Worker(rank, pace.in_flight, self.slice.key_dtype) for rank in range(config.workers)]
+        self._workers = [
+            ShardWorker(rank, in_flight or pace.in_flight, self.slice.key_dtype) for rank in range(config.workers)
+        ]
         self._copy_at: tuple[int, Peer] | None = None
         self._num_pushed = 0
         self._rows = 0
@@ -162,7 +169,7 @@ class ShardService:
         peer.tag = None
 
     def closed(self, peer: Peer) -> None:
-        if isinstance(peer.tag, _Worker) and peer.tag.peer is peer:
+        if isinstance(peer.tag, ShardWorker) and peer.tag.peer is peer:
             peer.tag.peer = None
         if self._copy_at is not None and self._copy_at[1] is peer:
             self._copy_at = None
@@ -201,7 +208,7 @@ class ShardService:
     def _step(self, peer: Peer, step: Step) -> None:
         began = time.perf_counter()
         worker = peer.tag
-        if not isinstance(worker, _Worker) or worker.peer is not peer:
+        if not isinstance(worker, ShardWorker) or worker.peer is not peer:
             raise BadFrameError(f"a step from {peer.address}, which is no worker now")
         seen = worker.has_asked(step.batch)
         pushed = step.batch - worker.in_flight
@@ -228,7 +235,7 @@ class ShardService:
         pull.times = Times(int((began - peer.arrived) * 1e9), 0, int((worker.worked - began) * 1e9))
         self._answer_who_may_go_on()
 
-    def _take_push(self, worker: _Worker, step: Step, batch: int) -> None:
+    def _take_push(self, worker: ShardWorker, step: Step, batch: int) -> None:
         """Apply the gradient of a batch, or keep it until all workers' are there and apply their mean."""
         pull = worker.pull(batch)
         if pull.batch != batch or len(step.pushed) != pull.count:
@@ -268,7 +275,7 @@ class ShardService:
         """The gate: answer all that wait and are not too far ahead of the slowest."""
         slowest = min((worker.clock for worker in self._workers if worker.present), default=0)
         for worker in self._workers:
-            if not worker.waiting or worker.push is not None:
+            if not worker.waiting or self._holds(worker):
                 continue
             lead = worker.clock - slowest
             if worker.leaving:
@@ -277,12 +284,17 @@ class ShardService:
                 self._largest_lead = max(self._largest_lead, lead)
                 self._answer(worker)
 
-    def _answer(self, worker: _Worker) -> None:
+    def _holds(self, worker: ShardWorker) -> bool:
+        """Whether a worker's push waits for those of others."""
+        return worker.push is not None
+
+    def _answer(self, worker: ShardWorker) -> None:
         began = time.perf_counter()
         pull = worker.pull(worker.asked)
         worker.waiting = False
         pull.answered = True
         self.slice.gather(pull.keys, pull.values)
+        values = self._values_of(pull)
         queue, _, service = pull.times
         held = int((began - worker.worked) * 1e9)
         pull.times = Times(queue, held, service + int((time.perf_counter() - began) * 1e9))
@@ -290,24 +302,27 @@ class ShardService:
         counters[0] += 1
         counters[1] += queue
         counters[2] += pull.times.service
-        self._send(worker, pull)
+        self._send(worker, pull, values)
 
-    def _answer_again(self, worker: _Worker, batch: int) -> None:
+    def _answer_again(self, worker: ShardWorker, batch: int) -> None:
         """Give a worker, or its successor, the answer that was given before; or leave it waiting."""
         pull = worker.pull(batch)
         if pull.batch == batch and pull.answered:
-            self._send(worker, pull)
+            self._send(worker, pull, self._values_of(pull))
         elif not worker.waiting:
             raise BadFrameError(f"worker {worker.rank} asks again for batch {batch}, which was never asked for")
 
-    def _send(self, worker: _Worker, pull: _Pull) -> None:
-        if worker.peer is None:
-            return
+    def _values_of(self, pull: _Pull) -> NDArray[Any]:
+        """What a pull gets, as it goes over the wire: the weights of its keys, or all of them."""
         values = pull.values
         if self._wire.pull == "all" and pull.count:
             values = self.slice.weights(0, self.slice.num_keys, self._rows)
             values[pull.keys] = pull.values
-        worker.peer.send(Kind.VALUES, 0, values_head(pull.batch, pull.times), write_values(values, self._wire.values))
+        return write_values(values, self._wire.values)
+
+    def _send(self, worker: ShardWorker, pull: _Pull, values: NDArray[Any]) -> None:
+        if worker.peer is not None:
+            worker.peer.send(Kind.VALUES, 0, values_head(pull.batch, pull.times), values)
 
     # -- what workers and the coordinator ask
 
@@ -317,18 +332,18 @@ class ShardService:
                 self._join(peer, message)
             case Reset():
                 self._reset(message)
-                _say(peer, Done())
+                say(peer, Done())
             case Open():
                 self._open(message)
-                _say(peer, Done())
+                say(peer, Done())
             case Copy(at=at):
                 self._copy_at = (at, peer)
-                if at in (NOW, self._workers[0].applied) and not self._num_pushed:
+                if self._may_copy(at):
                     self._copy(peer)
             case Fetch():
                 self._fetch(peer, message)
             case Count():
-                _say(peer, self._counted())
+                say(peer, self._counted())
 
     def _join(self, peer: Peer, join: Join) -> None:
         """Take a worker's connection on, unless another of its kind has come since."""
@@ -345,7 +360,7 @@ class ShardService:
         worker.peer = peer
         worker.keys_of_peer = KeyReader(self.slice.num_keys, self.slice.key_dtype, self._wire.key_cache)
         peer.tag = worker
-        _say(peer, Joined(applied=worker.applied))
+        say(peer, Joined(applied=worker.applied))
 
     def _reset(self, reset: Reset) -> None:
         self._generation = reset.generation
@@ -364,11 +379,15 @@ class ShardService:
             worker.restart(base, done)
         self._losses, self._loss_rows = 0.0, 0
 
+    def _may_copy(self, at: int) -> bool:
+        """Whether the states are those that a copy at a clock, or `NOW`, is to have."""
+        return at in (NOW, self._workers[0].applied) and not self._num_pushed
+
     def _copy(self, peer: Peer) -> None:
         self._copy_at = None
         self.slice.take_copy()
         applied = [worker.applied for worker in self._workers]
-        _say(peer, Copied(applied=applied, rows=self._rows, losses=self._losses, loss_rows=self._loss_rows))
+        say(peer, Copied(applied=applied, rows=self._rows, losses=self._losses, loss_rows=self._loss_rows))
 
     def _fetch(self, peer: Peer, fetch: Fetch) -> None:
         if not 0 <= fetch.start <= fetch.start + fetch.count <= self.slice.num_keys:
@@ -385,7 +404,7 @@ class ShardService:
         if len(data) % (4 * self.slice.width) or start + len(data) // (4 * self.slice.width) > self.slice.num_keys:
             raise BadFrameError(f"{len(data)} bytes of states from key {start} on")
         self.slice.load(start, data.view(np.float32))
-        _say(peer, Done())
+        say(peer, Done())
 
     def _counted(self) -> Counted:
         return Counted(
@@ -394,7 +413,7 @@ class ShardService:
         )  # fmt: skip
 
 
-def _say(peer: Peer, message: FromShard) -> None:
+def say(peer: Peer, message: FromShard) -> None:
     peer.send(Kind.MESSAGE, 0, encode(message))
 
 

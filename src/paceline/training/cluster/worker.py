@@ -7,7 +7,6 @@ the batch after that while the frames travel.
 from __future__ import annotations
 
 import math
-import queue
 import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -25,8 +24,9 @@ from paceline.models.logistic import LogisticScratch
 from paceline.optimizers import rules_at
 from paceline.telemetry.meter import COMPUTE, INPUT, PULL, PUSH, WorkerMeter
 from paceline.training.cluster import steps
-from paceline.training.cluster.links import EMPTY, Ask, Link, RecalledError
-from paceline.training.cluster.messages import Begin, Grant, Idle, RoleSpec, Stop, Take, Wait
+from paceline.training.cluster.links import EMPTY, Ask, Link
+from paceline.training.cluster.messages import Begin, Idle, RoleSpec, Stop, Wait
+from paceline.training.cluster.rations import Rations, RecalledError
 from paceline.training.pace import Pace
 from paceline.training.worker import check_losses
 from paceline.wire.coding import VALUE_BYTES, read_values
@@ -35,7 +35,6 @@ from paceline.wire.tls import Tls
 if TYPE_CHECKING:
     from paceline.training.cluster.role import Lifeline
 
-POLL_SECONDS = 0.5
 # Nanoseconds for which a shard had a request between applying and answering; what is longer was the gate.
 SHORTEST_HELD = 100_000
 
@@ -128,12 +127,9 @@ class ClusterWorker:
         self.meter.num_bytes = lambda: self.status()[1:]
         self._doing = "waits for the coordinator"
         self._generation = 0
-        self._next = 0
+        self._rations = Rations(lifeline)
         self._picked = EMPTY
         self._no_indices = np.zeros(0, dataset.key_dtype)
-        self._leg = 0
-        self._rows: deque[Any] = deque()
-        self._out_of_rows = False
         self._bytes_before = (0, 0)
 
     def status(self) -> tuple[str, int, int]:
@@ -184,11 +180,9 @@ class ClusterWorker:
     def _train_leg(self, begin: Begin) -> None:
         """Train on all rows that the coordinator hands out before the next stop."""
         self._join(begin)
-        self._leg, self._out_of_rows = begin.leg, False
-        self._rows.clear()
         self.meter.restart()
-        self._lifeline.say(Take(leg=self._leg, batch=self._next))
-        number, ahead = self._next, self._read_next()
+        self._rations.begin(begin.leg)
+        number, ahead = self._rations.next, self._read_next()
         if ahead is None:
             self._ask(number, steps.LEAVE, None, 0.0, None)
         else:
@@ -262,35 +256,18 @@ class ClusterWorker:
 
     def _read_next(self) -> Prepared | None:
         """The next batch, read and numbered; None when there are no more rows in this leg."""
-        while not self._rows and not self._out_of_rows:
+        number = self._rations.next
+        if not self._rations.at_hand():
             self._doing = "waits for rows from the coordinator"
-            try:
-                grant = self._lifeline.grants.get(timeout=POLL_SECONDS)
-            except queue.Empty:
-                if self._recalled():
-                    raise RecalledError from None
-                continue
-            self._add(grant)
-        if not self._rows:
+        if (rows := self._rations.take()) is None:
             return None
         self._doing = "reads"
-        batch = self._batches[self._next % len(self._batches)]
-        batch.read(self._next, *self._rows.popleft())
+        batch = self._batches[number % len(self._batches)]
+        batch.read(number, *rows)
         self.meter.mark(INPUT)
         batch.number_keys()
         self.meter.mark(COMPUTE)
-        self._next += 1
         return batch
-
-    def _add(self, grant: Grant) -> None:
-        """Take rows on, and ask for the next ones already."""
-        if grant.leg != self._leg or grant.first != self._next + len(self._rows):
-            return
-        bounds = np.frombuffer(grant.bounds, np.int64).reshape(-1, 3).tolist()
-        self._out_of_rows = not bounds
-        self._rows.extend(bounds)
-        if bounds:
-            self._lifeline.say(Take(leg=self._leg, batch=grant.first + len(bounds)))
 
     def _join(self, begin: Begin) -> None:
         """Connect to the shards, unless these connections stand, and find out where to go on."""
@@ -302,14 +279,11 @@ class ClusterWorker:
         self._links = []
         wire, token = self._config.wire, self._spec.token
         for shard in range(len(begin.shards)):
-            self._links.append(Link(shard, self._spec.rank, begin, token, self._tls, wire, self._recalled))
+            self._links.append(Link(shard, self._spec.rank, begin, token, self._tls, wire, self._rations.recalled))
         for link in self._links:
             link.doing = ""
         self._generation = begin.generation
-        self._next = min(link.applied for link in self._links) + 1
-
-    def _recalled(self) -> bool:
-        return not self._lifeline.orders.empty()
+        self._rations.next = min(link.applied for link in self._links) + 1
 
     def _rate(self, trained: int) -> float:
         return float(rules_at(self._config.optimizer, trained).keys.rate)

@@ -1,0 +1,59 @@
+"""Softmax regression: p(class | image) = softmax(W x + b), for pixels x from 0 to 1.
+
+The loss of a row is −log p(label), and its gradient (p − y) xᵀ for W and p − y for b, where y is 1 at the label.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from paceline.data.crops import Crops
+from paceline.data.images import Images
+from paceline.kernels import softmax as kernels
+from paceline.models.dense import Floats, Tensor
+
+
+class Softmax:
+    """Softmax regression as one worker has it: working memory for the compiled loops."""
+
+    shares_threads = False
+    holds_values = False
+
+    def __init__(self, crops: Crops, classes: int) -> None:
+        features = math.prod(crops.shape)
+        self._crops = crops
+        self.tensors = (Tensor("weight", (features, classes), 0), Tensor("bias", (classes,), features * classes))
+        self.num_trained = (features + 1) * classes
+        self._classes = classes
+        self._length = kernels.padded_classes(classes)
+        self._padded = np.zeros((features + 1) * self._length, np.float32)
+        self._sums = np.zeros_like(self._padded)
+        self._drawn = np.zeros(features + 1, np.int64)
+        self._scores = np.zeros(self._length, np.float32)
+        self._others = np.zeros(self._length, np.float32)
+
+    def initial(self, seed: int) -> Floats:
+        return np.zeros(self.num_trained, np.float32)
+
+    def gradient(self, values: Floats, rows: Images, out: Floats, turn: tuple[int, int]) -> float:
+        kernels.pad(values, self._classes, self._padded)
+        losses = kernels.gradient(
+            self._padded, rows.pixels, rows.labels, self._classes, self._drawn, self._scores, self._others, self._sums
+        )
+        kernels.unpad(self._sums, self._classes, out)
+        return losses
+
+    def scores(self, values: Floats, rows: Images) -> Floats:
+        rows = self._crops.testing(rows)
+        kernels.pad(values, self._classes, self._padded)
+        out = np.empty((rows.num_rows, self._length), np.float32)
+        kernels.score_rows(self._padded, rows.pixels, self._drawn, self._others, out)
+        return out[:, : self._classes]
+
+    def use_threads(self, count: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
