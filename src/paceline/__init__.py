@@ -37,8 +37,10 @@ def train(recipe: str | Path | None = None, *, settings: Iterable[str] = (), **f
     return run.train(config, starting)
 
 
-def load(run: str | Path) -> Model:
-    """The trained model of a run folder: `predict_proba`, `weights`, `bias`."""
+def load(run: str | Path) -> Any:
+    """The trained model of a run folder: a `Model` with `predict_proba`, `weights` and `bias`; of images, an
+    `ImageModel` with `predict_proba` and `tensors`.
+    """
     from paceline.training.model_files import load_model
 
     return load_model(Path(run))

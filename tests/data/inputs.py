@@ -11,14 +11,21 @@ import numpy as np
 
 from paceline.data.batch import Batch
 from paceline.data.blocks import Dataset, Split
+from paceline.data.images import ImageDataset
 from paceline.data.prepare import PrepareConfig, Prepared, prepare
 from paceline.data.sources import Chunk, Source, find_sources
 
 Row = tuple[int, dict[int, float]]
 
 
-def run(tmp_path: Path, *sources: Path | str, **settings: Any) -> Prepared:
-    """Prepare sources into a folder of `tmp_path` that is named after how many were made there before."""
+def run(tmp_path: Path, *sources: Path | str, **settings: Any) -> Prepared[Dataset]:
+    """Prepare rows into a folder of `tmp_path` that is named after how many were made there before."""
+    made = run_any(tmp_path, *sources, **settings)
+    assert isinstance(made.dataset, Dataset)
+    return made
+
+
+def run_any(tmp_path: Path, *sources: Path | str, **settings: Any) -> Prepared[Dataset] | Prepared[ImageDataset]:
     out = tmp_path / f"out-{len(list(tmp_path.glob('out-*')))}"
     if "test" in settings:
         settings["test"] = [str(source) for source in settings["test"]]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,6 +22,7 @@ from paceline.files import translated_disk_errors
 BLOCK_ROWS = 65_536
 BLOCK_BYTES = 64 << 20
 WRITING_THREADS = 2
+AGAIN = "prepare the data again"
 
 
 class BlockInfo(msgspec.Struct, frozen=True):
@@ -42,17 +44,21 @@ class SplitInfo(msgspec.Struct, frozen=True):
     blocks: tuple[BlockInfo, ...] = ()
 
 
-def read_block(folder: Folder, info: BlockInfo, features: int) -> Batch:
-    """Map one block file and check it against the manifest: compiled loops trust sizes and keys."""
+def read_table(folder: Folder, info: BlockInfo) -> pa.RecordBatch:
+    """Map one block file and verify its checksum."""
     path = f"{folder}/{info.file}"
-    again = "prepare the data again"
     try:
         content = folder.read(info.file)
     except OSError as error:
-        raise DataError(f"block `{path}` cannot be opened: {error}", again) from None
+        raise DataError(f"block `{path}` cannot be opened: {error}", AGAIN) from None
     if xxhash.xxh3_64_hexdigest(content) != info.checksum:
-        raise DataError(f"block `{path}` has a wrong checksum: its bytes are not those that were written", again)
-    table = pa.ipc.open_file(content).get_batch(0)
+        raise DataError(f"block `{path}` has a wrong checksum: its bytes are not those that were written", AGAIN)
+    return pa.ipc.open_file(content).get_batch(0)
+
+
+def read_block(folder: Folder, info: BlockInfo, features: int) -> Batch:
+    """Map one block file and check it against the manifest: compiled loops trust sizes and keys."""
+    path, table = f"{folder}/{info.file}", read_table(folder, info)
     nonzeros = table.column("features")
     rows = Batch(
         table.column("label").to_numpy(),
@@ -68,10 +74,10 @@ def read_block(folder: Folder, info: BlockInfo, features: int) -> Batch:
         ("nonzeros in its longest row", longest, info.longest),
     ):
         if found != said:
-            raise DataError(f"block `{path}` does not match the manifest: {found} {what} instead of {said}", again)
+            raise DataError(f"block `{path}` does not match the manifest: {found} {what} instead of {said}", AGAIN)
     if largest >= features:
         raise DataError(
-            f"block `{path}` does not match the manifest: key {largest} is not below its {features} features", again
+            f"block `{path}` does not match the manifest: key {largest} is not below its {features} features", AGAIN
         )
     return rows
 
@@ -82,12 +88,18 @@ def write_block(path: Path, rows: Batch) -> BlockInfo:
         rows.offsets, pa.StructArray.from_arrays([pa.array(rows.keys), pa.array(rows.values)], ["key", "value"])
     )
     table = pa.record_batch([pa.array(rows.labels), features], ["label", "features"])
+    checksum = write_table(path, table)
+    longest = int(np.diff(rows.offsets).max())
+    return BlockInfo(path.name, rows.num_rows, rows.num_nonzeros, longest, checksum)
+
+
+def write_table(path: Path, table: pa.RecordBatch) -> str:
+    """Write one table as an Arrow file; its checksum."""
     with translated_disk_errors(path), path.open("wb", buffering=0) as file:
         hashed = HashedFile(file)
         with pa.ipc.new_file(pa.PythonFile(hashed, mode="w"), table.schema) as writer:
             writer.write_batch(table)
-    longest = int(np.diff(rows.offsets).max())
-    return BlockInfo(path.name, rows.num_rows, rows.num_nonzeros, longest, hashed.digest.hexdigest())
+    return hashed.digest.hexdigest()
 
 
 class HashedFile:
@@ -161,22 +173,49 @@ class OpenBlock:
         self._rows = Batch(labels, offsets, new_keys, new_values)
 
 
-class BlockWriter:
-    """Writes the rows of one split as blocks. Threads write the files: finding memory for them takes time."""
+class Rows(Protocol):
+    """Rows of either kind: what a writer of blocks needs to know of them."""
 
-    def __init__(self, folder: Path, split: str) -> None:
+    @property
+    def num_rows(self) -> int: ...
+
+    def slice(self, start: int, stop: int) -> Self: ...
+
+
+R = TypeVar("R", bound=Rows)
+
+
+class OpenRows(Protocol[R]):
+    """A block that fills: `OpenBlock`, or its like for other rows."""
+
+    @property
+    def rows(self) -> R: ...
+
+    def take(self, batch: R) -> int: ...
+
+    def clear(self) -> None: ...
+
+
+class BlockWriter(Generic[R]):
+    """Writes the rows of one split as blocks. Threads write the files: finding memory for them takes time.
+
+    `open_block` makes an empty block of the kind, `write` writes one that is full.
+    """
+
+    def __init__(
+        self, folder: Path, split: str, open_block: Callable[[], OpenRows[R]], write: Callable[[Path, R], BlockInfo]
+    ) -> None:
         self._folder = folder
         self._split = split
-        self._open = OpenBlock()
-        self._free = [OpenBlock() for _ in range(WRITING_THREADS)]
-        self._writing: deque[tuple[OpenBlock, Future[BlockInfo]]] = deque()
+        self._write_file = write
+        self._open = open_block()
+        self._free = [open_block() for _ in range(WRITING_THREADS)]
+        self._writing: deque[tuple[OpenRows[R], Future[BlockInfo]]] = deque()
         self._threads = ThreadPoolExecutor(WRITING_THREADS, thread_name_prefix="paceline-write")
         self._blocks: list[BlockInfo] = []
-        self._positives = 0
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: R) -> None:
         """Copy rows into the open block, which is written when it is full. Errors of the disk come blocks late."""
-        self._positives += int(np.count_nonzero(batch.labels))
         while batch.num_rows:
             taken = self._open.take(batch)
             if taken < batch.num_rows:
@@ -191,7 +230,6 @@ class BlockWriter:
             self._wait_for_oldest()
         return SplitInfo(
             rows=sum(block.rows for block in self._blocks),
-            positives=self._positives,
             nonzeros=sum(block.nonzeros for block in self._blocks),
             blocks=tuple(self._blocks),
         )
@@ -202,7 +240,7 @@ class BlockWriter:
 
     def _write(self) -> None:
         path = self._folder / f"{self._split}-{len(self._blocks) + len(self._writing):05d}.arrow"
-        self._writing.append((self._open, self._threads.submit(write_block, path, self._open.rows)))
+        self._writing.append((self._open, self._threads.submit(self._write_file, path, self._open.rows)))
         if not self._free:
             self._wait_for_oldest()
         self._open = self._free.pop()

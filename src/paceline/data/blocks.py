@@ -23,12 +23,13 @@ from numpy.typing import NDArray
 
 from paceline.data.batch import Batch
 from paceline.data.block_files import BLOCK_ROWS as BLOCK_ROWS
-from paceline.data.block_files import BlockWriter, SplitInfo, read_block
-from paceline.data.folders import Folder, open_folder
+from paceline.data.block_files import BlockWriter, OpenBlock, SplitInfo, read_block, write_block
+from paceline.data.folders import open_folder
 from paceline.data.key_order import NO_COUNTS, KeyOrder, most_frequent
+from paceline.data.manifests import ROWS, put_in_place, read_manifest
 from paceline.data.partial import PartialFolder
 from paceline.errors import DataError
-from paceline.files import refuse_existing, replace_file, sync_to_disk, translated_disk_errors
+from paceline.files import refuse_existing, translated_disk_errors
 from paceline.kernels.keys import key_dtype
 
 Split = Literal["train", "test"]
@@ -56,7 +57,7 @@ class Dataset:
 
     def __init__(self, path: Path | str) -> None:
         self.folder = open_folder(path)
-        self.manifest = _read_manifest(self.folder)
+        self.manifest = read_manifest(self.folder, ROWS, FORMAT_VERSION, Manifest)
         self._blocks: dict[tuple[Split, int], Batch] = {}
         self._lock = threading.Lock()
 
@@ -100,28 +101,6 @@ class Dataset:
         return found
 
 
-def _read_manifest(folder: Folder) -> Manifest:
-    if not folder.exists():
-        raise DataError(f"no dataset at `{folder}`", "`paceline generate` or `paceline prepare` makes one")
-    try:
-        text = folder.read("manifest.json").to_pybytes()
-    except FileNotFoundError:
-        raise DataError(
-            f"`{folder}` is no dataset: it has no manifest.json",
-            "give a folder that `paceline prepare --out` or `paceline generate --out` made, to its end",
-        ) from None
-    try:
-        manifest = msgspec.json.decode(text, type=Manifest)
-    except msgspec.DecodeError as error:
-        raise DataError(f"`{folder}/manifest.json` does not read: {error}", "prepare the data again") from None
-    if manifest.version != FORMAT_VERSION:
-        raise DataError(
-            f"`{folder}` has format version {manifest.version}; this paceline reads {FORMAT_VERSION}",
-            "prepare the data again",
-        )
-    return manifest
-
-
 class DatasetWriter:
     """Writes a dataset, block by block, in bounded memory. Use it as a context: an exception leaves nothing behind,
     and what an earlier writer of the same dataset left when it was killed is removed.
@@ -135,11 +114,11 @@ class DatasetWriter:
         self._source = source
         refuse_existing(self.out)
         self._partial = PartialFolder(self.out)
-        self._folder = self._partial.path
         self._order: KeyOrder | None = None
         self._counts: dict[Split, NDArray[np.int64]] = {"train": NO_COUNTS, "test": NO_COUNTS}
         self._sample: dict[Split, list[Batch]] = {"train": [], "test": []}
-        self._blocks = {split: BlockWriter(self._folder, split) for split in self._sample}
+        self._blocks = {split: BlockWriter(self._partial.path, split, OpenBlock, write_block) for split in self._sample}
+        self._positives: dict[Split, int] = {"train": 0, "test": 0}
         self._largest_key = -1
 
     def __enter__(self) -> DatasetWriter:
@@ -176,7 +155,7 @@ class DatasetWriter:
         if self._order is None:
             self._choose_hot_keys()
         assert self._order is not None
-        train, test = self._blocks["train"].finish(), self._blocks["test"].finish()
+        train, test = self._finish("train"), self._finish("test")
         if not train.rows:
             raise DataError("the input holds no training rows", "check the paths, and that --test-fraction leaves some")
         features = self._declared if self._declared is not None else self._largest_key + 1
@@ -188,13 +167,11 @@ class DatasetWriter:
             test=test,
             source=self._source,
         )
-        replace_file(self._folder / "manifest.json", msgspec.json.encode(manifest))
-        refuse_existing(self.out)
-        if self.out.is_dir():
-            self.out.rmdir()
-        self._partial.move_into_place()
-        sync_to_disk(self.out.parent)
+        put_in_place(self._partial, manifest)
         return Dataset(self.out)
+
+    def _finish(self, split: Split) -> SplitInfo:
+        return msgspec.structs.replace(self._blocks[split].finish(), positives=self._positives[split])
 
     def _check_keys(self, batch: Batch) -> None:
         if not batch.num_nonzeros:
@@ -218,5 +195,6 @@ class DatasetWriter:
 
     def _append(self, split: Split, batch: Batch) -> None:
         assert self._order is not None
+        self._positives[split] += int(np.count_nonzero(batch.labels))
         self._order.renumber(batch.keys, self._counts[split])
         self._blocks[split].append(batch)

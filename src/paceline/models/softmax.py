@@ -24,7 +24,10 @@ class Softmax:
     def __init__(self, crops: Crops, classes: int) -> None:
         features = math.prod(crops.shape)
         self._crops = crops
-        self.tensors = (Tensor("weight", (features, classes), 0), Tensor("bias", (classes,), features * classes))
+        self.tensors: tuple[Tensor, ...] = (
+            Tensor("weight", (features, classes), 0),
+            Tensor("bias", (classes,), features * classes),
+        )
         self.num_trained = (features + 1) * classes
         self._classes = classes
         self._length = kernels.padded_classes(classes)

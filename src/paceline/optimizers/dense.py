@@ -26,6 +26,10 @@ def num_planes(settings: OptimizerConfig) -> int:
     return {"adagrad": 2, "adam": 3}[settings.name]
 
 
+# A rule's loop takes as many planes as it has.
+loops: Any = kernels
+
+
 class DenseRule:
     """An optimizer's update. `rows_an_update` says how many rows one stands for, which tells how many there were."""
 
@@ -49,17 +53,17 @@ class DenseRule:
     def _descend(self, planes: Floats, sums: Floats, stop: int, scale: np.float32, trained: int) -> None:
         settings = self._settings
         rate, l2 = rate_at(settings, trained), np.float32(settings.l2)
-        common: tuple[Any, ...] = (sums, 0, stop, scale)
+        given = (*planes, sums, 0, stop, scale)
         if settings.name == "adagrad":
-            kernels.descend_by_adagrad(*planes, *common, np.float32(rate), l2, np.float32(settings.epsilon))
+            loops.descend_by_adagrad(*given, np.float32(rate), l2, np.float32(settings.epsilon))
         elif settings.name == "adam":
             update = trained // self._rows_an_update + 1
-            kernels.descend_by_adam(
-                *planes, *common, np.float32(rate / (1 - settings.beta1**update)), l2, np.float32(settings.beta1),
+            loops.descend_by_adam(
+                *given, np.float32(rate / (1 - settings.beta1**update)), l2, np.float32(settings.beta1),
                 np.float32(settings.beta2), np.float32(settings.epsilon),
                 np.float32(math.sqrt(1 - settings.beta2**update)),
             )  # fmt: skip
         elif settings.momentum:
-            kernels.descend_with_momentum(*planes, *common, np.float32(rate), l2, np.float32(settings.momentum))
+            loops.descend_with_momentum(*given, np.float32(rate), l2, np.float32(settings.momentum))
         else:
-            kernels.descend(*planes, *common, np.float32(rate), l2)
+            loops.descend(*given, np.float32(rate), l2)

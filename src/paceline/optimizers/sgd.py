@@ -32,7 +32,7 @@ def rate_at(settings: OptimizerConfig, rows: int) -> float:
     """
     if not settings.decay_rows:
         return settings.learning_rate
-    return settings.learning_rate * (1 + rows / settings.decay_rows) ** -settings.decay_power
+    return float(settings.learning_rate * (1 + rows / settings.decay_rows) ** -settings.decay_power)
 
 
 def rule_at(settings: OptimizerConfig, rows: int, l1: float, l2: float) -> Sgd:

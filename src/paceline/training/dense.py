@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +49,8 @@ class DenseTable:
 
     @property
     def values(self) -> Floats:
-        return self.planes[0]
+        values: Floats = self.planes[0]
+        return values
 
     @property
     def states(self) -> Floats:
@@ -262,17 +262,28 @@ class DenseCrew(EmbeddedCrew):
             *(build_model(config, dataset.shape, dataset.classes) for _ in range(num_threads - 1)),
         ]
         self._model.use_threads(num_cores() // num_threads)
-        common: list[tuple[Any, ...]] = [
-            (reader, model, self._table, self._gate, config)
-            for reader, model in zip(readers, self._models, strict=True)
-        ]
+        tools = list(zip(readers, self._models, strict=True))
         if self._fold == "each":
             queue, applying = self._rows(QueueRows), threading.Lock()
-            return queue, [FreeThread(rank, queue, *common[rank], applying) for rank in range(num_threads)]
+            return queue, [
+                FreeThread(rank, queue, *tools[rank], self._table, self._gate, config, applying)
+                for rank in range(num_threads)
+            ]
         clocks = self._rows(ClockRows)
         sums = np.zeros((config.workers, len(self._table.values)), np.float32)
         rows = np.zeros(config.workers, np.int64)
         return clocks, [
-            SyncThread(part, self._ranks(part), clocks, *common[part], sums, rows, self._handed_in)
+            SyncThread(
+                part,
+                self._ranks(part),
+                clocks,
+                *tools[part],
+                self._table,
+                self._gate,
+                config,
+                sums,
+                rows,
+                self._handed_in,
+            )
             for part in range(num_threads)
         ]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from paceline.config import OptimizerConfig, RunConfig, WireConfig
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.shard import NOW, ShardService
+from paceline.training.cluster.slice import Slice
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH, read_held, read_reply, step_parts
 from paceline.training.pace import Pace
 from paceline.wire.coding import KeyWriter, read_values, write_values
@@ -52,7 +53,7 @@ def make_shard(workers: int, pace: Any, shard: int = 0, shards: int = 1, **wire:
         data="x", pace=pace, workers=workers, shards=shards, engine="ray", wire=WireConfig(**wire),
         optimizer=OptimizerConfig(name="sgd", learning_rate=RATE),
     )  # fmt: skip
-    service = ShardService(config, FEATURES, shard)
+    service = ShardService(config, Slice(config.optimizer, FEATURES, shard, config.shards))
     tell(service, m.Reset(generation=1, applied=[0] * workers, rows=0))
     tell(service, m.Open(bases=[0] * workers, done=[0] * workers))
     return service

@@ -60,8 +60,8 @@ class Rations:
         """Take rows on, and ask for the next ones already."""
         if grant.leg != self._leg or grant.first != self.next + len(self._rows):
             return
-        bounds = [tuple(each) for each in np.frombuffer(grant.bounds, np.int64).reshape(-1, 3).tolist()]
+        bounds = np.frombuffer(grant.bounds, np.int64).reshape(-1, 3).tolist()
         self._none_left = not bounds
-        self._rows.extend(bounds)
+        self._rows.extend((start, stop, trained) for start, stop, trained in bounds)
         if bounds:
             self._lifeline.say(Take(leg=self._leg, batch=grant.first + len(bounds)))

@@ -1,0 +1,35 @@
+"""Which kind of dataset is this?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paceline.config import SPARSE_MODEL, RunConfig
+from paceline.data.blocks import Dataset
+from paceline.data.folders import open_folder
+from paceline.data.images import ImageDataset
+from paceline.data.manifests import IMAGES, kind_of
+from paceline.errors import ConfigError
+
+AnyDataset = Dataset | ImageDataset
+
+
+def open_dataset(path: Path | str) -> AnyDataset:
+    """The dataset at a path or URL, of rows or of images as its manifest says."""
+    return ImageDataset(path) if kind_of(open_folder(path)) == IMAGES else Dataset(path)
+
+
+def open_for(config: RunConfig) -> AnyDataset:
+    """The data of a run, which must be what its model learns from."""
+    dataset = open_dataset(config.data)
+    if config.dense == isinstance(dataset, ImageDataset):
+        return dataset
+    if config.dense:
+        raise ConfigError(
+            f"the model `{config.model}` learns from images; `{dataset.folder}` has rows of features",
+            f"--model {SPARSE_MODEL}, or data that `paceline prepare` made of images",
+        )
+    raise ConfigError(
+        f"the model `{config.model}` learns from rows of features; `{dataset.folder}` has images",
+        "--model softmax, or --model alexnet-small",
+    )
