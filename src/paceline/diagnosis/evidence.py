@@ -68,6 +68,10 @@ def gather_evidence(run: Run) -> Evidence:
     ranks = sorted(samples_of)
     shards, probes = telemetry.read(ShardChunk), telemetry.read(NodeProbe)
     layout = _layout(config, ranks, chunks, shards, probes, telemetry.read(ConnectionProbe))
+    if config.engine == "local":
+        # Workers that take turns on a thread have no more cores than there are threads.
+        threads = len({sample.rank for sample in samples})
+        layout = layout._replace(cores=tuple(min(cores, threads) for cores in layout.cores))
     machines = [layout.machines[node] for node in (*layout.workers, *layout.shards)]
     crowded = [machines.count(machine) > layout.cores[machine] for machine in layout.machines]
     demands = [
@@ -216,7 +220,7 @@ def _layout(config: RunConfig, ranks: Sequence[int], chunks: Sequence[WorkerChun
     """Who was where, with the links that were seen."""
     node_of = {chunk.rank: chunk.node for chunk in chunks}
     shard_node_of = {chunk.rank: chunk.node for chunk in shards}
-    if config.engine == "local":
+    if config.engine == "local" or config.exchange == "allreduce":
         shard_nodes = []
     else:
         nowhere = next(iter(node_of.values()))

@@ -188,7 +188,9 @@ class TorchModel:
         """Images as the module sees them, and their labels."""
         torch = self._torch
         height, width, channels = self._crops.shape
-        pixels = torch.from_numpy(rows.pixels).to(self._device).view(-1, height, width, channels)
+        # PyTorch warns of memory that cannot be written, as blocks on disk are.
+        own = rows.pixels if rows.pixels.flags.writeable else rows.pixels.copy()
+        pixels = torch.from_numpy(own).to(self._device).view(-1, height, width, channels)
         images = pixels.permute(0, 3, 1, 2).contiguous().float().div_(255)
         return images, torch.from_numpy(rows.labels.astype(np.int64)).to(self._device)
 
@@ -220,3 +222,33 @@ def _device(torch: Any, name: str) -> Any:
 def _shared(torch: Any, values: Floats) -> Any:
     """A tensor over an array's memory."""
     return torch.from_numpy(values)
+
+
+def make_group(notes: Any, rank: int, size: int, host: str, device: str) -> Any:
+    """A process group of PyTorch's, whose members find each other by `notes` (`set`, `get`, `find`): over gloo, at this
+    host's address, or between GPUs over nccl.
+    """
+    torch = import_torch()
+    distributed = torch.distributed
+
+    class Store(distributed.Store):  # type: ignore[misc, name-defined]
+        """What PyTorch asks of a place for notes."""
+
+        def set(self, key: str, value: Any) -> None:
+            notes.set(key, value if isinstance(value, bytes) else bytes(value, "utf-8"))
+
+        def get(self, key: str) -> bytes:
+            return bytes(notes.get(key))
+
+        def wait(self, keys: list[str], timeout: Any = None) -> None:
+            for key in keys:
+                notes.get(key)
+
+        def check(self, keys: list[str]) -> bool:
+            return all(notes.find(key) is not None for key in keys)
+
+    if device == "cuda":
+        return distributed.ProcessGroupNCCL(Store(), rank, size)
+    options = distributed.ProcessGroupGloo._Options()
+    options._devices = [distributed.ProcessGroupGloo.create_device(hostname=host)]
+    return distributed.ProcessGroupGloo(Store(), rank, size, options)

@@ -76,6 +76,10 @@ class DenseSlice:
         """States of the last copy, [count, width], flat."""
         return np.ascontiguousarray(self._copy[:, start : start + count].T).ravel()
 
+    def states(self, start: int, count: int) -> Floats:
+        """States as they are, [count, width], flat."""
+        return np.ascontiguousarray(self._planes[:, start : start + count].T).ravel()
+
     def load(self, start: int, states: Floats) -> None:
         """Put states in place from key `start` on."""
         found = states.reshape(-1, self.width)

@@ -154,12 +154,33 @@ class Copied(Message):
 
 
 class Fetch(Message):
-    """Send `count` keys from index `start` on: their `weights` after `rows` rows, or states of the `copy`."""
+    """Send `count` keys from index `start` on: their `weights` after `rows` rows, states of the `copy`, or, of a
+    dense model, `states` as they are.
+    """
 
     what: str
     start: int
     count: int
     rows: int = 0
+
+
+class Note(Message):
+    """A worker leaves a note for the others."""
+
+    name: str
+    content: bytes
+
+
+class Read(Message):
+    """A worker asks for a note."""
+
+    name: str
+
+
+class Noted(Message):
+    """A note, if it is there."""
+
+    content: bytes | None
 
 
 class Count(Message):
@@ -210,8 +231,8 @@ class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 ToCoordinator = Hello | Ready | Beat | Report | Take | Idle | Failed
 ToRole = Begin | Grant | Wait | Stop
-ToShard = Join | Reset | Open | Copy | Fetch | Count
-FromShard = Joined | Copied | Counted | Go | Done
+ToShard = Join | Reset | Open | Copy | Fetch | Note | Read | Count
+FromShard = Joined | Copied | Counted | Go | Noted | Done
 
 
 def encode(message: msgspec.Struct) -> bytes:

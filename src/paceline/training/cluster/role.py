@@ -143,7 +143,7 @@ def run_role(content: bytes, node: str, host: str) -> None:
         if spec.role == "shard":
             _run_shard(spec, config, tls, lifeline, LOOPBACK if spec.loopback else host)
         else:
-            _run_worker(spec, config, tls, lifeline)
+            _run_worker(spec, config, tls, lifeline, LOOPBACK if spec.loopback else host)
     except PacelineError as error:
         kind = next((kind for type_, kind in KINDS.items() if isinstance(error, type_)), "run")
         lifeline.say(Failed(kind=kind, message=error.message, hint=error.hint))
@@ -174,13 +174,15 @@ def _make_service(spec: RoleSpec, config: RunConfig, refused: Callable[[], int])
     # Neither kind of role needs what the other does, and starts the sooner.
     from paceline.optimizers.dense import num_planes
     from paceline.training.cluster.dense_shard import DenseShardService, DenseSlice
+    from paceline.training.cluster.keeper import KeeperService
 
     parts = Parts(spec.num_values, num_planes(config.optimizer), config.shards, in_ranges=True)
-    return DenseShardService(config, DenseSlice(config, parts, spec.rank, spec.num_trained), refused)
+    service = KeeperService if config.exchange == "allreduce" else DenseShardService
+    return service(config, DenseSlice(config, parts, spec.rank, spec.num_trained), refused)
 
 
 def _make_worker(
-    spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Lifeline
+    spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Lifeline, host: str
 ) -> tuple[ClusterWorker | DenseWorker, str]:
     """A worker, and the fingerprint of the data that it sees."""
     from paceline.data.datasets import open_for
@@ -188,6 +190,10 @@ def _make_worker(
 
     dataset = open_for(config)
     if isinstance(dataset, ImageDataset):
+        if config.exchange == "allreduce":
+            from paceline.training.cluster.allreduce import AllreduceWorker
+
+            return AllreduceWorker(spec, config, tls, dataset, lifeline, host), dataset.fingerprint
         from paceline.training.cluster.dense_worker import DenseWorker
 
         return DenseWorker(spec, config, tls, dataset, lifeline), dataset.fingerprint
@@ -196,8 +202,8 @@ def _make_worker(
     return ClusterWorker(spec, config, tls, dataset, lifeline), dataset.fingerprint
 
 
-def _run_worker(spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Lifeline) -> None:
-    worker, fingerprint = _make_worker(spec, config, tls, lifeline)
+def _run_worker(spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Lifeline, host: str) -> None:
+    worker, fingerprint = _make_worker(spec, config, tls, lifeline, host)
     lifeline.status = worker.status
     worker.warm_up()
     chunks = WorkerReport(worker.meter)

@@ -394,17 +394,24 @@ class ShardService:
             raise BadFrameError(f"keys {fetch.start} to {fetch.start + fetch.count} of {self.slice.num_keys}")
         if fetch.what == "weights":
             found = self.slice.weights(fetch.start, fetch.count, fetch.rows)
+        elif fetch.what == "states":
+            found = self.slice.states(fetch.start, fetch.count)
         else:
             found = self.slice.copied(fetch.start, fetch.count)
         peer.send(Kind.CHUNK, 0, fetch.start.to_bytes(CHUNK_HEAD_BYTES, "little"), found)
 
     def _load(self, peer: Peer, frame: Frame) -> None:
+        self._put(frame)
+        say(peer, Done())
+
+    def _put(self, frame: Frame) -> tuple[int, int]:
+        """Put states in place: the first key, and how many."""
         start = int.from_bytes(frame.body[:CHUNK_HEAD_BYTES].tobytes(), "little")
         data = frame.body[CHUNK_HEAD_BYTES:]
         if len(data) % (4 * self.slice.width) or start + len(data) // (4 * self.slice.width) > self.slice.num_keys:
             raise BadFrameError(f"{len(data)} bytes of states from key {start} on")
         self.slice.load(start, data.view(np.float32))
-        say(peer, Done())
+        return start, len(data) // (4 * self.slice.width)
 
     def _counted(self) -> Counted:
         return Counted(

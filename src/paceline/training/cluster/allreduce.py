@@ -1,0 +1,141 @@
+"""What does a worker do where gradients are added up among workers? The same as one that pushes them to shards, but it
+holds all values and what the optimizer remembers itself, and PyTorch adds the gradients up.
+
+Each generation of a run has a process group of its own. Its members find each other by notes at the run's shard, over
+the same connections as everything else.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline.config import RunConfig
+from paceline.data.images import ImageDataset
+from paceline.models.torch_model import import_torch, make_group
+from paceline.optimizers.dense import DenseRule
+from paceline.telemetry.meter import COMPUTE, PULL, PUSH, WAIT
+from paceline.training.cluster.dense_worker import PIECE_VALUES, SILENCE_SECONDS, DenseLink, DenseWorker
+from paceline.training.cluster.messages import Begin, Fetch, FromShard, Note, Noted, Read, RoleSpec, decode, encode
+from paceline.training.cluster.rations import RecalledError
+from paceline.training.cluster.shard import CHUNK_HEAD_BYTES
+from paceline.training.dense import rows_an_update
+from paceline.wire.connection import Connection, connect
+from paceline.wire.frames import BadFrameError, Kind, LostConnectionError
+from paceline.wire.tls import Tls
+
+if TYPE_CHECKING:
+    from paceline.training.cluster.role import Lifeline
+
+LOOK_SECONDS = 0.02
+MEET_SECONDS = 30.0
+
+
+class Notes:
+    """Where the members of a process group leave each other notes: at the shard. As PyTorch's stores have it."""
+
+    def __init__(self, connection: Connection, generation: int) -> None:
+        self._connection = connection
+        self._prefix = f"{generation}/"
+        self._lock = threading.Lock()
+
+    def set(self, key: str, value: bytes) -> None:
+        with self._lock:
+            self._connection.send(Kind.MESSAGE, 0, encode(Note(name=self._prefix + key, content=bytes(value))))
+
+    def find(self, key: str) -> bytes | None:
+        with self._lock:
+            self._connection.send(Kind.MESSAGE, 0, encode(Read(name=self._prefix + key)))
+            noted = decode(self._connection.receive(SILENCE_SECONDS), FromShard)
+        if not isinstance(noted, Noted):
+            raise BadFrameError(f"a {type(noted).__name__} of {self._connection.peer} where a note was expected")
+        return noted.content
+
+    def get(self, key: str, seconds: float = MEET_SECONDS) -> bytes:
+        deadline = time.monotonic() + seconds
+        while (value := self.find(key)) is None:
+            if time.monotonic() > deadline:
+                raise LostConnectionError(f"the other workers did not come to the group in {seconds:g} s")
+            time.sleep(LOOK_SECONDS)
+        return value
+
+
+class AllreduceWorker(DenseWorker):
+    """One worker that adds up with the others."""
+
+    def __init__(self, spec: RoleSpec, config: RunConfig, tls: Tls | None, dataset: ImageDataset, lifeline: Lifeline,
+                 host: str) -> None:  # fmt: skip
+        super().__init__(spec, config, tls, dataset, lifeline)
+        self._host = host
+        self._planes = np.zeros((self._parts.width, self._parts.num_keys), np.float32)
+        self._values = self._planes[0]
+        # One number more than there are values: the rows that the sums are of.
+        self._message = np.zeros(self._parts.num_keys + 1, np.float32)
+        self._sums = self._message[:-1]
+        self._rule = DenseRule(config.optimizer, self._model.num_trained, rows_an_update(config))
+        self._group: Any = None
+        self._notes: Connection | None = None
+
+    def _join(self, begin: Begin) -> None:
+        """Take the states over, and meet the other workers."""
+        joined = self._generation
+        super()._join(begin)
+        if joined == self._generation:
+            return
+        self._doing = "takes the values over"
+        link = self._links[0]
+        self._fetch_states(link)
+        self._doing = "waits for the other workers"
+        if self._notes is not None:
+            self._notes.close()
+        self._notes = connect(begin.shards[0], self._spec.token, self._tls)
+        notes = Notes(self._notes, begin.generation)
+        try:
+            self._group = make_group(notes, self._spec.rank, self._config.workers, self._host, self._config.device)
+        except RuntimeError as error:
+            raise LostConnectionError(f"the other workers cannot be met: {error}") from None
+
+    def _pull(self, number: int) -> None:
+        """The values are here already; others need not be waited for either."""
+        self._links[0].wait(number)
+        self.meter.mark(WAIT)
+
+    def _push(self, number: int, flags: int, trained: int, losses: float, rows: int) -> None:
+        """Add up with the others, update, and tell the shard; bring it all states if it wants them."""
+        self._doing = "adds up with the other workers"
+        self._message[-1] = rows
+        torch = import_torch()
+        try:
+            self._group.allreduce([torch.from_numpy(self._message)]).wait(timedelta(seconds=MEET_SECONDS * 10))
+        except RuntimeError as error:
+            if self._rations.recalled():
+                raise RecalledError from None
+            raise LostConnectionError(f"another worker is gone: {str(error).splitlines()[0]}") from None
+        self.meter.mark(PUSH)
+        self._rule.apply(self._planes, self._sums, int(self._message[-1]), trained)
+        self.meter.mark(COMPUTE)
+        link = self._links[0]
+        link.announce(number, flags, trained, losses, rows)
+        if link.may_push():
+            self._doing = "brings the values to the shard"
+            self._bring_states(link)
+        self.meter.mark(PULL)
+        self.meter.end_step(rows, 1)
+
+    def _fetch_states(self, link: DenseLink) -> None:
+        for start in range(0, self._parts.num_keys, PIECE_VALUES):
+            count = min(PIECE_VALUES, self._parts.num_keys - start)
+            link.connection.send(Kind.MESSAGE, 0, encode(Fetch(what="states", start=start, count=count)))
+            data = link.connection.receive(SILENCE_SECONDS).body[CHUNK_HEAD_BYTES:].view(np.float32)
+            if len(data) != count * self._parts.width:
+                raise BadFrameError(f"{link.connection.peer} sends {len(data)} numbers for {count} values")
+            self._planes[:, start : start + count] = data.reshape(count, -1).T
+
+    def _bring_states(self, link: DenseLink) -> None:
+        for start in range(0, self._parts.num_keys, PIECE_VALUES):
+            piece = np.ascontiguousarray(self._planes[:, start : start + PIECE_VALUES].T)
+            link.connection.send(Kind.CHUNK, 0, start.to_bytes(CHUNK_HEAD_BYTES, "little"), piece)
