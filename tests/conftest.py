@@ -14,6 +14,7 @@ from paceline.data import block_files
 from paceline.data.batch import Batch
 from paceline.data.blocks import Dataset, DatasetWriter
 from paceline.data.synthetic import generate_clicks
+from paceline.data.synthetic_images import generate_images
 from tests.ray_cluster import RayCluster
 
 
@@ -49,6 +50,14 @@ def mostly_clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
             keys = rng.integers(0, 50, 1_000).astype(np.uint32)
             writer.add(split, Batch(rng.permutation(labels), np.arange(1_001), keys, np.ones(1_000, np.float32)))
         writer.finish()
+    return path
+
+
+@pytest.fixture(scope="session")
+def drawings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1,500 training and 500 test images of 12 × 12 pixels in 4 classes, easy to tell apart."""
+    path = tmp_path_factory.mktemp("data") / "drawings"
+    generate_images(path, rows=1_500, size=12, classes=4, channels=1, test_rows=500, seed=5, progress=lambda _: None)
     return path
 
 

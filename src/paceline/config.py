@@ -19,8 +19,9 @@ from paceline.errors import ConfigError
 # Models by name; `PACKAGE.MODULE:FUNCTION` names any other.
 SPARSE_MODEL = "logistic"
 MODELS = (SPARSE_MODEL, "softmax", "alexnet", "alexnet-small")
-OPTIMIZERS = ("sgd", "adagrad", "ftrl", "adam")
+SPARSE_OPTIMIZERS = ("sgd", "adagrad", "ftrl")
 DENSE_OPTIMIZERS = ("sgd", "adagrad", "adam")
+OPTIMIZERS = ("sgd", "adagrad", "ftrl", "adam")
 ENGINES = ("local", "ray")
 EXCHANGES = ("shard", "allreduce")
 DEVICES = ("cpu", "cuda")
@@ -255,8 +256,10 @@ def _check_model(config: RunConfig) -> None:
 
 def _check_sparse(config: RunConfig) -> None:
     """What only dense models have."""
-    if config.optimizer.name == "adam":
-        raise ConfigError("`optimizer` is `adam`, which is for dense models", "--optimizer adagrad or ftrl")
+    if config.optimizer.name not in SPARSE_OPTIMIZERS:
+        raise ConfigError(
+            f"`optimizer` is `{config.optimizer.name}`, which is for dense models", "--optimizer adagrad or ftrl"
+        )
     for name, nothing in (("exchange", "shard"), ("device", "cpu"), ("precision", "float32")):
         if getattr(config, name) != nothing:
             raise ConfigError(

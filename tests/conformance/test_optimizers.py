@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.config import OPTIMIZERS, OptimizerConfig
+from paceline.config import SPARSE_OPTIMIZERS, OptimizerConfig
 from paceline.kernels.logistic import all_weights, apply_gradient
 from paceline.optimizers import rules_at, width
 
@@ -51,7 +51,7 @@ def learn(settings: OptimizerConfig, gradients: list[float], key: int, bias: int
     return out
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", SPARSE_OPTIMIZERS)
 @pytest.mark.parametrize(("l1", "l2"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.2), (0.1, 0.1)])
 class TestEveryOptimizer:
     @given(gradients=GRADIENTS)
@@ -77,7 +77,7 @@ class TestEveryOptimizer:
         assert learn(config, [1.0] * 5, key=1, bias=3)[1] < 0 < learn(config, [-1.0] * 5, key=1, bias=3)[1]
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", SPARSE_OPTIMIZERS)
 def test_strong_l1_makes_exact_zeros(name: str) -> None:
     config = OptimizerConfig(name=name, learning_rate=0.1, l1=50.0)
     assert learn(config, [0.5, -0.5, 0.25], key=1, bias=3)[1] == 0

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.config import OPTIMIZERS
+from paceline.config import SPARSE_OPTIMIZERS
 from paceline.data.reader import RowReader
 from paceline.data.rows import QueueRows
 from paceline.kernels.gate import GONE
@@ -27,7 +27,7 @@ def train(tmp_path: Path, data: Path, **flags: Any) -> paceline.Run:
 
 
 @pytest.mark.parametrize("pace", PACES)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", SPARSE_OPTIMIZERS)
 @pytest.mark.parametrize("batch_size", [1, 50])
 def test_learns(tmp_path: Path, clicks: Path, pace: Any, optimizer: str, batch_size: int) -> None:
     """The held-out loss falls below that of always predicting the base rate (0.64 here)."""
@@ -92,7 +92,7 @@ class TestSyncIsExact:
             assert train(tmp_path, clicks, **settings).result["model_sha256"] == plain
         assert train(tmp_path, clicks, **{**settings, "seed": 6}).result["model_sha256"] != plain
 
-    @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+    @pytest.mark.parametrize("optimizer", SPARSE_OPTIMIZERS)
     @pytest.mark.parametrize(("l1", "l2"), [(0.0, 0.0), (0.001, 0.01)])
     def test_workers_times_batch_is_one_large_batch(
         self, tmp_path: Path, clicks: Path, optimizer: str, l1: float, l2: float
@@ -117,7 +117,7 @@ class TestSyncIsExact:
 
 
 @pytest.mark.parametrize("pace", ["sync", "async", 2])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", SPARSE_OPTIMIZERS)
 @pytest.mark.parametrize("batch_size", [1, 20])
 def test_the_bias_is_never_regularised(
     tmp_path: Path, mostly_clicks: Path, pace: Any, optimizer: str, batch_size: int

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 import paceline
 from paceline import run as runs
-from paceline.config import OPTIMIZERS
+from paceline.config import SPARSE_OPTIMIZERS
 from paceline.data.synthetic import generate_clicks
 from paceline.errors import DataError, InterruptedRunError, RunError, UsageError
 from paceline.files import locked
@@ -36,7 +36,7 @@ def without_seconds(line: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in line.items() if k != "seconds"}
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", SPARSE_OPTIMIZERS)
 def test_a_resumed_sync_run_has_the_bits_of_an_undisturbed_one(
     tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:

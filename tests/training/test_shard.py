@@ -7,12 +7,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from paceline.config import OPTIMIZERS, OptimizerConfig
+from paceline.config import SPARSE_OPTIMIZERS, OptimizerConfig
 from paceline.errors import ConfigError
 from paceline.training.shard import Shard
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", SPARSE_OPTIMIZERS)
 def test_settling_adds_up_what_every_worker_changed(name: str) -> None:
     shard = Shard(OptimizerConfig(name=name), features=100, num_workers=3, num_private=20)
     shard.states[:] = 7

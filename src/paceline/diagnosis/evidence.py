@@ -68,9 +68,9 @@ def gather_evidence(run: Run) -> Evidence:
     ranks = sorted(samples_of)
     shards, probes = telemetry.read(ShardChunk), telemetry.read(NodeProbe)
     layout = _layout(config, ranks, chunks, shards, probes, telemetry.read(ConnectionProbe))
-    if config.engine == "local":
-        # Workers that take turns on a thread have no more cores than there are threads.
-        threads = len({sample.rank for sample in samples})
+    threads = len({sample.rank for sample in samples})
+    if config.engine == "local" and threads < len(ranks):
+        # Workers that take turns have no more cores than there are threads.
         layout = layout._replace(cores=tuple(min(cores, threads) for cores in layout.cores))
     machines = [layout.machines[node] for node in (*layout.workers, *layout.shards)]
     crowded = [machines.count(machine) > layout.cores[machine] for machine in layout.machines]

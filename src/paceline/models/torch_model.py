@@ -71,7 +71,7 @@ def _call(model: str, given: dict[str, Any]) -> Any:
 
 
 class TorchModel:
-    """A module as one worker has it."""
+    """A module as one worker has it. Values and gradients are float32 arrays, or tensors where it is on a GPU."""
 
     shares_threads = True
     holds_values = True
@@ -86,45 +86,51 @@ class TorchModel:
         torch.manual_seed(config.seed)
         self._module, self._loss = build_module(config.model, crops.shape, classes)
         self._check_output(config.model, classes)
-        self._parameters = [p for _, p in self._module.named_parameters()]
-        names = list(self._module.state_dict())
-        self._buffers = [(name, b) for name, b in self._module.named_buffers() if name in names]
+        self._parameters = list(self._module.parameters())
+        saved = self._module.state_dict()
+        self._buffers = [(name, buffer) for name, buffer in self._module.named_buffers() if name in saved]
         self.tensors = self._lay_out()
         self.num_trained = sum(parameter.numel() for parameter in self._parameters)
         self._initial = self._gather()
         self._module.to(self._device)
-        # What the parameters are views of, and where the gradients go, as last seen.
-        self._bound: tuple[int, int] = (0, 0)
-        self._gradients: list[Any] = []
-        self._moved: list[Any] = []
+        self._buffers = [(name, self._module.get_buffer(name)) for name, _ in self._buffers]
+        self._values = _Bound()
+        self._sums = _Bound()
 
     def initial(self, seed: int) -> Floats:
         return self._initial
 
-    def gradient(self, values: Floats, rows: Images, out: Floats, turn: tuple[int, int]) -> float:
+    def gradient(self, values: Any, rows: Images, out: Any, turn: tuple[int, int]) -> Any:
+        """As every model's. On a GPU the losses are a tensor: to look at them is to wait for it."""
         torch, module = self._torch, self._module
         if not rows.num_rows:
             out[...] = 0
             return 0.0
-        self._bind(values, out)
+        self._bind_values(values)
+        sums = self._sums.bind(torch, out, self.tensors, self._device)
         torch.manual_seed(hash((self._seed, *turn)) % MOST_SEED)
         module.train()
         images, labels = self._batch(self._crops.training(rows, turn))
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
             loss = self._loss(module(images), labels)
         loss.backward()
-        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+        for parameter, part in zip(self._parameters, sums, strict=False):
             if parameter.grad is None:
-                gradient.zero_()
+                part.zero_()
             else:
-                torch.mul(parameter.grad, rows.num_rows, out=gradient)
+                torch.mul(parameter.grad, rows.num_rows, out=part)
                 parameter.grad = None
-        self._book_buffers(values, rows.num_rows)
-        return float(loss.detach()) * rows.num_rows
+        # How far buffers have moved, as often as there are rows: an update divides by those.
+        first = len(self._parameters)
+        for (_, buffer), before, moved in zip(self._buffers, self._values.parts[first:], sums[first:], strict=True):
+            moved.copy_((before - buffer.detach().float()) * rows.num_rows)
+        self._sums.copy_back(out)
+        losses = loss.detach() * rows.num_rows
+        return losses if isinstance(out, torch.Tensor) else float(losses)
 
-    def scores(self, values: Floats, rows: Images) -> Floats:
+    def scores(self, values: Any, rows: Images) -> Floats:
         torch = self._torch
-        self._bind(values, None)
+        self._bind_values(values)
         self._module.eval()
         images, _ = self._batch(self._crops.testing(rows))
         with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
@@ -136,17 +142,15 @@ class TorchModel:
 
     def close(self) -> None:
         """Let parameters be views of nothing, so that what they were views of can go."""
-        with self._torch.no_grad():
-            for parameter in self._parameters:
-                parameter.data = self._torch.empty(0)
-        self._gradients, self._moved, self._bound = [], [], (0, 0)
+        for parameter in self._parameters:
+            parameter.data = self._torch.empty(0)
+        self._values, self._sums = _Bound(), _Bound()
 
     # -- values
 
     def _lay_out(self) -> tuple[Tensor, ...]:
         found, start = [], 0
-        named = [*self._module.named_parameters(), *self._buffers]
-        for name, tensor in named:
+        for name, tensor in [*self._module.named_parameters(), *self._buffers]:
             dtype = str(tensor.dtype).removeprefix("torch.")
             found.append(Tensor(name, tuple(tensor.shape), start, dtype))
             start = found[-1].stop
@@ -160,39 +164,30 @@ class TorchModel:
             tensor.of(values)[...] = part.detach().numpy()
         return values
 
-    def _bind(self, values: Floats, out: Floats | None) -> None:
-        """Let parameters and gradients be views of these arrays, and take the buffers over."""
-        torch = self._torch
-        places = values.ctypes.data, self._bound[1] if out is None else out.ctypes.data
-        if places[0] != self._bound[0]:
-            flat = _shared(torch, values)
-            with torch.no_grad():
-                for parameter, tensor in zip(self._parameters, self.tensors, strict=False):
-                    parameter.data = flat[tensor.start : tensor.stop].view(tensor.shape)
-        if out is not None and places[1] != self._bound[1]:
-            flat = _shared(torch, out)
-            views = [flat[tensor.start : tensor.stop].view(tensor.shape) for tensor in self.tensors]
-            self._gradients, self._moved = views[: len(self._parameters)], views[len(self._parameters) :]
-        self._bound = places
-        for (_, buffer), tensor in zip(self._buffers, self.tensors[len(self._parameters) :], strict=True):
-            buffer.copy_(torch.from_numpy(tensor.of(values).copy()))
+    def _bind_values(self, values: Any) -> None:
+        """Let parameters be views of these values, and take the buffers over."""
+        before = self._values.place
+        parts = self._values.bind(self._torch, values, self.tensors, self._device, copy=True)
+        if self._values.place != before:
+            for parameter, part in zip(self._parameters, parts, strict=False):
+                parameter.data = part
+        for (_, buffer), part in zip(self._buffers, parts[len(self._parameters) :], strict=True):
+            buffer.copy_(part)
 
-    def _book_buffers(self, values: Floats, rows: int) -> None:
-        """How far buffers have moved, as often as there are rows: an update divides by those."""
-        tensors = self.tensors[len(self._parameters) :]
-        for (_, buffer), tensor, moved in zip(self._buffers, tensors, self._moved, strict=True):
-            before = self._torch.from_numpy(tensor.of(values).copy())
-            moved.copy_((before - buffer.detach().float().cpu()) * rows)
+    # -- images
 
     def _batch(self, rows: Images) -> tuple[Any, Any]:
         """Images as the module sees them, and their labels."""
         torch = self._torch
         height, width, channels = self._crops.shape
-        # PyTorch warns of memory that cannot be written, as blocks on disk are.
-        own = rows.pixels if rows.pixels.flags.writeable else rows.pixels.copy()
-        pixels = torch.from_numpy(own).to(self._device).view(-1, height, width, channels)
-        images = pixels.permute(0, 3, 1, 2).contiguous().float().div_(255)
-        return images, torch.from_numpy(rows.labels.astype(np.int64)).to(self._device)
+        pixels, labels = rows
+        if not isinstance(pixels, torch.Tensor):
+            # PyTorch warns of memory that cannot be written, as blocks on disk are.
+            own = pixels if pixels.flags.writeable else pixels.copy()
+            pixels = torch.from_numpy(own).to(self._device)
+            labels = torch.from_numpy(labels.astype(np.int64)).to(self._device)
+        images = pixels.view(-1, height, width, channels).permute(0, 3, 1, 2)
+        return images.contiguous().float().div_(255), labels
 
     def _check_output(self, model: str, classes: int) -> None:
         """See that the module turns an image into a score for each class."""
@@ -206,22 +201,45 @@ class TorchModel:
                 f"`{model}` does not take images of {height} × {width} pixels: {str(error).splitlines()[0]}",
                 "choose another model, or prepare images of another size",
             ) from None
-        if tuple(found.shape) != (1, classes):
+        if tuple(getattr(found, "shape", ())) != (1, classes):
             raise ConfigError(
-                f"`{model}` turns an image into {tuple(found.shape)}; the data has {classes} classes",
+                f"`{model}` turns an image into {tuple(getattr(found, 'shape', ()))}; the data has {classes} classes",
                 f"its last layer must have {classes} outputs",
             )
+
+
+class _Bound:
+    """A flat array as a module sees it: `parts`, a tensor each, that share its memory; on a GPU, that of a copy."""
+
+    def __init__(self) -> None:
+        self.place = 0
+        self.parts: list[Any] = []
+        self._flat: Any = None
+
+    def bind(self, torch: Any, flat: Any, tensors: tuple[Tensor, ...], device: Any, copy: bool = False) -> list[Any]:
+        """The parts of a flat array, which are made anew only where it is another one than before.
+
+        An array of this machine's memory has a copy on a GPU, which is brought up to date where `copy` says so.
+        """
+        given = flat if isinstance(flat, torch.Tensor) else torch.from_numpy(flat)
+        if given.data_ptr() != self.place:
+            self.place = given.data_ptr()
+            self._flat = given if given.device.type == device.type else torch.empty_like(given, device=device)
+            self.parts = [self._flat[tensor.start : tensor.stop].view(tensor.shape) for tensor in tensors]
+        if copy and self._flat.device != given.device:
+            self._flat.copy_(given)
+        return self.parts
+
+    def copy_back(self, flat: Any) -> None:
+        """What was written to the copy on a GPU, to the array itself."""
+        if isinstance(flat, np.ndarray) and self._flat.device.type != "cpu":
+            flat[...] = self._flat.cpu().numpy()
 
 
 def _device(torch: Any, name: str) -> Any:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("`device` is `cuda`, but PyTorch finds no GPU here", "--device cpu, or see `nvidia-smi`")
     return torch.device(name)
-
-
-def _shared(torch: Any, values: Floats) -> Any:
-    """A tensor over an array's memory."""
-    return torch.from_numpy(values)
 
 
 def make_group(notes: Any, rank: int, size: int, host: str, device: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,19 +62,45 @@ class DenseTable:
         """Stand where a run begins."""
         self.planes[0], self.planes[1:] = values, 0
 
+    def load(self, states: Floats) -> None:
+        self.planes[...] = states.T
+
+    def copy_of_values(self) -> Floats:
+        return self.values.copy()
+
+    def make_sums(self, count: int) -> Floats:
+        """Room for so many gradients."""
+        return np.zeros((count, self.planes.shape[1]), np.float32)
+
+    def copy_values_to(self, own: Floats) -> None:
+        np.copyto(own, self.values)
+
+    def add(self, total: Floats, more: Floats, first: int, stop: int) -> None:
+        """Add a gradient to another, from `first` to `stop`."""
+        add_to(total[first:stop], more[first:stop])
+
     def apply(self, sums: Floats, rows: int, trained: int, first: int, stop: int) -> None:
         """Update the values from `first` to `stop` by gradients whose sums [values] over the rows are given."""
         self._rule.apply(self.planes[:, first:stop], sums[first:stop], rows, trained, first)
+
+
+def make_table(config: RunConfig, model: DenseModel) -> Any:
+    """Where the values of a run live: in memory, or on a GPU."""
+    if config.device == "cpu":
+        return DenseTable(config, model)
+    from paceline.models.torch_table import TorchTable
+
+    return TorchTable(config, model, rows_an_update(config))
 
 
 class SyncThread:
     """One thread of pace sync: it computes its workers' gradients, and folds and applies its part of all."""
 
     def __init__(self, part: int, ranks: list[int], feed: ClockRows, reader: ImageReader, model: DenseModel,
-                 table: DenseTable, gate: Gate, config: RunConfig, sums: Floats, rows: NDArray[np.int64],
+                 table: Any, gate: Gate, config: RunConfig, sums: Any, rows: NDArray[np.int64],
                  handed_in: NDArray[np.int64]) -> None:  # fmt: skip
         """`sums` [workers, values] and `rows` [workers] are what all workers of a clock come to."""
-        self.losses = 0.0
+        self.losses: Any = 0.0
         self.rows = 0
         self.meter = WorkerMeter(ranks[0], sharing=ranks)
         self._part = part
@@ -110,7 +137,7 @@ class SyncThread:
         """One clock: all workers' gradients, then one update."""
         gate, clock = self._gate, int(self._gate.clocks[self._ranks[0], 0])
         self._wait(gate.clocks, clock)
-        losses = 0.0
+        losses: Any = 0.0
         for place, rank in enumerate(self._ranks):
             positions = clocks.positions[clocks.starts[place] : clocks.starts[place + 1]]
             self._rows[rank] = len(positions)
@@ -128,16 +155,17 @@ class SyncThread:
         self.meter.mark(COMPUTE)
         self.losses += losses
         self.rows += len(clocks.positions)
-        check_losses(
-            losses, clocks.trained, self._ranks[0], self._feed.clock, rate_at(self._settings, clocks.trained)
-        )  # fmt: skip
+        if isinstance(losses, float):
+            check_losses(
+                losses, clocks.trained, self._ranks[0], self._feed.clock, rate_at(self._settings, clocks.trained)
+            )  # fmt: skip
 
     def _fold(self, trained: int) -> None:
         """Apply the mean of all workers' gradients to the own part of the values."""
         there = [rank for rank in range(len(self._rows)) if self._rows[rank]]
         total = self._sums[there[0]]
         for rank in there[1:]:
-            add_to(total[self._first : self._stop], self._sums[rank, self._first : self._stop])
+            self._table.add(total, self._sums[rank], self._first, self._stop)
         self._table.apply(total, int(self._rows.sum()), trained, self._first, self._stop)
 
     def _wait(self, clocks: NDArray[np.int64], clock: int) -> None:
@@ -151,9 +179,9 @@ class SyncThread:
 class FreeThread:
     """One worker at any other pace: it applies each gradient as it has it."""
 
-    def __init__(self, rank: int, feed: QueueRows, reader: ImageReader, model: DenseModel, table: DenseTable,
+    def __init__(self, rank: int, feed: QueueRows, reader: ImageReader, model: DenseModel, table: Any,
                  gate: Gate, config: RunConfig, applying: threading.Lock) -> None:  # fmt: skip
-        self.losses = 0.0
+        self.losses: Any = 0.0
         self.rows = 0
         self.meter = WorkerMeter(rank)
         self._rank = rank
@@ -164,9 +192,9 @@ class FreeThread:
         self._gate = gate
         self._settings = config.optimizer
         self._applying = applying
-        self._sums = np.zeros(len(table.values), np.float32)
+        self._sums = table.make_sums(1)[0]
         # Others change the values while this worker computes.
-        self._own = np.zeros_like(self._sums) if model.holds_values and config.workers > 1 else None
+        self._own = table.make_sums(1)[0] if model.holds_values and config.workers > 1 else None
 
     def run(self) -> None:
         """Draw batches and train until there are no rows before the next stop."""
@@ -193,7 +221,7 @@ class FreeThread:
         self.meter.mark(INPUT)
         values = table.values
         if self._own is not None:
-            np.copyto(self._own, values)
+            table.copy_values_to(self._own)
             values = self._own
         losses = self._model.gradient(values, rows, self._sums, (self._rank, piece.start))
         self.meter.mark(COMPUTE)
@@ -204,14 +232,19 @@ class FreeThread:
         self.meter.mark(COMPUTE)
         self.losses += losses
         self.rows += rows.num_rows
-        check_losses(losses, piece.start, self._rank, self._feed.clock, rate_at(self._settings, piece.start))
+        self._check(losses, piece.start)
+
+    def _check(self, losses: Any, trained: int) -> None:
+        # On a GPU they are not known yet; evaluations look at them.
+        if isinstance(losses, float):
+            check_losses(losses, trained, self._rank, self._feed.clock, rate_at(self._settings, trained))
 
 
-def warm_up(table: DenseTable, gate: Gate) -> None:
+def warm_up(table: Any, gate: Gate) -> None:
     """Load the loops that every pace needs; changes nothing."""
-    nothing = np.zeros(0, np.float32)
-    add_to(nothing, nothing)
-    table.apply(nothing, 1, 0, 0, 0)
+    sums = table.make_sums(1)[0]
+    table.add(sums, sums, 0, 0)
+    table.apply(sums, 1, 0, 0, 0)
     slowest(gate.clocks)
     passes(gate.clocks, 0, gate.staleness, 0, gate.leads, 0)
     tick(gate.clocks, 0, int(gate.clocks[0, 0]))
@@ -224,7 +257,7 @@ class DenseCrew(EmbeddedCrew):
         self._model = build_model(config, dataset.shape, dataset.classes)
         super().__init__(config, dataset.split("train").rows, 1 if self._model.shares_threads else num_cores())
         self._dataset = dataset
-        self._table = DenseTable(config, self._model)
+        self._table = make_table(config, self._model)
         self._models: list[DenseModel] = []
         self.restore(Progress(), None)
 
@@ -237,7 +270,7 @@ class DenseCrew(EmbeddedCrew):
         if states is None:
             self._table.begin(self._model.initial(self._config.seed))
         else:
-            self._table.states[:] = states
+            self._table.load(states)
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self._tally(), self._table.states, Handed())
@@ -246,17 +279,26 @@ class DenseCrew(EmbeddedCrew):
         return evaluate_classes(self._model, self._table.values, self._dataset, "test", stop)
 
     def weights(self, rows: int) -> Floats:
-        return self._table.values.copy()
+        values: Floats = self._table.copy_of_values()
+        return values
 
     def close(self) -> None:
         super().close()
         for model in {id(model): model for model in (self._model, *self._models)}.values():
             model.close()
 
+    def _make_readers(self, order: EpochOrder) -> list[Any]:
+        count = self._engine.num_threads
+        if self._config.device == "cpu":
+            return [ImageReader(self._dataset, order) for _ in range(count)]
+        from paceline.models.torch_table import make_readers
+
+        return make_readers(self._config, self._dataset, order, count)
+
     def _make_threads(self) -> tuple[RowFeed, Sequence[Thread]]:
         config, dataset, num_threads = self._config, self._dataset, self._engine.num_threads
         order = EpochOrder([block.rows for block in dataset.split("train").blocks], config.seed)
-        readers = [ImageReader(dataset, order) for _ in range(num_threads)]
+        readers = self._make_readers(order)
         self._models = [
             self._model,
             *(build_model(config, dataset.shape, dataset.classes) for _ in range(num_threads - 1)),
@@ -270,7 +312,7 @@ class DenseCrew(EmbeddedCrew):
                 for rank in range(num_threads)
             ]
         clocks = self._rows(ClockRows)
-        sums = np.zeros((config.workers, len(self._table.values)), np.float32)
+        sums = self._table.make_sums(config.workers)
         rows = np.zeros(config.workers, np.int64)
         return clocks, [
             SyncThread(

@@ -136,7 +136,7 @@ class EmbeddedCrew:
         return Tally(
             position=feed.position,
             clock=feed.clock,
-            losses=sum(thread.losses for thread in threads),
+            losses=float(sum(thread.losses for thread in threads)),
             rows=sum(thread.rows for thread in threads),
             largest_lead=self._gate.largest_lead,
         )

@@ -1,0 +1,55 @@
+"""Modules that tests give to `--model tests.models.modules:FUNCTION`."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+def plain(shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """Nothing random, nothing kept: a convolution and a dense layer."""
+    return nn.Sequential(
+        nn.Conv2d(shape[2], 4, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(),
+        nn.Linear(4 * (shape[0] // 2) * (shape[1] // 2), classes),
+    )  # fmt: skip
+
+
+def normalised(shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """With batch normalisation, which keeps averages."""
+    return nn.Sequential(
+        nn.Conv2d(shape[2], 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(),
+        nn.Linear(4 * shape[0] * shape[1], classes),
+    )  # fmt: skip
+
+
+def with_loss(shape: tuple[int, int, int], classes: int) -> tuple[nn.Module, nn.Module]:
+    return plain(shape, classes), nn.CrossEntropyLoss(label_smoothing=0.1)
+
+
+def for_ten() -> nn.Module:
+    """Knows nothing of the data."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(144, 10))
+
+
+def no_module() -> int:
+    return 3
+
+
+def five_numbers(classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(100, 5))
+
+
+class Random(nn.Module):
+    """Says something else each time, unless it is told what is random."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(144, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.layer(nn.functional.dropout(images.flatten(1), 0.5, self.training))
+        return scores
+
+
+def with_dropout(classes: int) -> nn.Module:
+    return Random(classes)
