@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from paceline.data.criteo import Integers, find_layout, has_no_label, open_criteo
 from paceline.data.csv_text import Csv, columns_of_csv, read_header
+from paceline.data.image_formats import IMAGE_FORMATS
 from paceline.data.libsvm import Libsvm, find_base
 from paceline.data.parsed import Format
 from paceline.data.sources import Source, read_head, without_mark
@@ -37,7 +38,8 @@ def recognise(source: Source, label: str) -> FormatName:
     found = _by_bytes(head, label) or SUFFIXES.get(source.suffix)
     if found is None:
         raise DataError(
-            f"`{source.name}` is in no format that was recognised", f"say which: --format {'|'.join(FORMATS)}"
+            f"`{source.name}` is in no format that was recognised",
+            f"say which: --format {'|'.join((*FORMATS, *IMAGE_FORMATS))}",
         )
     return found
 

@@ -10,70 +10,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-
-import msgspec
-import numpy as np
+from typing import Any
 
 from paceline.data.batch import Batch
-from paceline.data.blocks import Dataset, DatasetWriter, Split
+from paceline.data.blocks import Dataset, DatasetWriter
 from paceline.data.columnar import describe_columns
-from paceline.data.criteo import Integers
-from paceline.data.formats import FORMATS, FormatName, open_format, recognise
+from paceline.data.formats import FormatName, open_format, recognise
+from paceline.data.held_out import hold_out
+from paceline.data.image_formats import ImageFormat, recognise_images
+from paceline.data.images import ImageDataset
 from paceline.data.libsvm import Libsvm
 from paceline.data.parsed import Format, Parsed
 from paceline.data.pipeline import parse_in_order
+from paceline.data.prepare_images import prepare_images
+from paceline.data.prepare_settings import PrepareConfig as PrepareConfig
+from paceline.data.prepare_settings import Prepared as Prepared
+from paceline.data.prepare_settings import Progress as Progress
+from paceline.data.prepare_settings import check_settings, check_settings_for
 from paceline.data.sources import Chunk, Source, find_sources, leave_out, total_bytes
 from paceline.errors import ConfigError, DataError
 from paceline.files import refuse_existing
-from paceline.kernels.hashing import draw
 
 PROGRESS_SECONDS = 0.2
-DEFAULT_HASH_BITS = 22
-DEFAULT_LABEL = "label"
 
 
-class PrepareConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What `paceline prepare` was asked to do; the flags of the command."""
-
-    sources: list[str]
-    out: str
-    format: Literal["auto"] | FormatName = "auto"
-    features: int | None = None
-    hash_bits: int = DEFAULT_HASH_BITS
-    index_base: Literal["auto", "0", "1"] = "auto"
-    test: list[str] = []
-    test_fraction: float = 0.0
-    skip_bad_rows: int = 0
-    seed: int = 0
-    integers: Integers = "log"
-    label: str = DEFAULT_LABEL
-
-
-class Progress(NamedTuple):
-    """How far it is: rows read, and bytes of the files as they lie on disk, so far and in all (None: not known)."""
-
-    rows: int
-    bytes_read: int
-    bytes_total: int | None
-
-
-class Prepared(NamedTuple):
-    """What was made.
-
-    `left_out` are files among the training sources that are test files, and were only that; `notes` are sentences for
-    the user about what was found out from the input.
-    """
-
-    dataset: Dataset
-    rows: int
-    bad_rows: int
-    seconds: float
-    left_out: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def prepare(config: PrepareConfig, progress: Callable[[Progress], None]) -> Prepared:
+def prepare(config: PrepareConfig, progress: Callable[[Progress], None]) -> Prepared[Dataset] | Prepared[ImageDataset]:
     """Make the dataset `config.out`, or raise and leave nothing there.
 
     `progress` is called from this thread, a few times a second at most and once at the end.
@@ -87,8 +48,10 @@ def prepare(config: PrepareConfig, progress: Callable[[Progress], None]) -> Prep
         raise DataError(
             f"the input is empty: {', '.join(source.name for source in train[:5])}", "check how it was made"
         )
-    name = recognise(first, config.label) if config.format == "auto" else config.format
+    name = _format(config, train, first)
     check_settings_for(name, config)
+    if name == "idx" or name == "cifar" or name == "images":
+        return prepare_images(config, name, train, test, left_out, progress)
     reading = open_format(
         name,
         first,
@@ -103,7 +66,7 @@ def prepare(config: PrepareConfig, progress: Callable[[Progress], None]) -> Prep
     seen = Seen(config.skip_bad_rows, total_bytes([*train, *test]), progress)
     with DatasetWriter(config.out, features=reading.features, source=_origin(config, name, reading)) as writer:
         for batch in _read(train, reading, seen):
-            for split, rows in _split(batch, config, seen.rows - batch.num_rows):
+            for split, rows in hold_out(batch, seen.rows - batch.num_rows, config.test_fraction, config.seed):
                 writer.add(split, rows)
         _require_rows(seen.rows, train)
         train_rows = seen.rows
@@ -128,6 +91,13 @@ def _find_files(config: PrepareConfig) -> tuple[list[Source], list[Source], tupl
     return train, test, tuple(source.name for source in held_out)
 
 
+def _format(config: PrepareConfig, sources: list[Source], first: Source) -> FormatName | ImageFormat:
+    """The format that was said, or else what the files' names and the first one's bytes say."""
+    if config.format != "auto":
+        return config.format
+    return recognise_images(sources) or recognise(first, config.label)
+
+
 def _notes(config: PrepareConfig, reading: Format) -> tuple[str, ...]:
     """What was found out from the input and decides what the rows are, for the user to check."""
     settings = reading.settings
@@ -149,17 +119,6 @@ def _read(sources: list[Source], reading: Format, seen: Seen) -> Iterator[Batch]
     for chunk, parsed in parse_in_order(chunks, parse):
         seen.take(chunk, parsed)
         yield parsed.batch
-
-
-def _split(batch: Batch, config: PrepareConfig, first_row: int) -> Iterator[tuple[Split, Batch]]:
-    """Training and test rows: row i of the input is a test row if its pseudo-random number is below the fraction."""
-    if config.test_fraction == 0:
-        yield "train", batch
-        return
-    drawn = np.empty(batch.num_rows, np.bool_)
-    draw(np.uint64(config.seed), first_row, drawn, np.uint64(int(config.test_fraction * 2.0**64)))
-    yield "train", batch.select(~drawn)
-    yield "test", batch.select(drawn)
 
 
 def _require_rows(num_rows: int, sources: list[Source]) -> None:
@@ -240,57 +199,6 @@ class Seen:
 
     def _place(self, chunk: Chunk[Any], row: int) -> str:
         return f"`{chunk.source.name}`, row {self._numbered + row}"
-
-
-HASHED: tuple[FormatName, ...] = ("criteo", "parquet", "arrow", "csv")
-WITH_LABEL_COLUMN: tuple[FormatName, ...] = ("parquet", "arrow", "csv")
-INDEXED: tuple[FormatName, ...] = ("libsvm", "tfrecord")
-
-
-def check_settings(config: PrepareConfig) -> None:
-    """Raise for settings that are wrong whatever the input is."""
-    if not config.sources:
-        raise ConfigError("no source was given", "name a file, a folder, a glob or a URI")
-    if config.format not in ("auto", *FORMATS):
-        raise ConfigError(
-            f"`format` is `{config.format}`; it is auto or one of {', '.join(FORMATS)}", "auto looks at the input"
-        )
-    if config.features is not None and not 1 <= config.features < 1 << 62:
-        raise ConfigError(f"`features` is `{config.features}`; it is 1 or more", "leave --features out to count them")
-    if not 1 <= config.hash_bits <= 32:
-        raise ConfigError(f"`hash-bits` is `{config.hash_bits}`; it is 1 to 32", "22 keeps collisions rare for Criteo")
-    if config.index_base not in ("auto", "0", "1"):
-        raise ConfigError(f"`index-base` is `{config.index_base}`; it is auto, 0 or 1", "auto looks at the input")
-    if config.integers not in ("log", "bucket"):
-        raise ConfigError(f"`integers` is `{config.integers}`; it is log or bucket", "log keeps them numbers")
-    if not 0 <= config.test_fraction < 1:
-        raise ConfigError(
-            f"`test-fraction` is `{config.test_fraction}`; it is 0 up to below 1", "0.1 takes every tenth row"
-        )
-    if config.test and config.test_fraction:
-        raise ConfigError(
-            f"`test` and `test-fraction` ({config.test_fraction}) are both given",
-            "test rows come from their own source or are drawn from the input",
-        )
-    if config.skip_bad_rows < 0:
-        raise ConfigError(f"`skip-bad-rows` is `{config.skip_bad_rows}`; it is 0 or more", "0 stops at the first")
-    if not 0 <= config.seed < 1 << 64:
-        raise ConfigError(f"`seed` is `{config.seed}`; it is 0 up to 2**64 - 1", "any number will do")
-
-
-def check_settings_for(name: FormatName, config: PrepareConfig) -> None:
-    """Raise for settings that mean nothing in the input's format, rather than pass over them."""
-    for setting, value, default, formats in (
-        ("index-base", config.index_base, "auto", INDEXED),
-        ("hash-bits", config.hash_bits, DEFAULT_HASH_BITS, HASHED),
-        ("integers", config.integers, "log", ("criteo",)),
-        ("label", config.label, DEFAULT_LABEL, WITH_LABEL_COLUMN),
-    ):
-        if value != default and name not in formats:
-            raise ConfigError(
-                f"`{setting}` is `{value}`, but the input is {name}; it is for {', '.join(formats)}",
-                f"leave --{setting} out, or say --format",
-            )
 
 
 def check_features(name: FormatName, declared: int | None, reading: Format) -> None:

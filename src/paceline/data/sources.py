@@ -32,18 +32,27 @@ T = TypeVar("T")
 
 
 class Source(NamedTuple):
-    """One file to read: `name` as the user would recognise it, and where it is."""
+    """One file to read: `name` as the user would recognise it, and where it is.
+
+    `below` is its path within the folder that it was found in, or empty if the file itself was named.
+    """
 
     name: str
     file_system: pa.fs.FileSystem
     path: str
     num_bytes: int | None
+    below: str = ""
+
+    @property
+    def plain_name(self) -> str:
+        """The file's name without a suffix that names a compression: `a.CSV` of `b/a.CSV.gz`."""
+        path = Path(self.path)
+        return path.stem if path.suffix.lower() in SUFFIXES else path.name
 
     @property
     def suffix(self) -> str:
         """The last suffix that does not name a compression, in lower case: `.csv` of `a.CSV.gz`."""
-        path = Path(self.path.lower())
-        return Path(path.stem).suffix if path.suffix in SUFFIXES else path.suffix
+        return Path(self.plain_name).suffix.lower()
 
     @property
     def is_local(self) -> bool:
@@ -129,7 +138,7 @@ def _find_in_folder(file_system: pa.fs.FileSystem, folder: str, name: str, patte
         hidden = any(part.startswith((".", "_")) for part in below.split("/"))
         if info.type == pa.fs.FileType.File and not hidden and fnmatchcase(info.path, pattern):
             shown = os.path.join(folder, below) if local else info.path
-            sources.append(Source(shown, file_system, info.path, info.size))
+            sources.append(Source(shown, file_system, info.path, info.size, below))
     if not sources:
         raise DataError(f"`{name}` holds no files to read", "names that begin with `.` or `_` are left out")
     return sources
