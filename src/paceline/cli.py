@@ -18,11 +18,12 @@ from paceline.errors import PacelineError
 if TYPE_CHECKING:
     from paceline.config import RunConfig
     from paceline.data.blocks import Dataset
+    from paceline.data.images import ImageDataset
     from paceline.run_folder import Run
     from paceline.telemetry.ceilings import Ceilings
     from paceline.training.coordinator import Status, Watch
 
-PREPARE_FORMATS = ("auto", "criteo", "libsvm", "tfrecord", "parquet", "arrow", "csv")
+PREPARE_FORMATS = ("auto", "criteo", "libsvm", "tfrecord", "parquet", "arrow", "csv", "idx", "cifar", "images")
 
 
 class Paragraphs(click.Command):
@@ -112,13 +113,38 @@ def clicks(rows: int, features: int, out: str, seed: int, test_rows: int | None)
     print_dataset(dataset, time.perf_counter() - began)
 
 
+@generate.command(epilog="Example:\npaceline generate images --rows 10000 --size 256 --classes 1000 --out data/images")
+@click.option("--rows", type=int, required=True, help="Training rows.")
+@click.option("--size", type=int, default=256, show_default=True, help="Height and width, in pixels.")
+@click.option("--classes", type=int, default=1000, show_default=True)
+@click.option("--channels", type=int, default=3, show_default=True, help="3 for RGB, 1 for grey.")
+@click.option("--out", required=True, help="Folder to make.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--test-rows", type=int, help="Held-out rows.  [default: a tenth of --rows]")
+def images(rows: int, test_rows: int | None, out: str, **options: Any) -> None:
+    """Noise with a faint pattern a class: for throughput, with something to learn."""
+    from paceline.data.synthetic_images import generate_images
+    from paceline.reports.terminal import meter
+
+    held_out = max(1, rows // 10) if test_rows is None else test_rows
+    began = time.perf_counter()
+    with meter("generate") as bar:
+        dataset = generate_images(
+            out, rows=rows, test_rows=held_out, **options,
+            progress=lambda done: bar.show(done / (rows + held_out), f"{done:,} rows"),
+        )  # fmt: skip
+    print_dataset(dataset, time.perf_counter() - began)
+
+
 @cli.command(
     cls=SeveralValues,
     epilog="""Examples:
 paceline prepare train.tsv.gz --format criteo --test-fraction 0.1 --out data/criteo
 paceline prepare a9a --test a9a.t --features 123 --out data/a9a
 paceline prepare 'part-*.tfrecord' --test last.tfrecord --out data/records
-paceline prepare clicks.parquet --label clicked --hash-bits 20 --out data/mine""",
+paceline prepare clicks.parquet --label clicked --hash-bits 20 --out data/mine
+paceline prepare mnist --out data/mnist
+paceline prepare photos --size 256 --test-fraction 0.1 --out data/photos""",
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("--out", required=True, help="Folder to make.")
@@ -130,10 +156,17 @@ paceline prepare clicks.parquet --label clicked --hash-bits 20 --out data/mine""
 @click.option("--test", multiple=True, metavar="SOURCE", help="Held-out rows: all sources up to the next option.")
 @click.option("--test-fraction", type=float, default=0.0, help="Hold out this share of the rows instead.")
 @click.option("--skip-bad-rows", type=int, default=0, show_default=True, help="Rows that may fail to parse.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the rows that are held out.")
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Of the rows that are held out, and of the order of image files.",
+)
 @click.option("--integers", type=click.Choice(["log", "bucket"]), default="log", show_default=True,
               help="Criteo's integers: one log-scaled value each, or a hashed bucket.")  # fmt: skip
 @click.option("--label", default="label", show_default=True, help="The label column of Parquet, Arrow and CSV.")
+@click.option("--size", type=int, help="Scale image files: the shorter side to N pixels, and cut out the centre.")
 def prepare(format_: Any, sources: tuple[str, ...], test: tuple[str, ...], **options: Any) -> None:
     """Turn raw files into a dataset: files, folders, globs or URLs, plain or compressed."""
     from paceline.data.prepare import PrepareConfig, Progress
@@ -470,10 +503,16 @@ def print_ceilings(best: Ceilings) -> None:
         print_notice(f"{name} is left out: {reason}")
 
 
-def print_dataset(dataset: Dataset, seconds: float) -> None:
+def print_dataset(dataset: Dataset | ImageDataset, seconds: float) -> None:
+    from paceline.data.blocks import Dataset
+
     train_rows, test_rows = dataset.split("train").rows, dataset.split("test").rows
+    if isinstance(dataset, Dataset):
+        what = f"{dataset.features:,} features"
+    else:
+        what = f"{' × '.join(map(str, dataset.shape))} bytes each, {dataset.classes:,} classes"
     click.echo(
-        f"{dataset.folder}: {train_rows:,} training and {test_rows:,} test rows, {dataset.features:,} features, "
+        f"{dataset.folder}: {train_rows:,} training and {test_rows:,} test rows, {what}, "
         f"in {seconds:.1f} s ({(train_rows + test_rows) / seconds:,.0f} rows/s)"
     )
 

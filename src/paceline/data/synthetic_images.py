@@ -1,0 +1,104 @@
+"""How are images made up that look like real ones to a training, and have something to learn?
+
+An image is noise, half of each byte's range, plus the pattern of its class: 8 × 8 seeded values a channel, spread
+over the image by linear interpolation, an eighth as strong as the noise. No pixel tells much, all of them do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.blocks import Split
+from paceline.data.images import MOST_CLASSES, ImageDataset, Images, ImageWriter
+from paceline.data.pipeline import parse_in_order
+from paceline.errors import ConfigError
+from paceline.kernels.synthetic import add_patterns
+
+PATTERN_SIDE = 8
+PATTERN_HEIGHT = 8  # the largest difference from the mean, of noise that has 128 steps
+MEAN = 64
+PART_BYTES = 2 << 20
+LARGEST_SIZE = 4096
+
+
+def generate_images(
+    out: Path | str,
+    *,
+    rows: int,
+    size: int,
+    classes: int,
+    channels: int,
+    test_rows: int,
+    seed: int,
+    progress: Callable[[int], None],
+) -> ImageDataset:
+    """Write a dataset of made-up images, `size` pixels high and wide; `progress` hears how many there are so far."""
+    for name, value, least, most in (
+        ("rows", rows, 1, 1 << 62),
+        ("test-rows", test_rows, 0, 1 << 62),
+        ("size", size, 1, LARGEST_SIZE),
+        ("classes", classes, 1, MOST_CLASSES),
+        ("seed", seed, 0, 1 << 62),
+    ):
+        if not least <= value <= most:
+            limit = f"{least} or more" if most == 1 << 62 else f"{least} to {most}"
+            raise ConfigError(f"`{name}` is {value}; it is {limit}", f"--{name} {min(max(1, value), most)}")
+    if channels not in (1, 3):
+        raise ConfigError(f"`channels` is {channels}; it is 3 (RGB) or 1 (grey)", "--channels 3")
+    patterns = make_patterns(classes, channels, seed)
+    settings = {"size": size, "classes": classes, "channels": channels, "seed": seed}
+    source = {"format": "made-up images", "rows": rows, "test_rows": test_rows, **settings}
+    names, written = [str(number) for number in range(classes)], 0
+
+    def make(part: tuple[Split, int, int]) -> tuple[Split, Images]:
+        split, first, num_rows = part
+        return split, make_images(patterns, size, num_rows, np.random.Philox([seed, 1, first]))
+
+    with ImageWriter(out, shape=(size, size, channels), class_names=names, source=source) as writer:
+        for split, images in parse_in_order(_parts(rows, test_rows, size * size * channels), make):
+            written += images.num_rows
+            writer.add(split, images)
+            progress(written)
+        return writer.finish()
+
+
+def _parts(rows: int, test_rows: int, features: int) -> Iterator[tuple[Split, int, int]]:
+    """(split, first row, number of rows), test rows numbered behind the training rows."""
+    rows_a_part = max(1, PART_BYTES // features)
+    for split, first, last in (("train", 0, rows), ("test", rows, rows + test_rows)):
+        for start in range(first, last, rows_a_part):
+            yield split, start, min(rows_a_part, last - start)  # type: ignore[misc]
+
+
+def make_patterns(classes: int, channels: int, seed: int) -> NDArray[np.float32]:
+    """The classes' patterns around the mean, whole numbers: float32 [classes, side, side · channels]."""
+    random = np.random.Generator(np.random.Philox([seed, 0]))
+    shape = (classes, PATTERN_SIDE, PATTERN_SIDE * channels)
+    return (MEAN + random.integers(-PATTERN_HEIGHT, PATTERN_HEIGHT, shape, endpoint=True)).astype(np.float32)
+
+
+def places_of(size: int) -> NDArray[np.float32]:
+    """Where each of an image's pixels lies along a pattern's side, to 1/64: float32 [size].
+
+    >>> places_of(4).tolist()
+    [0.5, 2.5, 4.5, 6.5]
+    """
+    places = ((np.arange(size) + 0.5) * PATTERN_SIDE / size - 0.5).clip(0, PATTERN_SIDE - 1)
+    rounded: NDArray[np.float32] = (np.rint(places * 64) / 64).astype(np.float32)
+    return rounded
+
+
+def make_images(patterns: NDArray[np.float32], size: int, num_rows: int, bits: np.random.Philox) -> Images:
+    """Images of uniformly drawn classes."""
+    random = np.random.Generator(bits)
+    labels = random.integers(0, len(patterns), num_rows, dtype=np.uint16)
+    width = size * patterns.shape[2] // PATTERN_SIDE
+    num_bytes = num_rows * size * width
+    words = random.integers(0, (1 << 64) - 1, -(-num_bytes // 8), dtype=np.uint64, endpoint=True)
+    pixels = words.view(np.uint8)[:num_bytes].reshape(num_rows, size, width)
+    add_patterns(pixels, labels, patterns, places_of(size), np.empty((PATTERN_SIDE, width), np.float32))
+    return Images(pixels.reshape(num_rows, -1), labels)
