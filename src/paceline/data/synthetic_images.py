@@ -16,11 +16,11 @@ from paceline.data.blocks import Split
 from paceline.data.images import MOST_CLASSES, ImageDataset, Images, ImageWriter
 from paceline.data.pipeline import parse_in_order
 from paceline.errors import ConfigError
+from paceline.kernels.synthetic import add_patterns
 
 PATTERN_SIDE = 8
 PATTERN_HEIGHT = 8  # the largest difference from the mean, of noise that has 128 steps
 MEAN = 64
-STEPS = 64  # weights are multiples of 1/64: every sum is exact, so the same bytes come out of every machine
 PART_BYTES = 2 << 20
 LARGEST_SIZE = 4096
 
@@ -49,14 +49,14 @@ def generate_images(
             raise ConfigError(f"`{name}` is {value}; it is {limit}", f"--{name} {min(max(1, value), most)}")
     if channels not in (1, 3):
         raise ConfigError(f"`channels` is {channels}; it is 3 (RGB) or 1 (grey)", "--channels 3")
-    patterns, spread = make_patterns(classes, channels, seed), spread_of(size)
+    patterns = make_patterns(classes, channels, seed)
     settings = {"size": size, "classes": classes, "channels": channels, "seed": seed}
     source = {"format": "made-up images", "rows": rows, "test_rows": test_rows, **settings}
     names, written = [str(number) for number in range(classes)], 0
 
     def make(part: tuple[Split, int, int]) -> tuple[Split, Images]:
         split, first, num_rows = part
-        return split, make_images(patterns, spread, num_rows, np.random.Philox([seed, 1, first]))
+        return split, make_images(patterns, size, num_rows, np.random.Philox([seed, 1, first]))
 
     with ImageWriter(out, shape=(size, size, channels), class_names=names, source=source) as writer:
         for split, images in parse_in_order(_parts(rows, test_rows, size * size * channels), make):
@@ -81,34 +81,24 @@ def make_patterns(classes: int, channels: int, seed: int) -> NDArray[np.float32]
     return (MEAN + random.integers(-PATTERN_HEIGHT, PATTERN_HEIGHT, shape, endpoint=True)).astype(np.float32)
 
 
-def spread_of(size: int) -> NDArray[np.float32]:
-    """The matrix that spreads a pattern's side over an image's by linear interpolation: float32 [size, side].
+def places_of(size: int) -> NDArray[np.float32]:
+    """Where each of an image's pixels lies along a pattern's side, to 1/64: float32 [size].
 
-    >>> spread_of(3)[1].tolist()
-    [0.0, 0.0, 0.0, 0.5, 0.5, 0.0, 0.0, 0.0]
+    >>> places_of(4).tolist()
+    [0.5, 2.5, 4.5, 6.5]
     """
-    places = (np.arange(size) + 0.5) * PATTERN_SIDE / size - 0.5
-    weights = np.maximum(0, 1 - abs(places.clip(0, PATTERN_SIDE - 1)[:, None] - np.arange(PATTERN_SIDE)))
-    steps = np.rint(weights * STEPS)
-    # Two neighbours share the whole, however they were rounded.
-    steps[np.arange(size), steps.argmax(axis=1)] += STEPS - steps.sum(axis=1)
-    spread: NDArray[np.float32] = (steps / STEPS).astype(np.float32)
-    return spread
+    places = ((np.arange(size) + 0.5) * PATTERN_SIDE / size - 0.5).clip(0, PATTERN_SIDE - 1)
+    rounded: NDArray[np.float32] = (np.rint(places * 64) / 64).astype(np.float32)
+    return rounded
 
 
-def make_images(
-    patterns: NDArray[np.float32], spread: NDArray[np.float32], num_rows: int, bits: np.random.Philox
-) -> Images:
+def make_images(patterns: NDArray[np.float32], size: int, num_rows: int, bits: np.random.Philox) -> Images:
     """Images of uniformly drawn classes."""
-    classes, side, width = patterns.shape
-    channels, size = width // side, len(spread)
     random = np.random.Generator(bits)
-    labels = random.integers(0, classes, num_rows, dtype=np.uint16, endpoint=False)
-    num_bytes = num_rows * size * size * channels
+    labels = random.integers(0, len(patterns), num_rows, dtype=np.uint16)
+    width = size * patterns.shape[2] // PATTERN_SIDE
+    num_bytes = num_rows * size * width
     words = random.integers(0, (1 << 64) - 1, -(-num_bytes // 8), dtype=np.uint64, endpoint=True)
-    pixels: NDArray[np.uint8] = words.view(np.uint8)[:num_bytes].reshape(num_rows, size, size * channels)
-    pixels >>= 1
-    rows_spread = np.matmul(spread, patterns[labels])
-    across = np.kron(spread.T, np.eye(channels, dtype=np.float32))
-    pixels += np.matmul(rows_spread, across).astype(np.uint8)
+    pixels = words.view(np.uint8)[:num_bytes].reshape(num_rows, size, width)
+    add_patterns(pixels, labels, patterns, places_of(size), np.empty((PATTERN_SIDE, width), np.float32))
     return Images(pixels.reshape(num_rows, -1), labels)

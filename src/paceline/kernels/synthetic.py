@@ -1,4 +1,4 @@
-"""The loop that makes up click rows, from random numbers that depend on seed, row and field alone."""
+"""The loops that make up click rows, from random numbers that depend on seed, row and field alone, and images."""
 
 from __future__ import annotations
 
@@ -70,3 +70,36 @@ def fill_clicks(
             score += hidden_weight(key)
             first_key += size
         labels[i] = uniform(seed, row, nonzeros) < 1.0 / (1.0 + np.exp(-score))
+
+
+@compiled
+def add_patterns(
+    pixels: NDArray[np.uint8],
+    labels: NDArray[np.uint16],
+    patterns: NDArray[np.float32],
+    places: NDArray[np.float32],
+    wide: NDArray[np.float32],
+) -> None:
+    """Halve random bytes and add the pattern of each image's class, linearly interpolated.
+
+    `pixels` [n, size, size · channels]; `patterns` [classes, side, side · channels], whole numbers from 0 to 127;
+    `places` [size] from 0 to side - 1, multiples of 1/64, so that every sum here is exact, and the same bytes come out
+    of every machine. `wide` [side, size · channels] is room for a pattern that is as wide as the image.
+    """
+    num_rows, size, width = pixels.shape
+    side, channels = patterns.shape[1], width // size
+    for i in range(num_rows):
+        label = labels[i]
+        for x in range(size):
+            left = min(np.int64(places[x]), side - 2)
+            across = places[x] - np.float32(left)
+            for line in range(side):
+                for k in range(left * channels, (left + 1) * channels):
+                    here, there = patterns[label, line, k], patterns[label, line, k + channels]
+                    wide[line, (x - left) * channels + k] = here + (there - here) * across
+        for y in range(size):
+            above = min(np.int64(places[y]), side - 2)
+            down = places[y] - np.float32(above)
+            for at in range(width):
+                value = wide[above, at] + (wide[above + 1, at] - wide[above, at]) * down
+                pixels[i, y, at] = (pixels[i, y, at] >> np.uint8(1)) + np.uint8(np.int32(value))
