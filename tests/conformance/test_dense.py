@@ -79,11 +79,11 @@ def test_modules_on_the_cluster_do_what_they_do_embedded(train: Any, drawings: P
 @pytest.mark.parametrize("pace", ["sync", "async", 2])
 @pytest.mark.parametrize("model", ["softmax", "alexnet-small"])
 def test_it_learns_at_every_pace(train: Any, drawings: Path, engine: str, pace: Any, model: str) -> None:
-    rate = {"softmax": 0.1, "alexnet-small": 0.02}[model]
-    run = train(
-        drawings, engine, model=model, pace=pace, workers=2, batch_size=30, epochs=8, optimizer="sgd", momentum=0.9,
-        learning_rate=rate, test_every=3_000,
-    )  # fmt: skip
+    how: dict[str, Any] = {
+        "softmax": {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.1},
+        "alexnet-small": {"optimizer": "adam", "learning_rate": 0.003},
+    }[model]
+    run = train(drawings, engine, model=model, pace=pace, workers=2, batch_size=30, epochs=8, test_every=3_000, **how)
     # Guessing has a loss of log 4 = 1.386.
     assert run.result["test"]["loss"] < 0.7
     assert run.result["test"]["accuracy"] > 0.75

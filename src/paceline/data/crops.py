@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from paceline.config import ImageConfig
 from paceline.data.images import Images
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, DataError
 
 
 class Crops:
@@ -24,6 +26,7 @@ class Crops:
 
     def training(self, rows: Images, turn: tuple[int, int]) -> Images:
         """Images to learn from; `turn`, a rank and the first row's position, decides what is random."""
+        self._check(rows)
         if not (self._size or self._flip):
             return rows
         chance = np.random.default_rng([self._seed, *turn])
@@ -36,13 +39,19 @@ class Crops:
         for i in range(rows.num_rows):
             cut = images[i, tops[i] : tops[i] + height, lefts[i] : lefts[i] + width]
             out[i] = cut[:, ::-1] if mirrored[i] else cut
-        return Images(out.reshape(rows.num_rows, -1), rows.labels)
+        return Images(out.reshape(rows.num_rows, height * width * channels), rows.labels)
 
     def testing(self, rows: Images) -> Images:
         """Images to test on."""
+        self._check(rows)
         if not self._size:
             return rows
-        height, width, _ = self.shape
+        height, width, channels = self.shape
         top, left = (self._full[0] - height) // 2, (self._full[1] - width) // 2
         images = rows.pixels.reshape(-1, *self._full)[:, top : top + height, left : left + width]
-        return Images(np.ascontiguousarray(images).reshape(rows.num_rows, -1), rows.labels)
+        return Images(np.ascontiguousarray(images).reshape(rows.num_rows, height * width * channels), rows.labels)
+
+    def _check(self, rows: Images) -> None:
+        """Compiled loops trust that images are as large as they were said to be."""
+        if rows.pixels.shape[1] != math.prod(self._full):
+            raise DataError(f"images of {rows.pixels.shape[1]} bytes where {math.prod(self._full)} were expected")

@@ -41,6 +41,7 @@ class Softmax:
         return np.zeros(self.num_trained, np.float32)
 
     def gradient(self, values: Floats, rows: Images, out: Floats, turn: tuple[int, int]) -> float:
+        rows = self._crops.training(rows, turn)
         kernels.pad(values, self._classes, self._padded)
         losses = kernels.gradient(
             self._padded, rows.pixels, rows.labels, self._classes, self._drawn, self._scores, self._others, self._sums

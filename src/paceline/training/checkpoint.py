@@ -75,6 +75,7 @@ class Checkpoint(NamedTuple):
 
 def save_checkpoint(folder: Path, progress: Progress, made_by: dict[str, Any], states: NDArray[np.float32]) -> None:
     """Write a checkpoint below `folder`; `states` [keys, width] are in the input's order."""
+    states = np.ascontiguousarray(states)
     name = f"{progress.position:015d}"
     taken = _names(folder)
     if name in taken:

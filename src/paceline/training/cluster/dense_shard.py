@@ -180,11 +180,14 @@ class DenseShardService(ShardService):
         if self._fold == "mean":
             self._total_rows += step.rows
             self._num_pushed += 1
+            worker.added = True
             if self._num_pushed == len(self._workers):
                 began = time.perf_counter()
                 self.slice.apply_total(self._total_rows, step.trained)
                 worker.service += time.perf_counter() - began
                 self._num_pushed = self._total_rows = 0
+                for other in self._workers:
+                    other.added = False
                 if self._copy_at is not None and worker.applied == self._copy_at[0]:
                     self._copy(self._copy_at[1])
         self._pushed(worker)
@@ -215,12 +218,12 @@ class DenseShardService(ShardService):
         self._total_rows = 0
 
     def _holds(self, worker: ShardWorker) -> bool:
-        """In sync all wait until all have pushed."""
-        return worker.step is not None or (self._fold == "mean" and bool(self._num_pushed))
+        """In sync whoever has pushed waits until all have."""
+        return worker.step is not None or worker.added
 
     def _slowest_ranks(self) -> list[int]:
-        if self._fold == "mean" and any(worker.waiting for worker in self._workers):
-            return [worker.rank for worker in self._workers if not worker.waiting] or [self._num_pushed]
+        if self._num_pushed:
+            return [worker.rank for worker in self._workers if not worker.added]
         return super()._slowest_ranks()
 
     def _answer(self, worker: ShardWorker) -> None:

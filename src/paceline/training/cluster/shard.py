@@ -108,10 +108,11 @@ class ShardWorker:
         self.arrived = 0.0
         self.worked = 0.0
         self.push: _Push | None = None
-        # Of a dense model: the push that was announced, whether it is under way, how much of it came, and the seconds
-        # that it took.
+        # Of a dense model: the push that was announced, whether it is under way, whether it is in a sum that is not
+        # complete, how much of it came, and the seconds that it took.
         self.step: Step | None = None
         self.pushing = False
+        self.added = False
         self.received = 0
         self.service = 0.0
         # Those that may be asked for again: another shard may have lost all that is in flight, and what that waits for.
