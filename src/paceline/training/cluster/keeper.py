@@ -26,6 +26,8 @@ class KeeperService(DenseShardService):
     def __init__(self, config: RunConfig, slice_: DenseSlice, refused: Callable[[], int]) -> None:
         super().__init__(config, slice_, refused)
         self._notes: dict[str, bytes] = {}
+        # After which batch of worker 0 the states are that are here.
+        self._clock_here = 0
 
     def _announced(self, peer: Peer, step: Step) -> None:
         """A worker has done a step. Worker 0 is told to bring all states where they are wanted."""
@@ -58,15 +60,13 @@ class KeeperService(DenseShardService):
         worker.received += count
         if worker.received == self.slice.num_keys:
             worker.step, worker.pushing = None, False
+            self._clock_here = worker.applied
             if self._copy_at is not None and self._copy_at[0] == worker.applied:
                 self._copy(self._copy_at[1])
             self._answer(worker)
 
     def _may_copy(self, at: int) -> bool:
-        # What is here is of the end of the last leg; in the middle of one, worker 0 must bring what is newer.
-        return at == self._workers[0].applied and all(
-            not worker.present or worker.first > at for worker in self._workers
-        )
+        return at == self._clock_here
 
     def _told(self, peer: Peer, message: ToShard) -> None:
         match message:
@@ -82,3 +82,4 @@ class KeeperService(DenseShardService):
     def _reset(self, reset: Reset) -> None:
         super()._reset(reset)
         self._notes.clear()
+        self._clock_here = reset.applied[0]
