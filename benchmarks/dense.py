@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,7 +33,7 @@ from embedded import machine
 HERE = Path(__file__).parent
 EPOCHS, BATCH = 100, 275
 STEPS, WARM_UP = 8, 2
-ALEXNET = {"optimizer": "sgd", "learning_rate": 0.01, "momentum": 0.9, "l2": 5e-4}
+ALEXNET: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.01, "momentum": 0.9, "l2": 5e-4}
 
 
 def say(line: dict[str, Any]) -> None:
@@ -213,4 +212,4 @@ if __name__ == "__main__":
     os.environ.pop("RAY_ADDRESS", None)
     began = time.perf_counter()
     main()
-    say({"minutes": round((time.perf_counter() - began) / 60, 1), "median_of": statistics.median([1])})
+    say({"minutes": round((time.perf_counter() - began) / 60, 1)})
