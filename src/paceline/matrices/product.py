@@ -52,19 +52,36 @@ class Step(NamedTuple):
     is_last: bool
 
 
-def multiply_to_file(
-    left: Node, right: Node, out: Path, memory: int, block: int | None = None, watch: Watch = lambda _: None
-) -> Work:
-    """Write the product of two matrices that fit each other; go on with what an earlier attempt has left."""
+class Prepared(NamedTuple):
+    """A product that can be computed: its disk has room, its tiles fit into memory, and `done` are there already."""
+
+    left: Node
+    right: Node
+    out: Path
+    heading: Heading
+    done: set[tuple[int, int]]
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(*self.left.shape, self.right.shape[1])
+
+
+def prepare_product(left: Node, right: Node, out: Path, memory: int, block: int | None = None) -> Prepared:
+    """Look at everything that can be wrong before anything is written; find what an earlier attempt has left."""
     shape = Shape(*left.shape, right.shape[1])
     dtype = np.result_type(left.dtype, right.dtype)
     plan = plan_product(shape, dtype.itemsize, memory, block)
     check_out(out, (shape.rows, shape.columns), dtype)
     heading = Heading(fingerprint(left), fingerprint(right), (shape.rows, shape.columns), str(dtype), (*plan,))
     heading, done = _earlier(out, heading, shape, memory if block is None else None)
-    with product_file(out, heading, done) as file:
-        multiplication = Multiplication(left, right, shape, plan_of(heading), file)
-        work = multiplication.run(watch)
+    return Prepared(left, right, out, heading, done)
+
+
+def multiply_to_file(product: Prepared, watch: Watch = lambda _: None) -> Work:
+    """Write a product of two matrices within its memory."""
+    with product_file(product.out, product.heading, product.done) as file:
+        plan = plan_of(product.heading)
+        work = Multiplication(product.left, product.right, product.shape, plan, file).run(watch)
         file.finish()
     return work
 
@@ -85,7 +102,7 @@ def write_npy(node: Node, out: Path, memory: int | str) -> None:
     """Write any matrix as a .npy file within a memory limit."""
     limit = parse_bytes(memory)
     if isinstance(node, Product):
-        multiply_to_file(node.left, node.right, out, limit)
+        multiply_to_file(prepare_product(node.left, node.right, out, limit))
         return
     rows, columns = node.shape
     check_out(out, node.shape, node.dtype)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ from paceline.matrices.nodes import Matrix
 from paceline.matrices.plan import Plan, in_bytes
 
 MARGIN_BYTES = 1 << 20
+# To wait for the disk after every small tile would take longer than to compute it again.
+SYNC_SECONDS = 0.2
 
 
 class Heading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,6 +52,8 @@ class ProductFile:
         self.partial, self.journal = _names(out)
         self._offset = len(npy_header(heading))
         self._file = os.open(self.partial, os.O_RDWR | os.O_CLOEXEC)
+        self._unsynced: list[tuple[int, int]] = []
+        self._synced = 0.0
 
     def write(self, row: int, column: int, tile: Matrix) -> None:
         """Put a tile into the file; from any process that has it open."""
@@ -61,20 +66,25 @@ class ProductFile:
                 self._write(line, ((row + i) * width + column) * size)
 
     def finish_tile(self, row: int, column: int) -> None:
-        """Note that the tile that begins there is on the disk, once it is."""
+        """Note that the tile that begins there is written; in the journal, when it is on the disk, every so often."""
+        self.done.add((row, column))
+        self._unsynced.append((row, column))
+        if time.monotonic() - self._synced >= SYNC_SECONDS:
+            self.sync()
+
+    def sync(self) -> None:
+        """Bring what is written to the disk, then into the journal."""
+        tiles, self._unsynced = self._unsynced, []
         with translated_disk_errors(self.partial):
             os.fdatasync(self._file)
-        self.note(row, column)
-
-    def note(self, row: int, column: int) -> None:
-        """Note that the tile that begins there is on the disk."""
         with translated_disk_errors(self.journal), self.journal.open("ab") as journal:
-            journal.write(msgspec.json.encode([row, column]) + b"\n")
-        self.done.add((row, column))
+            journal.write(b"".join(msgspec.json.encode(tile) + b"\n" for tile in tiles))
+        self._synced = time.monotonic()
 
     def finish(self) -> None:
         """Give the whole file its name."""
         with translated_disk_errors(self.out):
+            self._unsynced.clear()
             os.fsync(self._file)
             refuse_existing(self.out)
             self.partial.rename(self.out)
@@ -83,7 +93,11 @@ class ProductFile:
 
     def close(self) -> None:
         """Leave what there is for another time."""
-        os.close(self._file)
+        try:
+            if self._unsynced and self.partial.exists():
+                self.sync()
+        finally:
+            os.close(self._file)
 
     def _write(self, line: Matrix, offset: int) -> None:
         view, offset = line.data.cast("B"), offset + self._offset
