@@ -130,7 +130,7 @@ class TestResuming:
         whole = command("matmul", *factors, "--out", tmp_path / "whole.npy", "--run", tmp_path / "run-0", *flags)
         assert whole.code == 0, whole.err
         out, journal = tmp_path / "C.npy", tmp_path / ".C.npy.journal"
-        words = [sys.executable, "-m", "paceline", "matmul", *factors, "--out", out, *flags, "--run"]
+        words: list[Any] = [sys.executable, "-m", "paceline", "matmul", *factors, "--out", out, *flags, "--run"]
         process = subprocess.Popen([*words, tmp_path / "run-1"])
         deadline = time.monotonic() + 60
         while not journal.exists() or len(journal.read_bytes().splitlines()) < 4:
@@ -167,7 +167,7 @@ class TestResuming:
 
     def test_a_journal_cut_short(self, factors: tuple[Path, Path], tmp_path: Path) -> None:
         out = tmp_path / "C.npy"
-        prepared = prepare_product(*map(open_matrix, factors), out, 10**9, block=500)
+        prepared = prepare_product(open_matrix(factors[0]), open_matrix(factors[1]), out, 10**9, block=500)
         with product_file(out, prepared.heading, set()) as file:
             file.finish_tile(0, 0)
         with (tmp_path / ".C.npy.journal").open("ab") as journal:
@@ -185,7 +185,7 @@ class TestResuming:
         assert read_journal(out) is None
 
     def test_two_at_once(self, factors: tuple[Path, Path], tmp_path: Path) -> None:
-        prepared = prepare_product(*map(open_matrix, factors), tmp_path / "C.npy", 10**9)
+        prepared = prepare_product(open_matrix(factors[0]), open_matrix(factors[1]), tmp_path / "C.npy", 10**9)
         with (
             product_file(prepared.out, prepared.heading, set()),
             pytest.raises(UsageError, match="another process"),
@@ -200,7 +200,7 @@ class TestWhatCannotBeWritten:
         usage = type("Usage", (), {"free": 1_000})
         monkeypatch.setattr("paceline.matrices.product_file.shutil.disk_usage", lambda _: usage)
         node = open_matrix(tmp_path / "A.npy")
-        with pytest.raises(UsageError, match="needs .* but its disk has 1KB free") as caught:
+        with pytest.raises(UsageError, match=r"needs .* but its disk has 1KB free") as caught:
             prepare_product(node, node, tmp_path / "C.npy", 10**9)
         assert caught.value.exit_code == 2
 

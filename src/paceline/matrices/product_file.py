@@ -36,6 +36,7 @@ class Heading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: tuple[int, int]
     dtype: str
     plan: tuple[int, int, int]
+    engine: str = "local"
 
     def is_of(self, other: Heading) -> bool:
         """Whether both are the same product, whatever its tiles."""
@@ -164,6 +165,10 @@ def product_file(out: Path, heading: Heading, done: set[tuple[int, int]]) -> Ite
             yield product
         finally:
             product.close()
+            if not product.done:
+                # Nothing is worth keeping.
+                partial.unlink(missing_ok=True)
+                journal.unlink(missing_ok=True)
 
 
 def npy_header(heading: Heading) -> bytes:
