@@ -28,7 +28,6 @@ from paceline.matrices.cluster.placement import (
     place,
 )
 from paceline.matrices.cluster.tiles import tile_bytes
-from paceline.matrices.cluster.worker import ENTRY
 from paceline.matrices.jobs import Watch, product_in_words, product_result, recorded, trace_result
 from paceline.matrices.nodes import Node, Product, cuts
 from paceline.matrices.plan import Shape, in_bytes, parse_bytes
@@ -40,6 +39,8 @@ from paceline.matrices.verdict import judge
 from paceline.run_folder import Run
 from paceline.telemetry.recorder import Journal
 
+# What a process of a cluster runs: "module:function".
+ENTRY = "paceline.matrices.cluster.worker:run_worker"
 TASKS_A_WORKER = 8
 # Without `--block`, so many blocks a worker along each side, if they are not smaller than this then.
 BLOCKS_A_SIDE = 4

@@ -35,7 +35,6 @@ from paceline.wire.connection import Connection, connect
 from paceline.wire.frames import Kind, SilentPeerError, WireError
 from paceline.wire.server import Server
 
-ENTRY = "paceline.matrices.cluster.worker:run_worker"
 LOOPBACK = "127.0.0.1"
 BEAT_SECONDS = 1.0
 TICK_SECONDS = 0.5

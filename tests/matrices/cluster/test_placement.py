@@ -1,0 +1,83 @@
+"""Where the parts of a product go, and what moves for it."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.matrices.cluster.placement import (
+    LEFT,
+    RIGHT,
+    Grid,
+    Owners,
+    Rectangle,
+    grid_of,
+    least_elements,
+    moved_elements,
+    naive_elements,
+    place,
+)
+from paceline.matrices.plan import Shape
+
+sides = st.integers(1, 60)
+grids = st.builds(lambda rows, inner, columns, block: grid_of(Shape(rows, inner, columns), block), sides, sides, sides,
+                  st.integers(1, 20))  # fmt: skip
+
+
+def fetched(grid: Grid, rectangles: list[Rectangle]) -> int:
+    """Elements that workers fetch, counted block by block."""
+    owners, count = Owners(grid, rectangles), 0
+    for rank, one in enumerate(rectangles):
+        for inner in range(grid.num_blocks[1]):
+            depth = grid.inner[inner + 1] - grid.inner[inner]
+            for side, outers, edges in (
+                (LEFT, range(one.top, one.bottom), grid.rows),
+                (RIGHT, range(one.left, one.right), grid.columns),
+            ):
+                for outer in outers:
+                    if owners.of(side, outer, inner) != rank:
+                        count += depth * (edges[outer + 1] - edges[outer])
+    return count
+
+
+@given(grids, st.integers(1, 30))
+def test_every_block_is_computed_once(grid: Grid, workers: int) -> None:
+    rectangles = place(grid, workers)
+    assert 1 <= len(rectangles) <= workers
+    covered = np.zeros((grid.num_blocks[0], grid.num_blocks[2]), int)
+    for one in rectangles:
+        assert one.area > 0
+        covered[one.top : one.bottom, one.left : one.right] += 1
+    assert (covered == 1).all()
+
+
+@given(grids, st.integers(1, 30))
+def test_what_is_planned_is_what_is_fetched(grid: Grid, workers: int) -> None:
+    rectangles = place(grid, workers)
+    assert moved_elements(grid, rectangles) == fetched(grid, rectangles)
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_the_bound_is_one(side: int, workers: int) -> None:
+    """Where all get an equal share, no placement beats it; alone nothing moves."""
+    grid = grid_of(Shape(side * workers, 7, side * workers), side)
+    rectangles = place(grid, workers)
+    if len({one.area for one in rectangles}) == 1 and len(rectangles) == workers:
+        assert least_elements(grid, workers) <= moved_elements(grid, rectangles) * (1 + 1e-9)
+    assert least_elements(grid, 1) == 0
+    assert moved_elements(grid, place(grid, 1)) == 0
+
+
+def test_five_workers_on_ten_by_ten_blocks() -> None:
+    grid = grid_of(Shape(20_000, 20_000, 20_000), 2_000)
+    rectangles = place(grid, 5)
+    moved, least = moved_elements(grid, rectangles), least_elements(grid, 5)
+    assert moved <= 1.2 * least
+    assert moved <= 0.7 * naive_elements(grid, 5)
+    assert max(one.area for one in rectangles) <= 25
+
+
+def test_four_workers_are_a_square() -> None:
+    rectangles = place(grid_of(Shape(80, 80, 80), 10), 4)
+    assert sorted(rectangles) == [(0, 4, 0, 4), (0, 4, 4, 8), (4, 8, 0, 4), (4, 8, 4, 8)]
