@@ -7,11 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.matrices.cluster.placement import (
-    LEFT,
-    RIGHT,
     Grid,
     Owners,
-    Rectangle,
+    fetched_elements,
     grid_of,
     least_elements,
     moved_elements,
@@ -23,22 +21,6 @@ from paceline.matrices.plan import Shape
 sides = st.integers(1, 60)
 grids = st.builds(lambda rows, inner, columns, block: grid_of(Shape(rows, inner, columns), block), sides, sides, sides,
                   st.integers(1, 20))  # fmt: skip
-
-
-def fetched(grid: Grid, rectangles: list[Rectangle]) -> int:
-    """Elements that workers fetch, counted block by block."""
-    owners, count = Owners(grid, rectangles), 0
-    for rank, one in enumerate(rectangles):
-        for inner in range(grid.num_blocks[1]):
-            depth = grid.inner[inner + 1] - grid.inner[inner]
-            for side, outers, edges in (
-                (LEFT, range(one.top, one.bottom), grid.rows),
-                (RIGHT, range(one.left, one.right), grid.columns),
-            ):
-                for outer in outers:
-                    if owners.of(side, outer, inner) != rank:
-                        count += depth * (edges[outer + 1] - edges[outer])
-    return count
 
 
 @given(grids, st.integers(1, 30))
@@ -55,7 +37,9 @@ def test_every_block_is_computed_once(grid: Grid, workers: int) -> None:
 @given(grids, st.integers(1, 30))
 def test_what_is_planned_is_what_is_fetched(grid: Grid, workers: int) -> None:
     rectangles = place(grid, workers)
-    assert moved_elements(grid, rectangles) == fetched(grid, rectangles)
+    assert moved_elements(grid, rectangles) == fetched_elements(
+        grid, Owners(grid, rectangles), [[one] for one in rectangles]
+    )
 
 
 @given(st.integers(1, 40), st.integers(1, 40))

@@ -44,6 +44,8 @@ class Blocks:
         self.bytes_fetched = 0
         self.bytes_read = 0
         self.read_for_others = 0
+        self.seconds = {"input": 0.0, "pull": 0.0}
+        """Spent reading blocks that live here, and fetching those that do not."""
         self._rank = rank
         self._token = token
         self._owners = Owners(self.grid, [Rectangle(*one) for one in work.rectangles])
@@ -62,7 +64,9 @@ class Blocks:
                 except WireError:
                     self._forget(address)
             self.read_for_others += 1
+        began = time.perf_counter()
         self.read(side, outer, inner, 0, out)
+        self.seconds["input"] += time.perf_counter() - began
         self.bytes_read += out.nbytes
 
     def read(self, side: int, outer: int, inner: int, start: int, out: Matrix) -> None:
@@ -82,7 +86,7 @@ class Blocks:
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = connect(address, self._token, None)
-        before = connection.bytes_sent + connection.bytes_received
+        before, began = connection.bytes_sent + connection.bytes_received, time.perf_counter()
         rows = max(1, PIECE_BYTES // max(1, out.shape[1] * out.itemsize))
         starts = list(range(0, len(out), rows))
         try:
@@ -98,6 +102,7 @@ class Blocks:
                         raise BadFrameError(f"{address} sent no block where one was expected")
                     part[...] = frame.body.view(out.dtype).reshape(part.shape)
         finally:
+            self.seconds["pull"] += time.perf_counter() - began
             self.bytes_fetched += connection.bytes_sent + connection.bytes_received - before
 
     def _forget(self, address: str) -> None:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from paceline.matrices.cluster.crew import Crew
 from paceline.matrices.cluster.messages import Done, ProductTask, TraceTask
 from paceline.matrices.cluster.placement import (
     Grid,
+    Owners,
     Rectangle,
+    fetched_elements,
     grid_of,
     least_elements,
-    moved_elements,
     naive_elements,
     place,
 )
@@ -119,7 +120,7 @@ def multiply_on_cluster(
             result |= product_result(settings, left, right, seconds["whole"], len(tiles) - len(before), len(tiles))
             result |= (
                 _account(crew)
-                | _movement(grid, rectangles, engine.num_roles, dtype)
+                | _movement(grid, rectangles, of_workers, engine.num_roles, dtype)
                 | {
                     "block": block,
                     "bytes_moved": counted["bytes_fetched"] + crew.message_bytes,
@@ -186,10 +187,12 @@ def _account(crew: Crew) -> dict[str, Any]:
     }
 
 
-def _movement(grid: Grid, rectangles: list[Rectangle], workers: int, dtype: np.dtype[Any]) -> dict[str, Any]:
+def _movement(
+    grid: Grid, rectangles: list[Rectangle], tiles: list[list[Rectangle]], workers: int, dtype: np.dtype[Any]
+) -> dict[str, Any]:
     return {
         "algorithm": "each worker an equal rectangle of the result, each block on a worker that needs it",
-        "bytes_planned": dtype.itemsize * moved_elements(grid, rectangles),
+        "bytes_planned": dtype.itemsize * fetched_elements(grid, Owners(grid, rectangles), tiles),
         "bytes_lower_bound": int(dtype.itemsize * least_elements(grid, workers)),
         "bytes_naive": dtype.itemsize * naive_elements(grid, workers),
     }
@@ -212,18 +215,19 @@ def _good_block(shape: Shape, workers: int) -> int:
 
 
 def _tiles(one: Rectangle, grid: Grid, itemsize: int, memory: str) -> list[Rectangle]:
-    """A worker's rectangle in as few tiles as fit into its memory: whole, or in rows, or block by block."""
+    """A worker's rectangle in tiles that fit into its memory, so that little is fetched twice."""
     limit = parse_bytes(memory)
     height, width = one.bottom - one.top, one.right - one.left
-    for rows in range(1, height + 1):
-        for columns in range(1, width + 1):
-            found = [
-                Rectangle(one.top + top, one.top + bottom, one.left + left, one.left + right)
-                for top, bottom in pairwise(cuts(height, rows))
-                for left, right in pairwise(cuts(width, columns))
-            ]
-            if all(tile_bytes(grid, tile, itemsize) <= limit for tile in found):
-                return found
+    # Rows are fetched again for each cut of the columns, and the other way round.
+    both = sorted(product(range(1, height + 1), range(1, width + 1)), key=lambda n: n[0] * width + n[1] * height)
+    for rows, columns in both:
+        found = [
+            Rectangle(one.top + top, one.top + bottom, one.left + left, one.left + right)
+            for top, bottom in pairwise(cuts(height, rows))
+            for left, right in pairwise(cuts(width, columns))
+        ]
+        if all(tile_bytes(grid, tile, itemsize) <= limit for tile in found):
+            return found
     needed = max(tile_bytes(grid, Rectangle(i, i + 1, j, j + 1), itemsize)
                  for i in range(one.top, one.bottom) for j in range(one.left, one.right))  # fmt: skip
     raise ConfigError(

@@ -101,6 +101,21 @@ def moved_elements(grid: Grid, rectangles: list[Rectangle]) -> int:
     return grid.inner[-1] * (needed - grid.rows[-1] - grid.columns[-1])
 
 
+def fetched_elements(grid: Grid, owners: Owners, tiles: list[list[Rectangle]]) -> int:
+    """What workers fetch from each other when each computes its tiles one after the other."""
+    count = 0
+    for rank, some in enumerate(tiles):
+        for tile in some:
+            for inner, (start, stop) in enumerate(pairwise(grid.inner)):
+                for side, outers, edges in (
+                    (LEFT, range(tile.top, tile.bottom), grid.rows),
+                    (RIGHT, range(tile.left, tile.right), grid.columns),
+                ):
+                    lengths = (edges[k + 1] - edges[k] for k in outers if owners.of(side, k, inner) != rank)
+                    count += (stop - start) * sum(lengths)
+    return count
+
+
 def least_elements(grid: Grid, workers: int) -> float:
     """What must move when each worker computes an equal share and every element of a factor lives on one of them.
 

@@ -39,7 +39,8 @@ class TileMaker:
         grid = self._blocks.grid
         rows, columns = grid.rows[bottom] - grid.rows[top], grid.columns[right] - grid.columns[left]
         result = np.zeros((rows, columns), self._dtype)
-        seconds = {"pull": 0.0, "compute": 0.0, "push": 0.0}
+        seconds = {"input": 0.0, "pull": 0.0, "compute": 0.0, "push": 0.0}
+        waited, before = 0.0, dict(self._blocks.seconds)
         with (
             ThreadPoolExecutor(1, "paceline-fetch") as fetcher,
             ThreadPoolExecutor(self._threads, "paceline-multiply") as pool,
@@ -55,8 +56,12 @@ class TileMaker:
                 # In order: a sum has the same bits on whichever worker it is made.
                 strips = [slice(start, min(start + STRIP_ROWS, rows)) for start in range(0, rows, STRIP_ROWS)]
                 list(pool.map(lambda strip, panels=panels: _add(result, strip, *panels), strips))
-                seconds["pull"] += fetched - began
+                waited += fetched - began
                 seconds["compute"] += time.perf_counter() - fetched
+        # What it waited for is known as shares of what the fetching thread did.
+        spent = {name: self._blocks.seconds[name] - before[name] for name in before}
+        for name, share in spent.items():
+            seconds[name] = waited * share / max(sum(spent.values()), 1e-9)
         began = time.perf_counter()
         file.write(grid.rows[top], grid.columns[left], result)
         file.sync()
