@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -145,8 +144,9 @@ class TestLostWorkers:
         assert paceline.Run(tmp_path / "run").result["blocks_read_for_others"] > 0
 
 
-def test_a_command_that_was_killed_goes_on(
-    ray_cluster: RayCluster, run_job: Any, factors: tuple[Path, Path], tmp_path: Path
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGINT])
+def test_a_command_that_was_ended_goes_on(
+    ray_cluster: RayCluster, run_job: Any, factors: tuple[Path, Path], tmp_path: Path, by: signal.Signals
 ) -> None:
     flags = ["--block", "20", "--memory", "49MB", "--out", str(tmp_path / "C.npy")]
     words = [
@@ -169,8 +169,11 @@ def test_a_command_that_was_killed_goes_on(
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.001)
-    os.kill(process.pid, signal.SIGKILL)
+    process.send_signal(by)
     process.wait()
+    if by == signal.SIGINT:
+        assert process.returncode == 130
+        assert paceline.Run(tmp_path / "first").result["status"] == "interrupted"
     assert not (tmp_path / "C.npy").exists()
     done, run = run_job("matmul", *factors, *flags)
     assert "from an earlier attempt" in done.err
