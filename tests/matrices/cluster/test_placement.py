@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.errors import ConfigError
 from paceline.matrices.cluster.placement import (
     Grid,
     Owners,
@@ -16,7 +17,9 @@ from paceline.matrices.cluster.placement import (
     naive_elements,
     place,
 )
-from paceline.matrices.plan import Shape
+from paceline.matrices.cluster.shares import share_out
+from paceline.matrices.cluster.tiles import tile_bytes
+from paceline.matrices.plan import OVERHEAD_BYTES, Shape, parse_bytes
 
 sides = st.integers(1, 60)
 grids = st.builds(lambda rows, inner, columns, block: grid_of(Shape(rows, inner, columns), block), sides, sides, sides,
@@ -65,3 +68,22 @@ def test_five_workers_on_ten_by_ten_blocks() -> None:
 def test_four_workers_are_a_square() -> None:
     rectangles = place(grid_of(Shape(80, 80, 80), 10), 4)
     assert sorted(rectangles) == [(0, 4, 0, 4), (0, 4, 4, 8), (4, 8, 0, 4), (4, 8, 4, 8)]
+
+
+@given(grids, st.integers(1, 8), st.integers(0, 40))
+def test_tiles_cover_their_rectangles_and_fit(grid: Grid, workers: int, kilobytes: int) -> None:
+    shape, memory = Shape(grid.rows[-1], grid.inner[-1], grid.columns[-1]), OVERHEAD_BYTES + 1_000 * kilobytes
+    try:
+        shares = share_out(shape, 4, workers, memory, grid.rows[1])
+    except ConfigError as error:
+        enough = parse_bytes(error.hint.split()[1].rstrip("`"))
+        shares = share_out(shape, 4, workers, enough, grid.rows[1])
+        memory = enough
+    covered = np.zeros((shape.rows, shape.columns), int)
+    for some in shares.tiles:
+        for tile in some:
+            assert tile_bytes(shares.grid, tile, 4) <= memory
+            rows, columns = shares.grid.rows, shares.grid.columns
+            covered[rows[tile.top] : rows[tile.bottom], columns[tile.left] : columns[tile.right]] += 1
+    assert (covered == 1).all()
+    assert len(set(shares.starts)) == len(shares.homes)

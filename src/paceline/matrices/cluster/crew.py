@@ -1,29 +1,25 @@
 """Who does the tasks of a matrix job, and what happens when one of them is lost?
 
-The crew is the coordinator's side: a server on a thread of its own, where workers report, and a list of tasks, each
-with the worker that it is meant for. A lost worker's tasks wait for its successor for a while; then others take them.
+The crew is a list of tasks, each with the worker that it is meant for, behind the desk where workers report. A
+lost worker's tasks wait for its successor for a while; then others take them.
 """
 
 from __future__ import annotations
 
-import platform
 import queue
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from paceline.engines import ClusterEngine
 from paceline.errors import ConfigError, DataError, PacelineError, RunError
-from paceline.matrices.cluster.messages import Do, Done, Peers, ProductTask, ToCoordinator, TraceTask, WorkerSpec
-from paceline.telemetry.records import AnyRecord, LeftOut, NodeProbe
-from paceline.training.cluster.desk import MOST_SECONDS_A_TICK, SILENCE_SECONDS, TICK_SECONDS, Loss, Role
-from paceline.training.cluster.messages import Beat, Failed, Hello, Message, Ready, Report, decode, encode
-from paceline.version import VERSION
-from paceline.wire.frames import HEADER, BadFrameError, Frame, Kind
+from paceline.matrices.cluster.desk import Desk, Event, Worker
+from paceline.matrices.cluster.messages import Do, Done, Peers, ProductTask, TraceTask, WorkerSpec
+from paceline.telemetry.records import AnyRecord
+from paceline.training.cluster.desk import Loss
+from paceline.training.cluster.messages import Failed, encode
 from paceline.wire.handshake import new_token
-from paceline.wire.server import Peer, Server
 
 START_SECONDS = 60.0
 # So long a lost worker's tasks wait for its successor; and so long the job waits where no worker is left.
@@ -31,25 +27,6 @@ TAKE_OVER_SECONDS = 15.0
 BACK_SECONDS = 40.0
 POLL_SECONDS = 0.05
 MOST_RESTARTS = 10
-
-
-class Event(NamedTuple):
-    """Something to act on: `what` is one of `ready`, `done`, `lost`, `failed`."""
-
-    what: str
-    worker: Worker
-    detail: Any = None
-
-
-class Worker(Role):
-    """A worker as the coordinator knows it, over all its incarnations."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__("worker", rank)
-        self.tasks: deque[int] = deque()
-        """Those that are meant for it and wait."""
-        self.task: int | None = None
-        """The one that it does."""
 
 
 Finished = Callable[[Done], None]
@@ -69,24 +46,19 @@ class Crew:
         self._num_tasks = len(homes)
         self._finished: set[int] = set()
         self._token = new_token()
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._records: deque[AnyRecord] = deque()
-        self._probing: dict[str, Worker] = {}
-        self._last_tick = time.monotonic()
         self.workers = [Worker(rank) for rank in range(num_workers)]
         self.restarts = 0
         self.recoveries: list[dict[str, Any]] = []
-        self.message_bytes = 0
-        """What tasks and their results took on the wire, without blocks."""
         for task, home in enumerate(homes):
             self.workers[home].tasks.append(task)
-        self._server = Server(engine.host, 0, self._token, None)
-        self._thread = threading.Thread(target=self._serve, name="paceline-desk", daemon=True)
-        self._thread.start()
+        self._desk = Desk(engine.host, self._token, self.workers, engine.name_of)
         for worker in self.workers:
             self._begin(worker)
 
-    # -- the coordinator's main thread
+    @property
+    def message_bytes(self) -> int:
+        """What tasks and their results took on the wire, without blocks."""
+        return self._desk.message_bytes
 
     def wait_until_ready(self) -> None:
         """Wait until all workers are there, as long as is reasonable."""
@@ -111,9 +83,9 @@ class Crew:
         while len(self._finished) < self._num_tasks:
             self._hand_out()
             self._see_to_events(finished)
-            look(len(self._finished) / self._num_tasks, self._take_records())
+            look(len(self._finished) / self._num_tasks, self._desk.take_records())
             self._give_up_if_nobody_is_left()
-        look(1.0, self._take_records())
+        look(1.0, self._desk.take_records())
 
     def roles(self) -> list[dict[str, Any]]:
         """Who runs where, as `roles.json` has it."""
@@ -129,13 +101,11 @@ class Crew:
     def close(self) -> None:
         """End all workers."""
         self._engine.close()
-        self._server.stop()
-        self._thread.join()
-        self._server.close()
+        self._desk.close()
 
     def _begin(self, worker: Worker) -> None:
         spec = WorkerSpec(
-            rank=worker.rank, coordinator=self._server.address, token=self._token, loopback=self._engine.loopback,
+            rank=worker.rank, coordinator=self._desk.address, token=self._token, loopback=self._engine.loopback,
             work=self._work,
         )  # fmt: skip
         self._engine.begin(worker.rank, encode(spec))
@@ -149,7 +119,7 @@ class Crew:
             if task is not None:
                 worker.task = task
                 sharing = sum(other.node == worker.node for other in self.workers)
-                self._say(worker, Do(task=task, sharing=sharing))
+                self._desk.say(worker, Do(task=task, sharing=sharing))
 
     def _take_from_others(self) -> int | None:
         now = time.monotonic()
@@ -162,10 +132,10 @@ class Crew:
 
     def _see_to_events(self, finished: Finished | None) -> None:
         try:
-            event = self._events.get(timeout=POLL_SECONDS)
+            event = self._desk.events.get(timeout=POLL_SECONDS)
             while True:
                 self._see_to(event, finished)
-                event = self._events.get_nowait()
+                event = self._desk.events.get_nowait()
         except queue.Empty:
             pass
 
@@ -216,7 +186,7 @@ class Crew:
         addresses = [worker.address if worker.ready else "" for worker in self.workers]
         for worker in self.workers:
             if worker.ready:
-                self._say(worker, Peers(addresses=addresses))
+                self._desk.say(worker, Peers(addresses=addresses))
 
     def _give_up_if_nobody_is_left(self) -> None:
         now = time.monotonic()
@@ -226,104 +196,6 @@ class Crew:
                 f"all workers were lost and none came back in {BACK_SECONDS:g} s{': ' + why if why else ''}",
                 "give the command again when the cluster has room",
             )
-
-    def _take_records(self) -> list[AnyRecord]:
-        return [self._records.popleft() for _ in range(len(self._records))]
-
-    def _say(self, worker: Worker, message: Message) -> None:
-        content = encode(message)
-
-        def send() -> None:
-            if worker.peer is not None:
-                self.message_bytes += HEADER.size + len(content)
-                worker.peer.send(Kind.MESSAGE, 0, content)
-
-        self._server.call_soon(send)
-
-    # -- the server's thread
-
-    def _serve(self) -> None:
-        try:
-            self._server.serve(self, TICK_SECONDS)
-        except Exception as error:  # noqa: BLE001 (whatever it is, the job must not wait for a desk that is closed)
-            failed = Failed(kind="run", message=f"the coordinator's desk failed: {error}", hint="")
-            self._events.put(Event("failed", self.workers[0], failed))
-
-    def opened(self, peer: Peer) -> None:
-        peer.tag = None
-
-    def received(self, peer: Peer, frame: Frame) -> None:
-        message = decode(frame, ToCoordinator)
-        if isinstance(message, Hello):
-            self._greet(peer, message)
-            return
-        worker = peer.tag
-        if not isinstance(worker, Worker) or worker.peer is not peer:
-            raise BadFrameError(f"a message from {peer.address}, which is no worker of this job now")
-        worker.silent_seconds = 0.0
-        match message:
-            case Beat():
-                worker.beat(message)
-            case Report():
-                self._keep_records(worker, message)
-            case Ready():
-                worker.address = message.address
-                self._events.put(Event("ready", worker))
-            case Done():
-                self.message_bytes += HEADER.size + len(frame.body)
-                self._events.put(Event("done", worker, message))
-            case Failed():
-                self._events.put(Event("failed", worker, message))
-
-    def closed(self, peer: Peer) -> None:
-        worker = peer.tag
-        if isinstance(worker, Worker) and worker.peer is peer:
-            self._lose(worker, "its process ended", silent=False)
-
-    def tick(self) -> None:
-        now = time.monotonic()
-        passed, self._last_tick = min(now - self._last_tick, MOST_SECONDS_A_TICK), now
-        for worker in self.workers:
-            if worker.peer is not None:
-                worker.silent_seconds += passed
-                if worker.silent_seconds > SILENCE_SECONDS:
-                    peer = worker.peer
-                    self._lose(worker, f"it gave no sign of life for {SILENCE_SECONDS:g} s", silent=True)
-                    peer.close()
-
-    def _greet(self, peer: Peer, hello: Hello) -> None:
-        if not 0 <= hello.rank < len(self.workers):
-            raise BadFrameError(f"worker {hello.rank} is none of this job")
-        worker = self.workers[hello.rank]
-        before = worker.peer
-        worker.begin(hello, peer)
-        worker.node = self._engine.name_of(hello.node)
-        peer.tag = worker
-        if before is not None:
-            before.close()
-        ours, theirs = (VERSION, platform.python_version()), (hello.paceline, hello.python)
-        if ours != theirs:
-            message = "paceline {} with Python {} is here, but paceline {} with Python {} there"
-            hint = f"install the same versions on node {worker.node}"
-            self._events.put(
-                Event("failed", worker, Failed(kind="config", message=message.format(*ours, *theirs), hint=hint))
-            )
-
-    def _keep_records(self, worker: Worker, report: Report) -> None:
-        later = time.perf_counter() - report.now
-        prober = self._probing.setdefault(worker.node, worker)
-        if prober.peer is None:
-            prober = self._probing[worker.node] = worker
-        for record in report.records:
-            if prober is worker:
-                record.time += later
-                if isinstance(record, NodeProbe | LeftOut):
-                    record.node = worker.node
-                self._records.append(record)
-
-    def _lose(self, worker: Worker, because: str, silent: bool) -> None:
-        worker.peer, worker.doing = None, ""
-        self._events.put(Event("lost", worker, Loss(time.monotonic() - worker.silent_seconds, because, silent)))
 
 
 def _error_of(worker: Worker, failed: Failed, started: bool) -> PacelineError:

@@ -6,32 +6,19 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from paceline.engines.ray import RayEngine
-from paceline.errors import ConfigError
 from paceline.machine import num_cores
 from paceline.matrices.cluster.crew import Crew
 from paceline.matrices.cluster.messages import Done, ProductTask, TraceTask
-from paceline.matrices.cluster.placement import (
-    Grid,
-    Owners,
-    Rectangle,
-    fetched_elements,
-    grid_of,
-    least_elements,
-    naive_elements,
-    place,
-)
-from paceline.matrices.cluster.tiles import tile_bytes
+from paceline.matrices.cluster.shares import Shares, share_out
 from paceline.matrices.jobs import Watch, product_in_words, product_result, recorded, trace_result
 from paceline.matrices.nodes import Node, Product, cuts
-from paceline.matrices.plan import Shape, in_bytes, parse_bytes
+from paceline.matrices.plan import Shape, parse_bytes
 from paceline.matrices.product_file import Heading, check_out, product_file, read_journal
 from paceline.matrices.settings import MatmulSettings, Settings, TraceSettings
 from paceline.matrices.sources import fingerprint
@@ -43,9 +30,6 @@ from paceline.telemetry.recorder import Journal
 # What a process of a cluster runs: "module:function".
 ENTRY = "paceline.matrices.cluster.worker:run_worker"
 TASKS_A_WORKER = 8
-# Without `--block`, so many blocks a worker along each side, if they are not smaller than this then.
-BLOCKS_A_SIDE = 4
-LEAST_BLOCK, MOST_BLOCK = 256, 2048
 
 
 def trace_on_cluster(settings: TraceSettings, pairs: RandomPairs, watch: Watch, notice: Callable[[str], None]) -> Run:
@@ -84,52 +68,49 @@ def multiply_on_cluster(
     check_out(out, (shape.rows, shape.columns), dtype)
     with ExitStack() as stack:
         engine = _start_engine(settings, stack)
-        block = settings.block or _good_block(shape, engine.num_roles)
-        grid = grid_of(shape, block)
-        rectangles = place(grid, engine.num_roles)
-        of_workers = [_tiles(one, grid, dtype.itemsize, settings.memory) for one in rectangles]
-        tiles = [tile for some in of_workers for tile in some]
-        homes = [rank for rank, some in enumerate(of_workers) for _ in some]
-        seen = fingerprint(left), fingerprint(right)
-        heading = Heading(*seen, (shape.rows, shape.columns), str(dtype), (block, engine.num_roles, len(tiles)), "ray")
+        shares = share_out(shape, dtype.itemsize, engine.num_roles, parse_bytes(settings.memory), settings.block)
+        work, heading = _describe(settings, left, right, out, shares)
         found = read_journal(out)
         kept = found[1] if found is not None and found[0] == heading else set()
-        starts = [(grid.rows[tile.top], grid.columns[tile.left]) for tile in tiles]
-        work = ProductTask(
-            str(Path(settings.left).resolve()), str(Path(settings.right).resolve()), *seen, str(out),
-            msgspec.json.encode(heading), block, [(*one,) for one in rectangles], [(*one,) for one in tiles],
-        )  # fmt: skip
         file = stack.enter_context(product_file(out, heading, kept))
-        crew = Crew(engine, work, homes, engine.num_roles, may_move=False)
+        crew = Crew(engine, work, shares.homes, engine.num_roles, may_move=False)
         stack.callback(crew.close)
         crew.wait_until_ready()
         with recorded(settings, probe_here=False) as (run, result, _):
-            counted = {"bytes_fetched": 0, "bytes_read": 0, "blocks_read_for_others": 0}
+            before = {task for task, start in enumerate(shares.starts) if start in kept}
+            if before:
+                notice(f"{len(before):,} of {len(work.tiles):,} tiles were there from an earlier attempt")
+            counted = dict.fromkeys(("bytes_fetched", "bytes_read", "blocks_read_for_others"), 0)
 
             def finished(done: Done) -> None:
-                file.finish_tile(*starts[done.task])
+                file.finish_tile(*shares.starts[done.task])
                 for name in counted:
                     counted[name] += getattr(done, name)
 
-            before = {task for task, start in enumerate(starts) if start in kept}
-            if before:
-                notice(f"{len(before):,} of {len(tiles):,} tiles were there from an earlier attempt")
             seconds = _run(crew, run, before, finished, notice,
                            lambda share: watch(share, product_in_words(shape)))  # fmt: skip
             file.finish()
-            result |= product_result(settings, left, right, seconds["whole"], len(tiles) - len(before), len(tiles))
-            result |= (
-                _account(crew)
-                | _movement(grid, rectangles, of_workers, engine.num_roles, dtype)
-                | {
-                    "block": block,
-                    "bytes_moved": counted["bytes_fetched"] + crew.message_bytes,
-                    "bytes_read": counted["bytes_read"],
-                    "blocks_read_for_others": counted["blocks_read_for_others"],
-                }
-            )
+            num_tiles = len(work.tiles)
+            result |= product_result(settings, left, right, seconds["whole"], num_tiles - len(before), num_tiles)
+            result |= _account(crew) | shares.movement(dtype.itemsize, engine.num_roles) | counted
+            result["bytes_moved"] = counted["bytes_fetched"] + crew.message_bytes
             run.write_json("diagnosis.json", judge(seconds, engine.num_roles * seconds["whole"]))
     return run
+
+
+def _describe(
+    settings: MatmulSettings, left: Node, right: Node, out: Path, shares: Shares
+) -> tuple[ProductTask, Heading]:
+    """What workers are told of a product, and what its journal begins with."""
+    seen = fingerprint(left), fingerprint(right)
+    shape, dtype = (left.shape[0], right.shape[1]), str(Product(left, right).dtype)
+    heading = Heading(*seen, shape, dtype, (shares.block,) * 3, f"ray {shares.digest}")
+    work = ProductTask(
+        str(Path(settings.left).resolve()), str(Path(settings.right).resolve()), *seen, str(out),
+        msgspec.json.encode(heading), shares.block, [(*one,) for one in shares.rectangles],
+        [(*tile,) for some in shares.tiles for tile in some],
+    )  # fmt: skip
+    return work, heading
 
 
 def _start_engine(settings: Settings, stack: ExitStack) -> RayEngine:
@@ -187,17 +168,6 @@ def _account(crew: Crew) -> dict[str, Any]:
     }
 
 
-def _movement(
-    grid: Grid, rectangles: list[Rectangle], tiles: list[list[Rectangle]], workers: int, dtype: np.dtype[Any]
-) -> dict[str, Any]:
-    return {
-        "algorithm": "each worker an equal rectangle of the result, each block on a worker that needs it",
-        "bytes_planned": dtype.itemsize * fetched_elements(grid, Owners(grid, rectangles), tiles),
-        "bytes_lower_bound": int(dtype.itemsize * least_elements(grid, workers)),
-        "bytes_naive": dtype.itemsize * naive_elements(grid, workers),
-    }
-
-
 def _naive_trace_bytes(pairs: RandomPairs, workers: int) -> int:
     """What would move if all blocks were dealt out one after the other and one of each pair went to the other."""
     rows, columns = cuts(pairs.rows, pairs.row_blocks), cuts(pairs.columns, pairs.column_blocks)
@@ -206,31 +176,3 @@ def _naive_trace_bytes(pairs: RandomPairs, workers: int) -> int:
         if (i * pairs.column_blocks + j) % workers != (j * pairs.column_blocks + i) % workers:
             moved += 4 * (rows[i + 1] - rows[i]) * (columns[j + 1] - columns[j])
     return moved
-
-
-def _good_block(shape: Shape, workers: int) -> int:
-    """A side that gives each worker some blocks along each side of its rectangle."""
-    wanted = min(shape.rows, shape.columns) / (BLOCKS_A_SIDE * math.sqrt(workers))
-    return max(1, min(MOST_BLOCK, max(LEAST_BLOCK, round(wanted)), max(shape)))
-
-
-def _tiles(one: Rectangle, grid: Grid, itemsize: int, memory: str) -> list[Rectangle]:
-    """A worker's rectangle in tiles that fit into its memory, so that little is fetched twice."""
-    limit = parse_bytes(memory)
-    height, width = one.bottom - one.top, one.right - one.left
-    # Rows are fetched again for each cut of the columns, and the other way round.
-    both = sorted(product(range(1, height + 1), range(1, width + 1)), key=lambda n: n[0] * width + n[1] * height)
-    for rows, columns in both:
-        found = [
-            Rectangle(one.top + top, one.top + bottom, one.left + left, one.left + right)
-            for top, bottom in pairwise(cuts(height, rows))
-            for left, right in pairwise(cuts(width, columns))
-        ]
-        if all(tile_bytes(grid, tile, itemsize) <= limit for tile in found):
-            return found
-    needed = max(tile_bytes(grid, Rectangle(i, i + 1, j, j + 1), itemsize)
-                 for i in range(one.top, one.bottom) for j in range(one.left, one.right))  # fmt: skip
-    raise ConfigError(
-        f"`memory` is {in_bytes(limit)}, too little for a block and its factors in blocks of {grid.rows[1]:,}",
-        f"`--memory {in_bytes(needed)}` would do, or a smaller --block",
-    )
