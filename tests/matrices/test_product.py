@@ -17,9 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paceline.errors import ConfigError, UsageError
-from paceline.matrices import plan as plans
 from paceline.matrices.matrix import BlockMatrix
-from paceline.matrices.plan import Plan, Shape, parse_bytes, plan_product
+from paceline.matrices.plan import Plan, Shape, memory_for, parse_bytes, plan_product, room_in
 from paceline.matrices.product import Prepared, Work, multiply_to_file, prepare_product
 from paceline.matrices.product_file import Heading, product_file, read_journal
 from paceline.matrices.sources import array_source, open_matrix
@@ -62,7 +61,7 @@ class TestPlans:
     def test_they_fit(self, rows: int, inner: int, columns: int, megabytes: int) -> None:
         shape, memory = Shape(rows, inner, columns), megabytes * 10**6
         plan = plan_product(shape, 4, memory)
-        assert plan.num_bytes(shape, 4) + plans.OVERHEAD_BYTES <= memory
+        assert plan.num_bytes(shape, 4) <= room_in(memory)
         assert all(1 <= tile <= side for tile, side in zip(plan, shape, strict=True))
 
     def test_the_inner_side_is_whole_where_there_is_room(self) -> None:
@@ -75,6 +74,11 @@ class TestPlans:
             plan_product(shape, 8, 10**8, block=2_000)
         enough = caught.value.hint.split()[1].rstrip("`")
         assert plan_product(shape, 8, parse_bytes(enough), block=2_000) == Plan(2_000, 2_000, 2_000)
+
+    @given(st.integers(1, 10**10))
+    def test_what_would_do_does_and_less_does_not(self, num_bytes: int) -> None:
+        enough = memory_for(num_bytes)
+        assert room_in(enough) >= num_bytes > room_in(enough - 2)
 
     @pytest.mark.parametrize("text", ["", "x", "-4GB", "0", "4XB", "GB", "1e3"])
     def test_what_is_no_memory(self, text: str) -> None:

@@ -13,8 +13,12 @@ from typing import NamedTuple
 
 from paceline.errors import ConfigError
 
-# What the interpreter and the library of matrix products take for themselves while they multiply.
+# What the library of matrix products takes for itself while it multiplies.
 OVERHEAD_BYTES = 48_000_000
+# What Python and its libraries take before they begin. From `WHOLE_BYTES` on a limit is for all of that; up to
+# `BARE_BYTES` it is for what comes on top, and in between for a growing part.
+PYTHON_BYTES = 120_000_000
+BARE_BYTES, WHOLE_BYTES = 200_000_000, 440_000_000
 # Products of narrower tiles are slow.
 GOOD_SIDE = 512
 SMALLEST_SIDE = 16
@@ -48,9 +52,27 @@ class Plan(NamedTuple):
         return itemsize * (2 * left + (2 if is_cut else 1) * right + 2 * result + strip)
 
 
+def room_in(memory: int) -> int:
+    """What a memory limit leaves for tiles."""
+    return memory - OVERHEAD_BYTES - min(PYTHON_BYTES, max(0, memory - BARE_BYTES) // 2)
+
+
+def memory_for(num_bytes: int) -> int:
+    """The least limit that leaves so much for tiles.
+
+    >>> [room_in(memory_for(megabytes * 10**6)) // 10**6 for megabytes in (1, 200, 1000)]
+    [1, 200, 1000]
+    """
+    bare = num_bytes + OVERHEAD_BYTES
+    if bare <= BARE_BYTES:
+        return bare
+    partly = 2 * bare - BARE_BYTES
+    return partly if partly <= WHOLE_BYTES else bare + PYTHON_BYTES
+
+
 def plan_product(shape: Shape, itemsize: int, memory: int, block: int | None = None) -> Plan:
     """Tiles for a product within `memory` bytes; with `block`, those of that side, which must fit."""
-    room = memory - OVERHEAD_BYTES
+    room = room_in(memory)
     if block is not None:
         plan = Plan(*(min(block, side) for side in shape))
         _check_room(plan, shape, itemsize, memory)
@@ -104,7 +126,7 @@ def _cost(plan: Plan, shape: Shape) -> float:
 
 
 def _check_room(plan: Plan, shape: Shape, itemsize: int, memory: int) -> None:
-    needed = plan.num_bytes(shape, itemsize) + OVERHEAD_BYTES
+    needed = memory_for(plan.num_bytes(shape, itemsize))
     if needed > memory:
         tiles = f"tiles of {plan.rows:,} × {plan.inner:,} and {plan.inner:,} × {plan.columns:,} with their result"
         raise ConfigError(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.matrices.nodes import Matrix, Node, Product
-from paceline.matrices.plan import OVERHEAD_BYTES, STRIP_ROWS, Plan, Shape, parse_bytes, plan_product
+from paceline.matrices.plan import STRIP_ROWS, Plan, Shape, parse_bytes, plan_product, room_in
 from paceline.matrices.product_file import (
     Heading,
     ProductFile,
@@ -92,8 +92,8 @@ def _earlier(out: Path, heading: Heading, shape: Shape, memory: int | None) -> t
     if found is None or not found[0].is_of(heading):
         return heading, set()
     if found[0] != heading:
-        needed = plan_of(found[0]).num_bytes(shape, np.dtype(heading.dtype).itemsize) + OVERHEAD_BYTES
-        if memory is None or needed > memory:
+        needed = plan_of(found[0]).num_bytes(shape, np.dtype(heading.dtype).itemsize)
+        if memory is None or needed > room_in(memory):
             return heading, set()
     return found
 
@@ -141,11 +141,11 @@ class Multiplication:
             panel = -1
             for number, step in enumerate(steps):
                 assert reading is not None
-                self._timed("read", reading.result)
                 if not self._is_cut and step.column != panel:
                     # Nothing else uses the one right tile now.
                     self._timed("read", self._fill_right, 0, step)
                     panel = step.column
+                self._timed("read", reading.result)
                 if number + 1 < len(steps):
                     reading = reader.submit(self._read, number + 1, steps[number + 1])
                 if step.is_first and len(writes) > 1:

@@ -19,7 +19,7 @@ from paceline.matrices.cluster.placement import (
 )
 from paceline.matrices.cluster.shares import share_out
 from paceline.matrices.cluster.tiles import tile_bytes
-from paceline.matrices.plan import OVERHEAD_BYTES, Shape, parse_bytes
+from paceline.matrices.plan import OVERHEAD_BYTES, Shape, parse_bytes, room_in
 
 sides = st.integers(1, 60)
 grids = st.builds(lambda rows, inner, columns, block: grid_of(Shape(rows, inner, columns), block), sides, sides, sides,
@@ -82,7 +82,7 @@ def test_tiles_cover_their_rectangles_and_fit(grid: Grid, workers: int, kilobyte
     covered = np.zeros((shape.rows, shape.columns), int)
     for some in shares.tiles:
         for tile in some:
-            assert tile_bytes(shares.grid, tile, 4) <= memory
+            assert tile_bytes(shares.grid, tile, 4) <= room_in(memory)
             rows, columns = shares.grid.rows, shares.grid.columns
             covered[rows[tile.top] : rows[tile.bottom], columns[tile.left] : columns[tile.right]] += 1
     assert (covered == 1).all()

@@ -20,7 +20,7 @@ from paceline.matrices.cluster.placement import (
 )
 from paceline.matrices.cluster.tiles import tile_bytes
 from paceline.matrices.nodes import cuts
-from paceline.matrices.plan import Shape, in_bytes
+from paceline.matrices.plan import Shape, in_bytes, memory_for, room_in
 
 # Without a side given, so many blocks a worker along each side, if they are not smaller than this then.
 BLOCKS_A_SIDE = 4
@@ -87,11 +87,11 @@ def _tiles(one: Rectangle, grid: Grid, itemsize: int, memory: int) -> list[Recta
             for top, bottom in pairwise(cuts(height, rows))
             for left, right in pairwise(cuts(width, columns))
         ]
-        if all(tile_bytes(grid, tile, itemsize) <= memory for tile in found):
+        if all(tile_bytes(grid, tile, itemsize) <= room_in(memory) for tile in found):
             return found
     needed = max(tile_bytes(grid, Rectangle(i, i + 1, j, j + 1), itemsize)
                  for i in range(one.top, one.bottom) for j in range(one.left, one.right))  # fmt: skip
     raise ConfigError(
         f"`memory` is {in_bytes(memory)}, too little for a block and its factors in blocks of {grid.rows[1]:,}",
-        f"`--memory {in_bytes(needed)}` would do, or a smaller --block",
+        f"`--memory {in_bytes(memory_for(needed))}` would do, or a smaller --block",
     )

@@ -11,7 +11,6 @@ import numpy as np
 from paceline.matrices.cluster.blocks import Blocks
 from paceline.matrices.cluster.placement import LEFT, RIGHT, Grid
 from paceline.matrices.nodes import Matrix
-from paceline.matrices.plan import OVERHEAD_BYTES
 from paceline.matrices.product_file import Heading, ProductFile
 
 STRIP_ROWS = 512
@@ -22,7 +21,7 @@ def tile_bytes(grid: Grid, tile: tuple[int, int, int, int], itemsize: int) -> in
     top, bottom, left, right = tile
     rows, columns = grid.rows[bottom] - grid.rows[top], grid.columns[right] - grid.columns[left]
     depth = max(stop - start for start, stop in pairwise(grid.inner))
-    return itemsize * (rows * columns + 2 * depth * (rows + columns) + 2 * STRIP_ROWS * columns) + OVERHEAD_BYTES
+    return itemsize * (rows * columns + 2 * depth * (rows + columns) + 2 * STRIP_ROWS * columns)
 
 
 class TileMaker:
