@@ -17,16 +17,18 @@ from paceline.matrices.cluster.messages import WorkerSpec
 from paceline.matrices.trace import RandomPairs
 
 
+def marker(token: bytes) -> Path:
+    """Says that a worker of the job with this token has misbehaved."""
+    return Path(tempfile.gettempdir()) / f"paceline-fault-{token.hex()[:16]}"
+
+
 def _misbehave(content: bytes, node: str, host: str, signal_number: signal.Signals) -> None:
     """Worker 1 sends itself a signal in the middle of its first task; its successor does not."""
     spec = msgspec.msgpack.decode(content, type=WorkerSpec)
-    marker = Path(tempfile.gettempdir()) / f"paceline-fault-{spec.token.hex()[:16]}"
-    if spec.rank == 1 and not marker.exists():
-        marker.touch()
+    if spec.rank == 1 and not marker(spec.token).exists():
+        marker(spec.token).touch()
         _after(3, RandomPairs, "sum_of", signal_number)
         _after(12, blocks.Blocks, "fill", signal_number)
-    elif spec.rank == 1:
-        marker.unlink()
     worker.run_worker(content, node, host)
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,22 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.matrices.cluster import jobs
+from paceline.matrices.cluster import crew, jobs
+from paceline.wire.handshake import new_token
 from tests.conftest import Command, Outcome
+from tests.matrices.cluster.roles import marker
 from tests.ray_cluster import ROOT, RayCluster
 
 TRACE = ["trace", "--size", 3000, "--blocks", 12, "--seed", 7]
 
 
 @pytest.fixture
-def run_job(command: Command, ray_cluster: RayCluster, tmp_path: Path) -> Any:
+def run_job(
+    command: Command, ray_cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
     """Run a command on the cluster; what it printed and its run."""
+    token = new_token()
+    monkeypatch.setattr(crew, "new_token", lambda: token)
 
     def run(*words: Any, workers: int = 3, code: int = 0) -> tuple[Outcome, paceline.Run]:
         path = tmp_path / "run"
@@ -32,7 +39,8 @@ def run_job(command: Command, ray_cluster: RayCluster, tmp_path: Path) -> Any:
         assert done.code == code, done.err
         return done, paceline.Run(path) if path.exists() else None  # type: ignore[return-value]
 
-    return run
+    yield run
+    marker(token).unlink(missing_ok=True)
 
 
 @pytest.fixture
