@@ -82,7 +82,7 @@ def test_no_test_rows_is_fine(command: Command, one_key_a_row: Path, tmp_path: P
         (["train", "--data", "."], "is no dataset: it has no manifest.json", "paceline prepare"),
         (["train", "--dta", "x"], "No such option '--dta'", "Did you mean"),
         (["train", "--workers", "two"], "'two' is not a valid integer", "--help"),
-        (["trian"], "No such command 'trian'", "Did you mean 'train'?"),
+        (["trian"], "No such command 'trian'", "'train'"),
         (["train", "--data", "x", "--pace", "-1"], "`pace` is `-1`", "`--pace async` never waits"),
         (["train", "recipe.toml"], "recipe `recipe.toml` cannot be read", "TOML"),
         (["resume", "nowhere"], "`nowhere` is no run folder", "`train` made"),

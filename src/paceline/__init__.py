@@ -2,7 +2,7 @@
 
 >>> import paceline
 >>> sorted(paceline.__all__)
-['Batch', 'Model', 'PacelineError', 'Run', 'load', 'train']
+['Batch', 'BlockMatrix', 'Model', 'PacelineError', 'Run', 'load', 'train']
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from paceline.version import VERSION as __version__  # noqa: F401, N811
 
 if TYPE_CHECKING:
     from paceline.data.batch import Batch
+    from paceline.matrices.matrix import BlockMatrix
     from paceline.run_folder import Run
     from paceline.training.model_files import Model
 
-__all__ = ["Batch", "Model", "PacelineError", "Run", "load", "train"]
+__all__ = ["Batch", "BlockMatrix", "Model", "PacelineError", "Run", "load", "train"]
 
 
 def train(recipe: str | Path | None = None, *, settings: Iterable[str] = (), **flags: Any) -> Run:
@@ -47,8 +48,13 @@ def load(run: str | Path) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """`Batch`, `Run` and `Model` without importing the compiler before it is needed."""
-    homes = {"Batch": "paceline.data.batch", "Run": "paceline.run_folder", "Model": "paceline.training.model_files"}
+    """`Batch`, `BlockMatrix`, `Run` and `Model` without importing the compiler before it is needed."""
+    homes = {
+        "Batch": "paceline.data.batch",
+        "BlockMatrix": "paceline.matrices.matrix",
+        "Model": "paceline.training.model_files",
+        "Run": "paceline.run_folder",
+    }
     if name not in homes:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
     import importlib

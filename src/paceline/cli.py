@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from paceline.config import RunConfig
     from paceline.data.blocks import Dataset
     from paceline.data.images import ImageDataset
+    from paceline.matrices.settings import Settings
     from paceline.run_folder import Run
     from paceline.telemetry.ceilings import Ceilings
     from paceline.training.coordinator import Status, Watch
@@ -237,6 +238,46 @@ def train(recipe: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
     print_run(on_terminal_train(config, command_began()))
 
 
+@cli.command(epilog="Examples:\npaceline trace --size 100000 --blocks 40 --seed 1024\n"
+             "paceline trace --size 100000 --blocks 40 --engine ray --address auto")  # fmt: skip
+@click.option("--size", type=int, required=True, help="Rows and columns of the random matrix A.")
+@click.option("--blocks", type=int, required=True, help="Cut A into K × K blocks.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--engine", default="local", show_default=True, help=f"{', '.join(ENGINES)}.")
+@click.option("--address", default="", help="A running Ray cluster: auto, or HOST:PORT.")
+@click.option("--workers", type=int, default=0, help="Processes of the engine ray.  [default: one a node]")
+@click.option("--run", default="", help="Folder to make.  [default: a new one under runs/]")
+def trace(**options: Any) -> None:
+    """The trace of A² for a random matrix A, which is never held whole: elements uniform in [0, 1), float32."""
+    from paceline.matrices.jobs import run_trace
+    from paceline.matrices.settings import TraceSettings
+    from paceline.reports.matrix_tables import print_trace
+
+    settings = TraceSettings(**options)
+    print_trace(on_terminal_job(settings, lambda watch: run_trace(settings, watch, print_notice)))
+
+
+@cli.command(epilog="Examples:\npaceline matmul A.npy B.npy --out C.npy --memory 4GB\n"
+             "paceline matmul A.npy B.npy --out C.npy --engine ray --address auto --block 2000")  # fmt: skip
+@click.argument("left", metavar="A")
+@click.argument("right", metavar="B")
+@click.option("--out", required=True, help="The .npy file to write; it appears when it is whole.")
+@click.option("--memory", default="4GB", show_default=True, help="What each process may use.")
+@click.option("--block", type=int, default=0, help="The side of a block.  [default: as the memory allows]")
+@click.option("--engine", default="local", show_default=True, help=f"{', '.join(ENGINES)}.")
+@click.option("--address", default="", help="A running Ray cluster: auto, or HOST:PORT.")
+@click.option("--workers", type=int, default=0, help="Processes of the engine ray.  [default: one a node]")
+@click.option("--run", default="", help="Folder to make.  [default: a new one under runs/]")
+def matmul(**options: Any) -> None:
+    """Multiply two matrices on disk, .npy files or folders of blocks. After a kill, the same command goes on."""
+    from paceline.matrices.jobs import run_matmul
+    from paceline.matrices.settings import MatmulSettings
+    from paceline.reports.matrix_tables import print_product
+
+    settings = MatmulSettings(**options)
+    print_product(on_terminal_job(settings, lambda watch: run_matmul(settings, watch, print_notice)))
+
+
 @cli.command(epilog="Example:\npaceline resume runs/20260101-120000-logistic-sync")
 @click.argument("run")
 @click.option("--address", help="Another Ray cluster than the one that the run was on.")
@@ -436,6 +477,17 @@ def on_terminal_train(config: RunConfig, began: float) -> Run:
         return watched(f"train {config.pace}", lambda watch: train_run(config, starting, watch, began, print_notice))
     finally:
         starting.close()
+
+
+def on_terminal_job(settings: Settings, work: Callable[[Callable[[float, str], None]], Run]) -> Run:
+    """Run a matrix job with a progress bar."""
+    from paceline.reports.terminal import meter
+
+    if settings.engine == "ray":
+        where = f"joining Ray at {settings.address}" if settings.address else "starting Ray on this machine"
+        click.echo(f"{where} …", err=True)
+    with meter(settings.job) as bar:
+        return work(bar.show)
 
 
 def watched(title: str, work: Callable[[Watch], Run]) -> Run:

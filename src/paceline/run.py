@@ -67,9 +67,9 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
     """
     began = began or time.time()
     run = Run(path)
+    config = run.config
     if run.result.get("status") == "done":
         raise UsageError(f"`{path}` is finished", "train a new run, with more --epochs if it should learn on")
-    config = run.config
     if address is not None:
         config = check(msgspec.structs.replace(config, address=address))
     checkpoint = load_checkpoint(run.path / "checkpoints")

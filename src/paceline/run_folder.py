@@ -6,12 +6,16 @@ import html
 import json
 import tempfile
 import time
+import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from paceline.config import RunConfig, read_config, to_toml
 from paceline.errors import DataError
 from paceline.files import refuse_existing, replace_file, translated_disk_errors
+
+TRAIN = "train"
 
 
 class Run:
@@ -25,15 +29,33 @@ class Run:
     @staticmethod
     def create(config: RunConfig) -> Run:
         """A new folder for a run, by the name asked for or the next free one under `runs/`."""
-        path = Path(config.run) if config.run else _free_name(Path("runs"), config)
+        pace = config.pace if isinstance(config.pace, str) else f"pace{config.pace}"
+        return Run.make(config.run, f"{config.model.replace(':', '-')}-{pace}", to_toml(config))
+
+    @staticmethod
+    def make(run: str, name: str, settings: bytes) -> Run:
+        """A new folder with a `config.toml`: `run`, or where that is empty the next free one of that name."""
+        path = Path(run) if run else _free_name(Path("runs"), name)
         refuse_existing(path)
         with translated_disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
-        replace_file(path / "config.toml", to_toml(config))
+        replace_file(path / "config.toml", settings)
         return Run(path)
 
     @property
+    def job(self) -> str:
+        """What was run: `train`, or the name of another kind of job, as its config.toml says."""
+        with suppress(OSError, ValueError):
+            return str(tomllib.loads((self.path / "config.toml").read_text("utf-8")).get("job", TRAIN))
+        return TRAIN
+
+    @property
     def config(self) -> RunConfig:
+        if self.job != TRAIN:
+            raise DataError(
+                f"`{self.path}` is a run of `{self.job}`, and no training",
+                "`paceline report` and `paceline diagnose` show what there is",
+            )
         return read_config(self.path / "config.toml", {})
 
     @property
@@ -60,7 +82,12 @@ class Run:
         return dict(json.loads(path.read_bytes())) if path.exists() else self.diagnose()
 
     def diagnose(self) -> dict[str, Any]:
-        """Find out what limited the run, and write `diagnosis.json`."""
+        """Find out what limited the run, and write `diagnosis.json`. Jobs other than training have written theirs."""
+        if self.job != TRAIN:
+            path = self.path / "diagnosis.json"
+            if not path.exists():
+                raise DataError(f"`{self.path}` has no diagnosis: its {self.job} did not end", "run it to its end")
+            return dict(json.loads(path.read_bytes()))
         from paceline.diagnosis import diagnose
 
         found = diagnose(self)
@@ -101,9 +128,8 @@ class Run:
         return f"Run({str(self.path)!r})"
 
 
-def _free_name(parent: Path, config: RunConfig) -> Path:
-    pace = config.pace if isinstance(config.pace, str) else f"pace{config.pace}"
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{config.model.replace(':', '-')}-{pace}"
+def _free_name(parent: Path, name: str) -> Path:
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     path, number = parent / name, 1
     while path.exists():
         number += 1

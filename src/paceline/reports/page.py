@@ -16,7 +16,7 @@ from paceline.reports.curves import LINE_NAMES, curves_of_one
 from paceline.reports.layout import charts, document, facts, missing, note, prose, section, table
 from paceline.reports.markup import Markup, element
 from paceline.reports.phases import PHASES, WorkerTime, leads, phase_shares, phases_of, steps_of, time_by_worker
-from paceline.run_folder import Run
+from paceline.run_folder import TRAIN, Run
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import LeftOut, NodeProbe, StepSample, WorkerChunk
 
@@ -29,6 +29,11 @@ SAMPLES_A_MOMENT = 4
 
 def write_report(run: Run, diagnosis: dict[str, Any], out: Path) -> None:
     """Write the page of a run, running or ended. `diagnosis` is as in `diagnosis.json`, or empty."""
+    if run.job != TRAIN:
+        from paceline.reports.matrices import write_job_report
+
+        write_job_report(run, diagnosis, out)
+        return
     telemetry = Telemetry(run.path)
     result, chunks = run.result, telemetry.read(WorkerChunk)
     workers = time_by_worker(chunks)
@@ -37,15 +42,15 @@ def write_report(run: Run, diagnosis: dict[str, Any], out: Path) -> None:
         f"{name} – paceline",
         element("h1", name),
         _summary(result),
-        _verdict(diagnosis, result, recorded=bool(chunks)),
+        verdict(diagnosis, result, recorded=bool(chunks)),
         _glance(result),
         section("Learning", *_learning(run.metrics)),
         section("Where a step’s time goes", *_phases(workers)),
-        section("Nodes", *_nodes(telemetry.read(NodeProbe), telemetry.read(LeftOut))),
+        section("Nodes", *nodes(telemetry.read(NodeProbe), telemetry.read(LeftOut))),
         section("Staleness", *_staleness(result, chunks)),
         section("Single steps", *_timeline(telemetry.read(StepSample))),
         section("Configuration", element("pre", (run.path / "config.toml").read_text("utf-8", "replace"))),
-        section("Result and environment", *_environment(result)),
+        section("Result and environment", *environment(result)),
     )
     replace_file(out, page)
 
@@ -64,7 +69,7 @@ def _summary(result: dict[str, Any]) -> Markup:
     return note(f"{said}, batches of {result['batch_size']:,}, engine {result['engine']}.{cause}")
 
 
-def _verdict(diagnosis: dict[str, Any], result: dict[str, Any], *, recorded: bool) -> Markup:
+def verdict(diagnosis: dict[str, Any], result: dict[str, Any], *, recorded: bool) -> Markup:
     """What held the run back, in words, and what speaks for it."""
     if not diagnosis:
         why = "its workers recorded no telemetry" if not recorded else "it was not diagnosed"
@@ -141,7 +146,7 @@ def _slowest(workers: Sequence[WorkerTime], most: int) -> list[WorkerTime]:
     return sorted(kept, key=lambda worker: worker.rank)
 
 
-def _nodes(probes: Sequence[NodeProbe], left_out: Sequence[LeftOut]) -> list[Markup]:
+def nodes(probes: Sequence[NodeProbe], left_out: Sequence[LeftOut]) -> list[Markup]:
     """Processor, memory, network and disk over time, one colour a node."""
     if not probes:
         return [missing("Not known: no node was probed."), *_left_out(left_out)]
@@ -245,7 +250,7 @@ def _moments(samples: Sequence[StepSample]) -> list[StepSample]:
     return [samples[i] for i in sorted(set(chosen))]
 
 
-def _environment(result: dict[str, Any]) -> list[Markup]:
+def environment(result: dict[str, Any]) -> list[Markup]:
     if not result:
         return [missing("The run has no result.json yet.")]
     rows = [(key, text) for key, text in _flat(result) if text]

@@ -1,0 +1,1 @@
+"""Matrix jobs as processes of a cluster."""

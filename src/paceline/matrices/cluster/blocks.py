@@ -1,0 +1,152 @@
+"""Where does a worker get a block from? From the disk if it lives here, else from the worker that it lives on.
+
+A block that lives on a worker which is away is read from the disk here: every node sees the files. So a lost worker
+costs time and bytes, but nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.errors import DataError
+from paceline.matrices.cluster.messages import Fetch, ProductTask
+from paceline.matrices.cluster.placement import LEFT, RIGHT, Grid, Owners, Rectangle, grid_of
+from paceline.matrices.nodes import Matrix, Node
+from paceline.matrices.plan import Shape
+from paceline.matrices.sources import fingerprint, open_matrix
+from paceline.training.cluster.messages import decode, encode
+from paceline.wire.connection import Connection, connect
+from paceline.wire.frames import BadFrameError, Frame, Kind, WireError
+from paceline.wire.server import Peer
+
+PIECE_BYTES = 4 << 20
+# So many pieces are asked for ahead of the one that is being received.
+AHEAD = 2
+SILENCE_SECONDS = 5.0
+# A worker that did not answer is not asked again for so long, unless it comes back under another address.
+AWAY_SECONDS = 3.0
+
+
+class Blocks:
+    """The factors of a product as one worker sees them. `fill` is for one thread; serving is for another."""
+
+    def __init__(self, rank: int, token: bytes, work: ProductTask) -> None:
+        self.factors = [_open(work.left, work.left_fingerprint), _open(work.right, work.right_fingerprint)]
+        left, right = self.factors
+        self.shape = Shape(*left.shape, right.shape[1])
+        self.grid: Grid = grid_of(self.shape, work.block)
+        self.dtype = np.result_type(left.dtype, right.dtype)
+        self.addresses: list[str] = []
+        self.bytes_fetched = 0
+        self.bytes_read = 0
+        self.read_for_others = 0
+        self.seconds = {"input": 0.0, "pull": 0.0}
+        """Spent reading blocks that live here, and fetching those that do not."""
+        self._rank = rank
+        self._token = token
+        self._owners = Owners(self.grid, [Rectangle(*one) for one in work.rectangles])
+        self._connections: dict[str, Connection] = {}
+        self._away_until: dict[str, float] = {}
+
+    def fill(self, side: int, outer: int, inner: int, out: Matrix) -> None:
+        """Fill `out` with a block, from wherever it lives."""
+        owner = self._owners.of(side, outer, inner)
+        if owner != self._rank:
+            address = self.addresses[owner] if owner < len(self.addresses) else ""
+            if address and time.monotonic() >= self._away_until.get(address, 0.0):
+                try:
+                    self._fetch(address, side, outer, inner, out)
+                    return
+                except WireError:
+                    self._forget(address)
+            self.read_for_others += 1
+        began = time.perf_counter()
+        self.read(side, outer, inner, 0, out)
+        self.seconds["input"] += time.perf_counter() - began
+        self.bytes_read += out.nbytes
+
+    def read(self, side: int, outer: int, inner: int, start: int, out: Matrix) -> None:
+        """Fill `out` with rows of a block from the disk."""
+        edges = self.grid.rows if side == LEFT else self.grid.columns
+        row, column = (edges[outer], self.grid.inner[inner]) if side == LEFT else (self.grid.inner[inner], edges[outer])
+        self.factors[side].fill(row + start, column, out)
+
+    def shape_of(self, side: int, outer: int, inner: int) -> tuple[int, int]:
+        """Rows and columns of a block."""
+        edges = self.grid.rows if side == LEFT else self.grid.columns
+        length, depth = edges[outer + 1] - edges[outer], self.grid.inner[inner + 1] - self.grid.inner[inner]
+        return (length, depth) if side == LEFT else (depth, length)
+
+    def _fetch(self, address: str, side: int, outer: int, inner: int, out: Matrix) -> None:
+        """Receive a block in pieces, of which some are always asked for ahead."""
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = connect(address, self._token, None)
+        before, began = connection.bytes_sent + connection.bytes_received, time.perf_counter()
+        rows = max(1, PIECE_BYTES // max(1, out.shape[1] * out.itemsize))
+        starts = list(range(0, len(out), rows))
+        try:
+            for number in range(len(starts) + AHEAD):
+                if number < len(starts):
+                    start = starts[number]
+                    piece = Fetch(side=side, outer=outer, inner=inner, start=start, stop=min(start + rows, len(out)))
+                    connection.send(Kind.MESSAGE, 0, encode(piece))
+                if number >= AHEAD:
+                    part = out[starts[number - AHEAD] : starts[number - AHEAD] + rows]
+                    frame = connection.receive(SILENCE_SECONDS)
+                    if frame.kind != Kind.VALUES or frame.body.nbytes != part.nbytes:
+                        raise BadFrameError(f"{address} sent no block where one was expected")
+                    part[...] = frame.body.view(out.dtype).reshape(part.shape)
+        finally:
+            self.seconds["pull"] += time.perf_counter() - began
+            self.bytes_fetched += connection.bytes_sent + connection.bytes_received - before
+
+    def _forget(self, address: str) -> None:
+        self._away_until[address] = time.monotonic() + AWAY_SECONDS
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+
+class BlockService:
+    """Serves the blocks that live here to other workers."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+
+    def opened(self, peer: Peer) -> None:
+        """Nothing to do: peers ask."""
+
+    def closed(self, peer: Peer) -> None:
+        """Nothing to do: peers are not remembered."""
+
+    def tick(self) -> None:
+        """Nothing to do: blocks do not change."""
+
+    def received(self, peer: Peer, frame: Frame) -> None:
+        piece: Any = decode(frame, Fetch)
+        blocks = self._blocks
+        rows, inner, columns = blocks.grid.num_blocks
+        outers = rows if piece.side == LEFT else columns
+        if piece.side not in (LEFT, RIGHT) or not (0 <= piece.outer < outers and 0 <= piece.inner < inner):
+            raise BadFrameError(f"{peer.address} asks for a block that is not there")
+        height, width = blocks.shape_of(piece.side, piece.outer, piece.inner)
+        if not 0 <= piece.start < piece.stop <= height:
+            raise BadFrameError(f"{peer.address} asks for rows that are not there")
+        out = np.empty((piece.stop - piece.start, width), blocks.dtype)
+        blocks.read(piece.side, piece.outer, piece.inner, piece.start, out)
+        peer.send(Kind.VALUES, 0, out)
+
+
+def _open(path: str, expected: str) -> Node:
+    found = open_matrix(Path(path))
+    if fingerprint(found) != expected:
+        raise DataError(
+            f"`{path}` is another file here than where the command runs",
+            "every node must see the same files under the same paths",
+        )
+    return found

@@ -1,0 +1,178 @@
+"""How do matrix jobs run on a cluster? Cut into tasks, placed on workers, put together again."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from paceline.engines.ray import RayEngine
+from paceline.machine import num_cores
+from paceline.matrices.cluster.crew import Crew
+from paceline.matrices.cluster.messages import Done, ProductTask, TraceTask
+from paceline.matrices.cluster.shares import Shares, share_out
+from paceline.matrices.jobs import Watch, product_in_words, product_result, recorded, trace_result
+from paceline.matrices.nodes import Node, Product, cuts
+from paceline.matrices.plan import Shape, parse_bytes
+from paceline.matrices.product_file import Heading, check_out, product_file, read_journal
+from paceline.matrices.settings import MatmulSettings, Settings, TraceSettings
+from paceline.matrices.sources import fingerprint
+from paceline.matrices.trace import RandomPairs
+from paceline.matrices.verdict import judge
+from paceline.run_folder import Run
+from paceline.telemetry.recorder import Journal
+
+# What a process of a cluster runs: "module:function".
+ENTRY = "paceline.matrices.cluster.worker:run_worker"
+TASKS_A_WORKER = 8
+
+
+def trace_on_cluster(settings: TraceSettings, pairs: RandomPairs, watch: Watch, notice: Callable[[str], None]) -> Run:
+    """The trace of a product of random matrices: blocks are made where they are needed, and only sums travel."""
+    with ExitStack() as stack:
+        engine = _start_engine(settings, stack)
+        count = engine.num_roles
+        all_pairs = pairs.pairs()
+        edges = cuts(len(all_pairs), TASKS_A_WORKER * count)
+        homes = [task * count // (len(edges) - 1) for task in range(len(edges) - 1)]
+        crew = Crew(engine, TraceTask((*pairs,), edges), homes, count, may_move=True)
+        stack.callback(crew.close)
+        crew.wait_until_ready()
+        with recorded(settings, probe_here=False) as (run, result, _):
+            sums: dict[int, list[float]] = {}
+            seconds = _run(crew, run, set(), lambda done: sums.update({done.task: done.sums}), notice,
+                           lambda share: watch(share, f"{len(sums):,} of {len(homes):,} tasks"))  # fmt: skip
+            trace = math.fsum(value for task in sums.values() for value in task)
+            result |= trace_result(settings, trace, seconds["whole"], pairs.num_blocks_made)
+            result |= _account(crew) | {
+                "algorithm": "block pairs on one worker, sums to the coordinator",
+                "bytes_moved": crew.message_bytes,
+                "bytes_lower_bound": 8 * len(all_pairs),
+                "bytes_naive": _naive_trace_bytes(pairs, count),
+            }
+            run.write_json("diagnosis.json", judge(seconds, count * seconds["whole"]))
+    return run
+
+
+def multiply_on_cluster(
+    settings: MatmulSettings, left: Node, right: Node, watch: Watch, notice: Callable[[str], None]
+) -> Run:
+    """A product of files that every node sees: each worker computes a rectangle, and fetches what it does not own."""
+    out, shape = Path(settings.out).resolve(), Shape(*left.shape, right.shape[1])
+    dtype = Product(left, right).dtype
+    check_out(out, (shape.rows, shape.columns), dtype)
+    with ExitStack() as stack:
+        engine = _start_engine(settings, stack)
+        shares = share_out(shape, dtype.itemsize, engine.num_roles, parse_bytes(settings.memory), settings.block)
+        work, heading = _describe(settings, left, right, out, shares)
+        found = read_journal(out)
+        kept = found[1] if found is not None and found[0] == heading else set()
+        file = stack.enter_context(product_file(out, heading, kept))
+        crew = Crew(engine, work, shares.homes, engine.num_roles, may_move=False)
+        stack.callback(crew.close)
+        crew.wait_until_ready()
+        with recorded(settings, probe_here=False) as (run, result, _):
+            before = {task for task, start in enumerate(shares.starts) if start in kept}
+            if before:
+                notice(f"{len(before):,} of {len(work.tiles):,} tiles were there from an earlier attempt")
+            counted = dict.fromkeys(("bytes_fetched", "bytes_read", "blocks_read_for_others"), 0)
+
+            def finished(done: Done) -> None:
+                file.finish_tile(*shares.starts[done.task])
+                for name in counted:
+                    counted[name] += getattr(done, name)
+
+            seconds = _run(crew, run, before, finished, notice,
+                           lambda share: watch(share, product_in_words(shape)))  # fmt: skip
+            file.finish()
+            num_tiles = len(work.tiles)
+            result |= product_result(settings, left, right, seconds["whole"], num_tiles - len(before), num_tiles)
+            result |= _account(crew) | shares.movement(dtype.itemsize, engine.num_roles) | counted
+            result["bytes_moved"] = counted["bytes_fetched"] + crew.message_bytes
+            run.write_json("diagnosis.json", judge(seconds, engine.num_roles * seconds["whole"]))
+    return run
+
+
+def _describe(
+    settings: MatmulSettings, left: Node, right: Node, out: Path, shares: Shares
+) -> tuple[ProductTask, Heading]:
+    """What workers are told of a product, and what its journal begins with."""
+    seen = fingerprint(left), fingerprint(right)
+    shape, dtype = (left.shape[0], right.shape[1]), str(Product(left, right).dtype)
+    heading = Heading(*seen, shape, dtype, (shares.block,) * 3, f"ray {shares.digest}")
+    work = ProductTask(
+        str(Path(settings.left).resolve()), str(Path(settings.right).resolve()), *seen, str(out),
+        msgspec.json.encode(heading), shares.block, [(*one,) for one in shares.rectangles],
+        [(*tile,) for some in shares.tiles for tile in some],
+    )  # fmt: skip
+    return work, heading
+
+
+def _start_engine(settings: Settings, stack: ExitStack) -> RayEngine:
+    workers = settings.workers or (None if settings.address else num_cores())
+    engine = RayEngine(settings.address, workers, ENTRY)
+    stack.callback(engine.close)
+    return engine
+
+
+def _run(
+    crew: Crew, run: Run, before: set[int], finished: Callable[[Done], None], notice: Callable[[str], None],
+    watch: Callable[[float], None],
+) -> dict[str, float]:  # fmt: skip
+    """Do all tasks; seconds of all workers by phase, and of the `whole`."""
+    seconds: dict[str, float] = {}
+    journal = Journal(run.path)
+    told = -1
+
+    def add(done: Done) -> None:
+        for name, value in done.seconds.items():
+            seconds[name] = seconds.get(name, 0.0) + value
+        finished(done)
+
+    def look(share: float, records: list[Any]) -> None:
+        nonlocal told
+        if records:
+            journal.add(records)
+        # Who is where has changed with each loss and each return.
+        if (now := crew.restarts + len(crew.recoveries)) != told:
+            told = now
+            run.write_json("roles.json", crew.roles())
+            for back in crew.recoveries[-1:]:
+                notice(f"worker {back['rank']} on node {back['node']} was lost ({back['cause']}) and is back "
+                       f"after {back['seconds']:.1f} s")  # fmt: skip
+        watch(share)
+
+    began = time.perf_counter()
+    try:
+        crew.run(before, add, look)
+    finally:
+        run.write_json("roles.json", [])
+    seconds["whole"] = time.perf_counter() - began
+    busy = sum(seconds.values()) - seconds["whole"]
+    seconds["wait"] = max(0.0, len(crew.workers) * seconds["whole"] - busy)
+    return seconds
+
+
+def _account(crew: Crew) -> dict[str, Any]:
+    return {
+        "workers": len(crew.workers),
+        "nodes": len({worker.node for worker in crew.workers}),
+        "restarts": {"workers": crew.restarts},
+        "recoveries": crew.recoveries,
+        "peak_memory_bytes": max(worker.peak_memory_bytes for worker in crew.workers),
+    }
+
+
+def _naive_trace_bytes(pairs: RandomPairs, workers: int) -> int:
+    """What would move if all blocks were dealt out one after the other and one of each pair went to the other."""
+    rows, columns = cuts(pairs.rows, pairs.row_blocks), cuts(pairs.columns, pairs.column_blocks)
+    moved = 0
+    for i, j, _ in pairs.pairs():
+        if (i * pairs.column_blocks + j) % workers != (j * pairs.column_blocks + i) % workers:
+            moved += 4 * (rows[i + 1] - rows[i]) * (columns[j + 1] - columns[j])
+    return moved

@@ -1,0 +1,83 @@
+"""What do the processes of a matrix job say to each other?
+
+Small typed structures in MessagePack. Blocks go as raw bytes in VALUES frames; nothing is ever unpickled. How a process
+reports is as in training: `Hello`, `Ready`, `Beat`, `Report`, `Failed`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from paceline.training.cluster.messages import Beat, Failed, Hello, Message, Ready, Report
+
+
+class Do(Message):
+    """To a worker: do a task next. `sharing` is how many workers share its node's cores."""
+
+    task: int
+    sharing: int
+
+
+class Peers(Message):
+    """To a worker: where the others serve their blocks, by rank; empty for one that is away."""
+
+    addresses: list[str]
+
+
+class Done(Message):
+    """From a worker: a task is done. `sums` are a trace's; bytes are of blocks; phases are seconds."""
+
+    task: int
+    sums: list[float] = msgspec.field(default_factory=list)
+    bytes_fetched: int = 0
+    bytes_read: int = 0
+    blocks_read_for_others: int = 0
+    seconds: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class Fetch(Message):
+    """To a worker's server: send rows `start` to `stop` of a block of a factor that lives there."""
+
+    side: int
+    outer: int
+    inner: int
+    start: int
+    stop: int
+
+
+class TraceTask(msgspec.Struct, frozen=True, tag=True):
+    """The trace of a product of random matrices: the fields of `RandomPairs`; task t is pairs t, t + 1, … of `cuts`."""
+
+    numbers: tuple[int, int, int, int, int, int]
+    cuts: list[int]
+
+
+class ProductTask(msgspec.Struct, frozen=True, tag=True):
+    """A product of files that every node sees. Rectangles are of workers; task t is the t-th tile of blocks."""
+
+    left: str
+    right: str
+    left_fingerprint: str
+    right_fingerprint: str
+    out: str
+    heading: bytes
+    block: int
+    rectangles: list[tuple[int, int, int, int]]
+    tiles: list[tuple[int, int, int, int]]
+
+
+class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a worker's process is given."""
+
+    rank: int
+    coordinator: str
+    token: bytes
+    loopback: bool
+    work: TraceTask | ProductTask
+
+    def __repr__(self) -> str:
+        return f"WorkerSpec({self.rank})"  # and not the token
+
+
+ToCoordinator = Hello | Ready | Beat | Report | Done | Failed
+ToWorker = Do | Peers

@@ -1,0 +1,148 @@
+"""Who computes which part of a product, and where do the blocks of its factors live, so that few bytes move?
+
+Each worker computes one rectangle of the result, all of about one size. For it, it needs those rows of the left factor
+and those columns of the right one, so a worker costs half its rectangle's perimeter: nearly square ones are best. The
+result is cut into strips, and strips into rectangles (the columns of Beaumont, Boudet, Rastello and Robert, "Matrix
+multiplication on heterogeneous platforms", 2001). Every block of a factor lives on one of the workers that need it, by
+turns, and goes to each of the others once.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from paceline.matrices.nodes import cuts
+from paceline.matrices.plan import Shape
+
+# A rectangle may be so much larger than the mean before fewer bytes no longer excuse it.
+MOST_IMBALANCE = 1.25
+LEFT, RIGHT = 0, 1
+
+
+class Grid(NamedTuple):
+    """Where a product's rows, inner side and columns are cut into blocks."""
+
+    rows: list[int]
+    inner: list[int]
+    columns: list[int]
+
+    @property
+    def num_blocks(self) -> tuple[int, int, int]:
+        return len(self.rows) - 1, len(self.inner) - 1, len(self.columns) - 1
+
+
+def grid_of(shape: Shape, block: int) -> Grid:
+    """Blocks of one side; those at the far ends are smaller."""
+    return Grid(*([*range(0, side, block), side] for side in shape))
+
+
+class Rectangle(NamedTuple):
+    """Blocks of the result: rows from `top` to before `bottom`, columns from `left` to before `right`."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+    @property
+    def area(self) -> int:
+        return (self.bottom - self.top) * (self.right - self.left)
+
+
+def place(grid: Grid, workers: int) -> list[Rectangle]:
+    """A rectangle for each worker; fewer than there are workers where there are not enough blocks."""
+    rows, _, columns = grid.num_blocks
+    found = [_strips(rows, columns, count, workers) for count in range(1, min(workers, columns) + 1)]
+    found += [
+        [Rectangle(r.left, r.right, r.top, r.bottom) for r in _strips(columns, rows, count, workers)]
+        for count in range(1, min(workers, rows) + 1)
+    ]
+    fair = rows * columns / min(workers, rows * columns)
+
+    def cost(rectangles: list[Rectangle]) -> tuple[float, int]:
+        largest = max(rectangle.area for rectangle in rectangles) / fair
+        return max(largest, MOST_IMBALANCE), moved_elements(grid, rectangles)
+
+    return min(found, key=cost)
+
+
+def _strips(rows: int, columns: int, count: int, workers: int) -> list[Rectangle]:
+    """`count` strips of columns, as wide as they have workers, each cut into rows."""
+    sizes = [workers * (i + 1) // count - workers * i // count for i in range(count)]
+    edges = [0, *(max(i + 1, round(columns * done / workers)) for i, done in enumerate(accumulate(sizes)))]
+    edges = [min(edge, columns - count + i) for i, edge in enumerate(edges)]
+    found = []
+    for (left, right), size in zip(pairwise(edges), sizes, strict=True):
+        found += [Rectangle(top, bottom, left, right) for top, bottom in pairwise(cuts(rows, size))]
+    return found
+
+
+class Owners:
+    """Where the blocks of the factors live."""
+
+    def __init__(self, grid: Grid, rectangles: list[Rectangle]) -> None:
+        rows, _, columns = grid.num_blocks
+        self._of_row = [[p for p, r in enumerate(rectangles) if r.top <= i < r.bottom] for i in range(rows)]
+        self._of_column = [[p for p, r in enumerate(rectangles) if r.left <= j < r.right] for j in range(columns)]
+
+    def of(self, side: int, outer: int, inner: int) -> int:
+        """The worker of a block: `outer` counts rows of the left factor or columns of the right one."""
+        needed_by = (self._of_row if side == LEFT else self._of_column)[outer]
+        return needed_by[(outer + inner) % len(needed_by)]
+
+
+def moved_elements(grid: Grid, rectangles: list[Rectangle]) -> int:
+    """How many elements of the factors go from one worker to another."""
+    needed = sum(
+        grid.rows[r.bottom] - grid.rows[r.top] + grid.columns[r.right] - grid.columns[r.left] for r in rectangles
+    )
+    return grid.inner[-1] * (needed - grid.rows[-1] - grid.columns[-1])
+
+
+def fetched_elements(grid: Grid, owners: Owners, tiles: list[list[Rectangle]]) -> int:
+    """What workers fetch from each other when each computes its tiles one after the other."""
+    count = 0
+    for rank, some in enumerate(tiles):
+        for tile in some:
+            for inner, (start, stop) in enumerate(pairwise(grid.inner)):
+                for side, outers, edges in (
+                    (LEFT, range(tile.top, tile.bottom), grid.rows),
+                    (RIGHT, range(tile.left, tile.right), grid.columns),
+                ):
+                    lengths = (edges[k + 1] - edges[k] for k in outers if owners.of(side, k, inner) != rank)
+                    count += (stop - start) * sum(lengths)
+    return count
+
+
+def least_elements(grid: Grid, workers: int) -> float:
+    """What must move when each worker computes an equal share and every element of a factor lives on one of them.
+
+    A share with r rows and c columns of the result needs r + c, and r · c is given: squares are best.
+    """
+    rows, columns, inner = grid.rows[-1], grid.columns[-1], grid.inner[-1]
+    share = rows * columns / workers
+    height = min(math.sqrt(share), rows)
+    width = min(share / height, columns)
+    height = share / width
+    return max(0.0, inner * (workers * (height + width) - rows - columns))
+
+
+def naive_elements(grid: Grid, workers: int) -> int:
+    """What would move if the blocks of all three matrices were dealt out one after the other, without regard."""
+    rows, inner, columns = grid.num_blocks
+    wanted: set[tuple[int, int, int, int]] = set()
+    for i in range(rows):
+        for j in range(columns):
+            worker = (i * columns + j) % workers
+            for k in range(inner):
+                wanted.add((worker, LEFT, i, k))
+                wanted.add((worker, RIGHT, j, k))
+    moved = 0
+    for worker, side, outer, k in wanted:
+        home = (outer * inner + k) % workers if side == LEFT else (k * columns + outer) % workers
+        if home != worker:
+            edges = grid.rows if side == LEFT else grid.columns
+            moved += (edges[outer + 1] - edges[outer]) * (grid.inner[k + 1] - grid.inner[k])
+    return moved

@@ -1,0 +1,97 @@
+"""How is a product shared out to workers? A rectangle each, in tiles that fit into their memory."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from itertools import pairwise, product
+from typing import Any, NamedTuple
+
+from paceline.errors import ConfigError
+from paceline.matrices.cluster.placement import (
+    Grid,
+    Owners,
+    Rectangle,
+    fetched_elements,
+    grid_of,
+    least_elements,
+    naive_elements,
+    place,
+)
+from paceline.matrices.cluster.tiles import tile_bytes
+from paceline.matrices.nodes import cuts
+from paceline.matrices.plan import Shape, in_bytes, memory_for, room_in
+
+# Without a side given, so many blocks a worker along each side, if they are not smaller than this then.
+BLOCKS_A_SIDE = 4
+LEAST_BLOCK, MOST_BLOCK = 256, 2048
+
+
+class Shares(NamedTuple):
+    """Who computes what: a rectangle a worker, and its tiles. Tasks are tiles, counted over all workers."""
+
+    block: int
+    grid: Grid
+    rectangles: list[Rectangle]
+    tiles: list[list[Rectangle]]
+
+    @property
+    def homes(self) -> list[int]:
+        """The worker of each task."""
+        return [rank for rank, some in enumerate(self.tiles) for _ in some]
+
+    @property
+    def starts(self) -> list[tuple[int, int]]:
+        """Row and column of the result at which each task's tile begins."""
+        return [(self.grid.rows[tile.top], self.grid.columns[tile.left]) for some in self.tiles for tile in some]
+
+    @property
+    def digest(self) -> str:
+        """Tells these shares from others of the same product."""
+        return hashlib.sha256(repr((self.block, self.tiles)).encode()).hexdigest()[:16]
+
+    def movement(self, itemsize: int, workers: int) -> dict[str, Any]:
+        """Bytes as planned, the least there could be, and those of a placement without regard to neighbours."""
+        owners = Owners(self.grid, self.rectangles)
+        return {
+            "algorithm": "each worker an equal rectangle of the result, each block on a worker that needs it",
+            "block": self.block,
+            "bytes_planned": itemsize * fetched_elements(self.grid, owners, self.tiles),
+            "bytes_lower_bound": int(itemsize * least_elements(self.grid, workers)),
+            "bytes_naive": itemsize * naive_elements(self.grid, workers),
+        }
+
+
+def share_out(shape: Shape, itemsize: int, workers: int, memory: int, block: int) -> Shares:
+    """Share a product out to workers with so much memory each, in blocks of a side, 0 for a good one."""
+    block = block or _good_block(shape, workers)
+    grid = grid_of(shape, block)
+    rectangles = place(grid, workers)
+    return Shares(block, grid, rectangles, [_tiles(one, grid, itemsize, memory) for one in rectangles])
+
+
+def _good_block(shape: Shape, workers: int) -> int:
+    """A side that gives each worker some blocks along each side of its rectangle."""
+    wanted = min(shape.rows, shape.columns) / (BLOCKS_A_SIDE * math.sqrt(workers))
+    return max(1, min(MOST_BLOCK, max(LEAST_BLOCK, round(wanted)), max(shape)))
+
+
+def _tiles(one: Rectangle, grid: Grid, itemsize: int, memory: int) -> list[Rectangle]:
+    """A worker's rectangle in tiles that fit into its memory, so that little is fetched twice."""
+    height, width = one.bottom - one.top, one.right - one.left
+    # Rows are fetched again for each cut of the columns, and the other way round.
+    both = sorted(product(range(1, height + 1), range(1, width + 1)), key=lambda n: n[0] * width + n[1] * height)
+    for rows, columns in both:
+        found = [
+            Rectangle(one.top + top, one.top + bottom, one.left + left, one.left + right)
+            for top, bottom in pairwise(cuts(height, rows))
+            for left, right in pairwise(cuts(width, columns))
+        ]
+        if all(tile_bytes(grid, tile, itemsize) <= room_in(memory) for tile in found):
+            return found
+    needed = max(tile_bytes(grid, Rectangle(i, i + 1, j, j + 1), itemsize)
+                 for i in range(one.top, one.bottom) for j in range(one.left, one.right))  # fmt: skip
+    raise ConfigError(
+        f"`memory` is {in_bytes(memory)}, too little for a block and its factors in blocks of {grid.rows[1]:,}",
+        f"`--memory {in_bytes(memory_for(needed))}` would do, or a smaller --block",
+    )

@@ -1,0 +1,198 @@
+"""The story of one matrix job: from settings to a run folder with a result."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import InterruptedRunError, PacelineError
+from paceline.files import refuse_existing
+from paceline.machine import num_cores
+from paceline.matrices.matrix import BlockMatrix, check_product
+from paceline.matrices.nodes import Node, Product
+from paceline.matrices.plan import Shape, parse_bytes
+from paceline.matrices.product import multiply_to_file, prepare_product
+from paceline.matrices.settings import MatmulSettings, Settings, TraceSettings, check_settings, settings_to_toml
+from paceline.matrices.sources import open_matrix
+from paceline.matrices.trace import RandomPairs, trace_of
+from paceline.matrices.verdict import judge
+from paceline.run_folder import Run
+from paceline.telemetry.probes import NodeProber
+from paceline.telemetry.recorder import Journal
+from paceline.telemetry.records import LeftOut, NodeProbe
+
+# The share of the work that is done, and what there is to say.
+Watch = Callable[[float, str], None]
+Notice = Callable[[str], None]
+
+
+def run_trace(settings: TraceSettings, watch: Watch, notice: Notice) -> Run:
+    """The trace of A² for a random matrix A, in a new run folder."""
+    check_settings(settings)
+    _check_run(settings)
+    pairs = RandomPairs(
+        settings.size, settings.size, settings.blocks, settings.blocks, settings.seed, settings.seed
+    )  # fmt: skip
+    if settings.engine == "ray":
+        from paceline.matrices.cluster.jobs import trace_on_cluster
+
+        return trace_on_cluster(settings, pairs, watch, notice)
+    with recorded(settings) as (run, result, look):
+        matrix = BlockMatrix.random(settings.size, blocks=settings.blocks, seed=settings.seed)
+
+        def progress(done: int, of: int) -> None:
+            look()
+            watch(done / of, f"{done:,} of {of:,} block pairs")
+
+        began = time.perf_counter()
+        trace = trace_of(Product(matrix.node, matrix.node), matrix.blocks, progress=progress)
+        seconds = time.perf_counter() - began
+        result |= trace_result(settings, trace, seconds, pairs.num_blocks_made) | {"bytes_moved": 0}
+        run.write_json("diagnosis.json", judge({"compute": seconds}, seconds))
+    return run
+
+
+def run_matmul(settings: MatmulSettings, watch: Watch, notice: Notice) -> Run:
+    """The product of two matrices on disk, into a file that appears when it is whole, in a new run folder."""
+    check_settings(settings)
+    _check_run(settings)
+    left, right = open_matrix(settings.left), open_matrix(settings.right)
+    check_product(left, right)
+    if settings.engine == "ray":
+        from paceline.matrices.cluster.jobs import multiply_on_cluster
+
+        return multiply_on_cluster(settings, left, right, watch, notice)
+    product = prepare_product(left, right, Path(settings.out), parse_bytes(settings.memory), settings.block or None)
+    with recorded(settings) as (run, result, look):
+
+        def progress(share: float) -> None:
+            look()
+            watch(share, product_in_words(product.shape))
+
+        began = time.perf_counter()
+        work = multiply_to_file(product, progress)
+        seconds = time.perf_counter() - began
+        if work.tiles_found:
+            notice(f"{work.tiles_found:,} of {work.tiles:,} tiles were there from an earlier attempt")
+        result |= product_result(settings, left, right, seconds, work.tiles - work.tiles_found, work.tiles) | {
+            "tile": list(work.plan),
+            "bytes_read": work.bytes_read,
+            "bytes_written": work.bytes_written,
+            "bytes_moved": 0,
+        }
+        phases = {"compute": work.compute, "input": work.read, "push": work.write}
+        run.write_json("diagnosis.json", judge(phases, seconds))
+    return run
+
+
+def trace_result(settings: TraceSettings, trace: float, seconds: float, blocks_made: int) -> dict[str, Any]:
+    """What `result.json` says of a trace, whatever the engine."""
+    elements = blocks_made * (settings.size / settings.blocks) ** 2
+    return {
+        "size": settings.size,
+        "blocks": settings.blocks,
+        "seed": settings.seed,
+        "trace": trace,
+        "trace_bits": trace.hex(),
+        "seconds": seconds,
+        "blocks_made": blocks_made,
+        "elements_per_second": elements / seconds if seconds else 0.0,
+    }
+
+
+def product_result(
+    settings: MatmulSettings, left: Node, right: Node, seconds: float, tiles_made: int, tiles: int
+) -> dict[str, Any]:
+    """What `result.json` says of a product, whatever the engine. The rate is of what was computed this time."""
+    shape = Shape(*left.shape, right.shape[1])
+    flops = 2.0 * shape.rows * shape.inner * shape.columns * tiles_made / max(1, tiles)
+    return {
+        "out": str(Path(settings.out).resolve()),
+        "rows": shape.rows,
+        "inner": shape.inner,
+        "columns": shape.columns,
+        "dtype": str(Product(left, right).dtype),
+        "seconds": seconds,
+        "flop_per_second": flops / seconds if seconds else 0.0,
+        "tiles": tiles,
+        "tiles_found": tiles - tiles_made,
+    }
+
+
+def product_in_words(shape: Shape) -> str:
+    """The sides of a product.
+
+    >>> product_in_words(Shape(2000, 3, 4))
+    '2,000 × 3 times 3 × 4'
+    """
+    return f"{shape.rows:,} × {shape.inner:,} times {shape.inner:,} × {shape.columns:,}"
+
+
+Look = Callable[[], None]
+
+
+@contextmanager
+def recorded(settings: Settings, probe_here: bool = True) -> Iterator[tuple[Run, dict[str, Any], Look]]:
+    """A new run folder, the result to fill, and what to call every so often to probe this node.
+
+    However it ends, `result.json` says how.
+    """
+    run = Run.make(settings.run, settings.job, settings_to_toml(settings))
+    result: dict[str, Any] = {"status": "running", "job": settings.job, "engine": settings.engine}
+    journal, prober = Journal(run.path), NodeProber()
+    if probe_here:
+        journal.add(_of_here(prober))
+
+    def look() -> None:
+        if probe_here and journal.due():
+            journal.add(_of_here(prober))
+
+    try:
+        yield run, result, look
+        if probe_here:
+            journal.add(_of_here(prober))
+        result["status"] = "done"
+    except KeyboardInterrupt:
+        result["status"] = "interrupted"
+        raise InterruptedRunError("interrupted", _how_to_go_on(settings)) from None
+    except Exception as error:
+        result |= {"status": "failed", "error": str(error)}
+        raise
+    finally:
+        result["peak_memory_bytes"] = max(result.get("peak_memory_bytes", 0), _peak_memory())
+        result["cores"] = num_cores()
+        with suppress(PacelineError):
+            run.write_json("result.json", result)
+
+
+def _of_here(prober: NodeProber) -> list[Any]:
+    records = prober.take()
+    for record in records:
+        if isinstance(record, NodeProbe | LeftOut):
+            record.node = platform.node()
+    return records
+
+
+def _how_to_go_on(settings: Settings) -> str:
+    if isinstance(settings, MatmulSettings):
+        return "what is finished is kept: the same command goes on from there"
+    return "a trace is not kept in parts: the same command begins again"
+
+
+def _check_run(settings: Settings) -> None:
+    if settings.run:
+        refuse_existing(Path(settings.run))
+
+
+def _peak_memory() -> int:
+    with suppress(OSError, ValueError, IndexError):
+        # A process begins with its parent's peak in `getrusage`.
+        return 1024 * int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak

@@ -1,0 +1,133 @@
+"""What is a matrix that was not computed yet? A tree: sources at its leaves, operations above them.
+
+All that a node can do is fill a rectangle of itself into an array. Nothing is remembered, so a rectangle costs the same
+each time, and no more memory than the rectangle and a strip of `STRIP` rows for each operation on the way. A product is
+the exception: it needs panels of both factors, `INNER` deep.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Matrix = NDArray[Any]  # float32 or float64, two axes
+
+STRIP = 256
+INNER = 2048
+
+
+class Node(Protocol):
+    """A matrix of float32 or float64."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32 or float64."""
+
+    def fill(self, row: int, column: int, out: Matrix) -> None:
+        """Fill `out`, which is C-contiguous, with the elements from that row and column on, in its own dtype."""
+
+
+class Transposed(NamedTuple):
+    """Rows as columns."""
+
+    of: Node
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = self.of.shape
+        return columns, rows
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.of.dtype
+
+    def fill(self, row: int, column: int, out: Matrix) -> None:
+        rows, columns = out.shape
+        for start in range(0, columns, STRIP):
+            strip = np.empty((min(STRIP, columns - start), rows), out.dtype)
+            self.of.fill(column + start, row, strip)
+            out[:, start : start + len(strip)] = strip.T
+
+
+class Scaled(NamedTuple):
+    """Every element times a number."""
+
+    of: Node
+    factor: float
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.of.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.of.dtype
+
+    def fill(self, row: int, column: int, out: Matrix) -> None:
+        self.of.fill(row, column, out)
+        out *= self.factor
+
+
+class Added(NamedTuple):
+    """Two matrices of one shape, element by element."""
+
+    left: Node
+    right: Node
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.left.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.result_type(self.left.dtype, self.right.dtype)
+
+    def fill(self, row: int, column: int, out: Matrix) -> None:
+        self.left.fill(row, column, out)
+        for start in range(0, len(out), STRIP):
+            part = out[start : start + STRIP]
+            strip = np.empty(part.shape, out.dtype)
+            self.right.fill(row + start, column, strip)
+            part += strip
+
+
+class Product(NamedTuple):
+    """The product of two matrices."""
+
+    left: Node
+    right: Node
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.left.shape[0], self.right.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.result_type(self.left.dtype, self.right.dtype)
+
+    def fill(self, row: int, column: int, out: Matrix) -> None:
+        rows, columns = out.shape
+        inner = self.left.shape[1]
+        out[...] = 0
+        for start in range(0, inner, INNER):
+            depth = min(INNER, inner - start)
+            left, right = np.empty((rows, depth), out.dtype), np.empty((depth, columns), out.dtype)
+            self.left.fill(row, start, left)
+            self.right.fill(start, column, right)
+            out += left @ right
+
+
+def cuts(size: int, blocks: int) -> list[int]:
+    """Where `size` rows or columns are cut into blocks that differ by one at most, none of them empty; with both ends.
+
+    >>> cuts(10, 4)
+    [0, 2, 5, 7, 10]
+    """
+    blocks = min(blocks, size)
+    return [i * size // blocks for i in range(blocks + 1)]

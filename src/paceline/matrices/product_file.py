@@ -1,0 +1,200 @@
+"""Where does a product go while it is computed? Into a partial file beside its name, with a journal of finished tiles.
+
+The journal's first line says what is computed and in which tiles; each further line is a tile that is on the disk. The
+same command finds both after a kill and goes on. When all tiles are there, the partial file gets its name.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from paceline.errors import ConfigError, UsageError
+from paceline.files import locked, refuse_existing, sync_to_disk, translated_disk_errors
+from paceline.matrices.nodes import Matrix
+from paceline.matrices.plan import Plan, in_bytes
+
+MARGIN_BYTES = 1 << 20
+# To wait for the disk after every small tile would take longer than to compute it again.
+SYNC_SECONDS = 0.2
+
+
+class Heading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is computed: fingerprints of both factors, the result's shape and dtype, and the tiles."""
+
+    left: str
+    right: str
+    shape: tuple[int, int]
+    dtype: str
+    plan: tuple[int, int, int]
+    engine: str = "local"
+
+    def is_of(self, other: Heading) -> bool:
+        """Whether both are the same product, whatever its tiles."""
+        return msgspec.structs.replace(self, plan=other.plan) == other
+
+
+class ProductFile:
+    """The partial file of one product, open for writing; `done` are the tiles that are finished."""
+
+    def __init__(self, out: Path, heading: Heading, done: set[tuple[int, int]]) -> None:
+        self.out = out
+        self.heading = heading
+        self.done = done
+        self.partial, self.journal = _names(out)
+        self._offset = len(npy_header(heading))
+        self._file = os.open(self.partial, os.O_RDWR | os.O_CLOEXEC)
+        self._unsynced: list[tuple[int, int]] = []
+        self._synced = 0.0
+
+    def write(self, row: int, column: int, tile: Matrix) -> None:
+        """Put a tile into the file; from any process that has it open."""
+        width, size = self.heading.shape[1], tile.dtype.itemsize
+        with translated_disk_errors(self.partial):
+            if tile.shape[1] == width:
+                self._write(tile.reshape(-1), row * width * size)
+                return
+            for i, line in enumerate(tile):
+                self._write(line, ((row + i) * width + column) * size)
+
+    def finish_tile(self, row: int, column: int) -> None:
+        """Note that the tile that begins there is written; in the journal, when it is on the disk, every so often."""
+        self.done.add((row, column))
+        self._unsynced.append((row, column))
+        if time.monotonic() - self._synced >= SYNC_SECONDS:
+            self.sync()
+
+    def sync(self) -> None:
+        """Bring what is written to the disk, then into the journal."""
+        tiles, self._unsynced = self._unsynced, []
+        with translated_disk_errors(self.partial):
+            os.fdatasync(self._file)
+        with translated_disk_errors(self.journal), self.journal.open("ab") as journal:
+            journal.write(b"".join(msgspec.json.encode(tile) + b"\n" for tile in tiles))
+        self._synced = time.monotonic()
+
+    def finish(self) -> None:
+        """Give the whole file its name."""
+        with translated_disk_errors(self.out):
+            self._unsynced.clear()
+            os.fsync(self._file)
+            refuse_existing(self.out)
+            self.partial.rename(self.out)
+            sync_to_disk(self.out.parent)
+            self.journal.unlink()
+
+    def close(self) -> None:
+        """Leave what there is for another time."""
+        try:
+            if self._unsynced and self.partial.exists():
+                self.sync()
+        finally:
+            os.close(self._file)
+
+    def _write(self, line: Matrix, offset: int) -> None:
+        view, offset = line.data.cast("B"), offset + self._offset
+        while len(view):
+            count = os.pwrite(self._file, view[: 1 << 30], offset)
+            view, offset = view[count:], offset + count
+
+
+def read_journal(out: Path) -> tuple[Heading, set[tuple[int, int]]] | None:
+    """What an earlier attempt at `out` has left: its heading and finished tiles; None where there is nothing to use."""
+    partial, journal = _names(out)
+    try:
+        lines = journal.read_bytes().splitlines(keepends=True)
+        heading = msgspec.json.decode(lines[0], type=Heading)
+        size = partial.stat().st_size
+    except (OSError, IndexError, msgspec.DecodeError):
+        return None
+    if size != _file_bytes(heading):
+        return None
+    done = set()
+    for line in lines[1:]:
+        # A line without its end was cut short by a kill.
+        if line.endswith(b"\n"):
+            with suppress(msgspec.DecodeError):
+                done.add(msgspec.json.decode(line, type=tuple[int, int]))
+    return heading, done
+
+
+def check_out(out: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
+    """Raise unless `out` is free to be written and its disk has room."""
+    refuse_existing(out)
+    if out.suffix != ".npy":
+        raise ConfigError(f"`{out}` does not end in .npy, which is what is written", "--out C.npy")
+    if not out.parent.is_dir():
+        raise UsageError(f"there is no folder `{out.parent}`", "make it first, or write elsewhere")
+    needed = _file_bytes(Heading("", "", shape, str(dtype), (0, 0, 0))) + MARGIN_BYTES
+    with suppress(OSError):
+        # What an earlier attempt has taken of the disk is taken already.
+        needed -= _names(out)[0].stat().st_blocks * 512
+    free = shutil.disk_usage(out.parent).free
+    if free < needed:
+        raise UsageError(
+            f"`{out}` needs {in_bytes(needed)}, but its disk has {in_bytes(free)} free", "free some, or write elsewhere"
+        )
+
+
+@contextmanager
+def product_file(out: Path, heading: Heading, done: set[tuple[int, int]]) -> Iterator[ProductFile]:
+    """The partial file, new or gone on with, locked against other processes; kept unless it was finished."""
+    partial, journal = _names(out)
+    with translated_disk_errors(partial):
+        journal.touch()
+    with locked(journal):
+        if not done:
+            with translated_disk_errors(partial), partial.open("wb") as file:
+                file.write(npy_header(heading))
+                file.truncate(_file_bytes(heading))
+            with translated_disk_errors(journal), journal.open("wb") as file:
+                file.write(msgspec.json.encode(heading) + b"\n")
+        else:
+            _end_cut_line(journal)
+        product = ProductFile(out, heading, done)
+        try:
+            yield product
+        finally:
+            product.close()
+            if not product.done:
+                # Nothing is worth keeping.
+                partial.unlink(missing_ok=True)
+                journal.unlink(missing_ok=True)
+
+
+def npy_header(heading: Heading) -> bytes:
+    """The bytes with which the result's file begins."""
+    header = io.BytesIO()
+    fields = {"descr": np.lib.format.dtype_to_descr(np.dtype(heading.dtype)), "fortran_order": False}
+    np.lib.format.write_array_header_1_0(header, {**fields, "shape": tuple(heading.shape)})
+    return header.getvalue()
+
+
+def _file_bytes(heading: Heading) -> int:
+    rows, columns = heading.shape
+    return len(npy_header(heading)) + rows * columns * np.dtype(heading.dtype).itemsize
+
+
+def _names(out: Path) -> tuple[Path, Path]:
+    return out.with_name(f".{out.name}.partial"), out.with_name(f".{out.name}.journal")
+
+
+def _end_cut_line(journal: Path) -> None:
+    content = journal.read_bytes()
+    if not content.endswith(b"\n"):
+        with translated_disk_errors(journal), journal.open("ab") as file:
+            file.write(b"\n")
+
+
+def plan_of(heading: Heading) -> Plan:
+    """The tiles that a heading names."""
+    return Plan(*heading.plan)

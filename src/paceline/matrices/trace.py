@@ -1,0 +1,192 @@
+"""What is the trace, or the sum, of a matrix that was never computed?
+
+The trace of a product is the sum of A∘Bᵀ: n² multiplications instead of n³, block pair by block pair. Every pair has a
+sum of its own, the same on every engine; their exactly rounded sum (`math.fsum`) does not depend on who made which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.errors import ConfigError
+from paceline.kernels.random_blocks import BITS, add_columns, add_products
+from paceline.machine import num_cores
+from paceline.matrices.nodes import Added, Node, Product, Scaled, Transposed, cuts
+from paceline.matrices.sources import RandomSource, in_words
+
+# Pairs done, of how many.
+Progress = Callable[[int, int], None]
+Vector = NDArray[np.float64]
+
+UNIT = 2.0 ** (-2 * BITS)
+
+
+class Pair(NamedTuple):
+    """Block (i, j) of the left factor and block (j, i) of the right one; `weight` is how often their sum counts."""
+
+    i: int
+    j: int
+    weight: int
+
+
+class RandomPairs(NamedTuple):
+    """The trace of a product of two random matrices, cut into block pairs. Nothing but numbers: it travels anywhere.
+
+    For the square of a matrix, pair (i, j) has the sum of pair (j, i), and is computed once.
+    """
+
+    rows: int
+    columns: int
+    row_blocks: int
+    column_blocks: int
+    left_seed: int
+    right_seed: int
+
+    def pairs(self) -> list[Pair]:
+        """All pairs whose sums make the trace, in order."""
+        both = [(i, j) for i in range(self.row_blocks) for j in range(self.column_blocks)]
+        if self.left_seed != self.right_seed or self.rows != self.columns or self.row_blocks != self.column_blocks:
+            return [Pair(i, j, 1) for i, j in both]
+        return [Pair(i, j, 1 if i == j else 2) for i, j in both if i <= j]
+
+    def sum_of(self, pair: Pair) -> float:
+        """Sum of a[r, c] · b[c, r] over a block pair, times its weight. Called without the GIL for the most part."""
+        row_cuts, column_cuts = cuts(self.rows, self.row_blocks), cuts(self.columns, self.column_blocks)
+        start, stop = column_cuts[pair.j], column_cuts[pair.j + 1]
+        seeds = np.array([self.left_seed, self.right_seed], np.uint64)
+        room = np.empty((2, (stop - start) // 2 + 1), np.uint64)
+        sums = np.zeros(2, np.uint64)
+        add_products(seeds, row_cuts[pair.i], row_cuts[pair.i + 1], start, stop, room[0], room[1], sums)
+        # Python's integers hold the sum exactly; this is the only rounding.
+        return float(pair.weight * ((int(sums[0]) << BITS) + int(sums[1]))) * UNIT
+
+    @property
+    def num_blocks_made(self) -> int:
+        """Two a pair."""
+        return 2 * len(self.pairs())
+
+
+def trace_of(
+    node: Node, blocks: tuple[int, int], threads: int | None = None, progress: Progress | None = None
+) -> float:
+    """The trace of a square matrix, its rows and inner rows cut into so many blocks. No product is ever formed."""
+    if node.shape[0] != node.shape[1]:
+        raise ConfigError(f"a matrix of {in_words(node.shape)} has no trace: it is not square", "give a square one")
+    match node:
+        case Transposed(of=of):
+            return trace_of(of, blocks, threads, progress)
+        case Scaled(of=of, factor=factor):
+            return factor * trace_of(of, blocks, threads, progress)
+        case Added(left=left, right=right):
+            return trace_of(left, blocks, threads, progress) + trace_of(right, blocks, threads, progress)
+        case Product(left=left, right=right):
+            return _trace_of_product(left, right, blocks, threads, progress)
+    return _sum_of_diagonal(node, blocks[0])
+
+
+def _trace_of_product(
+    left: Node, right: Node, blocks: tuple[int, int], threads: int | None, progress: Progress | None
+) -> float:
+    (left, factor), (right, other) = _unscaled(left), _unscaled(right)
+    factor *= other
+    match left, right:
+        case Transposed(of=first), Transposed(of=second):
+            # trace(AᵀBᵀ) = trace(BA)
+            left, right = second, first
+    blocks = (min(blocks[0], left.shape[0]), min(blocks[1], left.shape[1]))
+    if isinstance(left, RandomSource) and isinstance(right, RandomSource):
+        random = RandomPairs(*left.shape, *blocks, left.seed, right.seed)
+        return factor * sum_up(random.sum_of, random.pairs(), threads, progress)
+    row_cuts, column_cuts = cuts(left.shape[0], blocks[0]), cuts(left.shape[1], blocks[1])
+
+    def sum_of(pair: Pair) -> float:
+        rows, columns = row_cuts[pair.i : pair.i + 2], column_cuts[pair.j : pair.j + 2]
+        return _sum_of_blocks(left, right, (rows[0], rows[1]), (columns[0], columns[1]))
+
+    pairs = [Pair(i, j, 1) for i in range(blocks[0]) for j in range(blocks[1])]
+    return factor * sum_up(sum_of, pairs, threads, progress)
+
+
+def _unscaled(node: Node) -> tuple[Node, float]:
+    match node:
+        case Scaled(of=of, factor=factor):
+            inner, other = _unscaled(of)
+            return inner, factor * other
+    return node, 1.0
+
+
+def _sum_of_blocks(left: Node, right: Node, rows: tuple[int, int], columns: tuple[int, int]) -> float:
+    """Sum of left[r, c] · right[c, r] over a rectangle, in float64, in one order."""
+    height, width = rows[1] - rows[0], columns[1] - columns[0]
+    x, y = np.empty((height, width), left.dtype), np.empty((height, width), right.dtype)
+    left.fill(rows[0], columns[0], x)
+    Transposed(right).fill(rows[0], columns[0], y)
+    sums = np.zeros(width)
+    add_columns(x, y, sums)
+    return math.fsum(sums.tolist())
+
+
+def _sum_of_diagonal(node: Node, blocks: int) -> float:
+    edges = cuts(node.shape[0], blocks)
+    diagonal: list[float] = []
+    for first, last in pairwise(edges):
+        block = np.empty((last - first, last - first), node.dtype)
+        node.fill(first, first, block)
+        diagonal += np.diagonal(block).tolist()
+    return math.fsum(diagonal)
+
+
+def sum_up(
+    sum_of: Callable[[Pair], float], pairs: Sequence[Pair], threads: int | None, progress: Progress | None
+) -> float:
+    """The sum of all pairs' sums, computed on threads of this process."""
+    sums: list[float] = []
+    with ThreadPoolExecutor(threads or num_cores(), thread_name_prefix="paceline-blocks") as pool:
+        try:
+            for value in pool.map(sum_of, pairs):
+                sums.append(value)
+                if progress is not None:
+                    progress(len(sums), len(pairs))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return math.fsum(sums)
+
+
+def sum_of_all(node: Node, blocks: tuple[int, int]) -> float:
+    """The sum of all elements, in float64: 1ᵀ(X·1), so that of products neither is formed."""
+    return math.fsum(times(node, np.ones(node.shape[1]), blocks).tolist())
+
+
+def times(node: Node, vector: Vector, blocks: tuple[int, int]) -> Vector:
+    """A matrix times a vector, in float64."""
+    match node:
+        case Transposed(of=Transposed(of=of)):
+            return times(of, vector, blocks)
+        case Transposed(of=Product(left=left, right=right)):
+            return times(Transposed(right), times(Transposed(left), vector, blocks), blocks)
+        case Transposed(of=Scaled(of=of, factor=factor)):
+            return factor * times(Transposed(of), vector, blocks)
+        case Transposed(of=Added(left=left, right=right)):
+            return times(Transposed(left), vector, blocks) + times(Transposed(right), vector, blocks)
+        case Scaled(of=of, factor=factor):
+            return factor * times(of, vector, blocks)
+        case Added(left=left, right=right):
+            return times(left, vector, blocks) + times(right, vector, blocks)
+        case Product(left=left, right=right):
+            return times(left, times(right, vector, blocks), blocks)
+    rows, columns = cuts(node.shape[0], blocks[0]), cuts(node.shape[1], blocks[1])
+    out = np.zeros(node.shape[0])
+    for top, bottom in pairwise(rows):
+        for start, stop in pairwise(columns):
+            block = np.empty((bottom - top, stop - start))
+            node.fill(top, start, block)
+            out[top:bottom] += block @ vector[start:stop]
+    return out

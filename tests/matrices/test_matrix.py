@@ -1,0 +1,255 @@
+"""Block matrices against NumPy in float64: 1e-13 of the sum of absolute values, 1e-5 where elements are float32."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import paceline
+from paceline.errors import ConfigError, DataError
+from paceline.matrices import nodes
+from paceline.matrices.matrix import BlockMatrix
+from paceline.matrices.nodes import Product
+
+sizes = st.one_of(st.just(1), st.integers(1, 40))
+dtypes = st.sampled_from([np.float32, np.float64])
+
+
+@st.composite
+def factors(draw: Any, square: bool = False) -> Any:
+    """Two matrices that can be multiplied, from a seed or an array, transposed or not; and both in float64."""
+    rows, inner = draw(sizes), draw(sizes)
+    made = []
+    for shape in ((rows, inner), (inner, rows if square else draw(sizes))):
+        flipped = draw(st.booleans())
+        stored = shape[::-1] if flipped else shape
+        blocks = (draw(st.integers(1, stored[0])), draw(st.integers(1, stored[1])))
+        seed, dtype = draw(st.integers(0, 99)), draw(dtypes)
+        if draw(st.booleans()):
+            matrix = BlockMatrix.random(stored, blocks=blocks, seed=seed, dtype=dtype)
+        else:
+            values = np.random.default_rng(seed).normal(size=stored).astype(dtype)
+            matrix = BlockMatrix.from_numpy(values, blocks=blocks)
+        made.append(matrix.T if flipped else matrix)
+    return (*made, *(matrix.to_numpy().astype(np.float64) for matrix in made))
+
+
+def tolerance(*matrices: BlockMatrix) -> float:
+    return 1e-13 if all(matrix.dtype == np.float64 for matrix in matrices) else 1e-5
+
+
+@given(factors())
+def test_products(made: Any) -> None:
+    A, B, a, b = made
+    scale = np.abs(a) @ np.abs(b)
+    assert (np.abs((A @ B).to_numpy() - a @ b) <= tolerance(A, B) * scale + 1e-300).all()
+    assert (A @ B).dtype == np.result_type(A.dtype, B.dtype)
+    assert (np.abs((A @ B).T.to_numpy() - (a @ b).T) <= tolerance(A, B) * scale.T + 1e-300).all()
+
+
+@given(factors(square=True))
+def test_traces_are_of_float64(made: Any) -> None:
+    A, B, a, b = made
+    scale = np.trace(np.abs(a) @ np.abs(b))
+    exact = np.trace(a @ b)
+    assert abs((A @ B).trace() - exact) <= 1e-13 * scale
+    assert abs((B @ A).trace() - exact) <= 1e-13 * scale
+    assert abs((3 * A @ B).trace() - 3 * exact) <= 3e-13 * scale
+    assert abs((A @ B).T.trace() - exact) <= 1e-13 * scale
+    assert abs((A @ B + A @ B).trace() - 2 * exact) <= 2e-13 * scale
+    assert abs((A.T @ B.T).trace() - exact) <= 1e-13 * scale if A.shape == A.T.shape else True
+
+
+@given(factors())
+def test_sums(made: Any) -> None:
+    A, B, a, b = made
+    scale = (np.abs(a) @ np.abs(b)).sum()
+    assert abs((A @ B).sum() - (a @ b).sum()) <= 1e-12 * scale
+    assert abs((A @ B).T.sum() - (a @ b).sum()) <= 1e-12 * scale
+    assert abs((A * 0.5 + A).sum() - 1.5 * a.sum()) <= 1e-12 * np.abs(a).sum()
+
+
+@given(factors())
+def test_elementwise(made: Any) -> None:
+    A, _, a, _ = made
+    assert np.array_equal((A + A).to_numpy(), 2 * a)
+    assert np.array_equal((A * 0.5).to_numpy(), 0.5 * a)
+    assert np.array_equal((2 * A.T).T.to_numpy(), 2 * a)
+
+
+class TestOneTraceForOneBlockCount:
+    @pytest.mark.parametrize("blocks", [1, 3, 7, 10])
+    def test_same_bits_on_any_number_of_threads(self, blocks: int) -> None:
+        A = BlockMatrix.random(300, blocks=blocks, seed=5)
+        stored = BlockMatrix.from_numpy(np.random.default_rng(0).normal(size=(300, 300)), blocks=blocks)
+        for matrix in (A @ A, A @ stored, stored @ stored):
+            assert len({matrix.trace(threads=threads) for threads in (1, 2, 5)}) == 1
+
+    def test_block_counts_agree(self) -> None:
+        values = np.random.default_rng(1).normal(size=(301, 301)) + 1
+        for square in (
+            [BlockMatrix.random(301, blocks=k, seed=2) for k in (1, 2, 9, 40)],
+            [BlockMatrix.from_numpy(values, blocks=k) for k in (1, 2, 9, 40)],
+        ):
+            traces = [(A @ A).trace() for A in square]
+            assert max(traces) - min(traces) <= 1e-10 * abs(traces[0])
+
+    def test_made_or_read(self, tmp_path: Path) -> None:
+        A = BlockMatrix.random(97, blocks=4, seed=3)
+        A.to_npy(tmp_path / "A.npy")
+        B = BlockMatrix.from_npy(tmp_path / "A.npy", blocks=4)
+        assert (B @ B).trace() == pytest.approx((A @ A).trace(), rel=1e-14)
+
+
+def test_the_product_is_not_formed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither are its blocks, nor the random factors of a square."""
+
+    def formed(*_: Any) -> None:
+        raise AssertionError("a product was formed")
+
+    monkeypatch.setattr(Product, "fill", formed)
+    A = BlockMatrix.from_numpy(np.eye(50), blocks=5)
+    assert (A @ A).trace() == 50
+    assert (A @ A).sum() == 50
+    # 10^12 elements of 1,000,000 rows would be 4 TB: only what a block pair needs is ever there.
+    monkeypatch.setattr("paceline.matrices.sources.fill_block", formed)
+    B = BlockMatrix.random((2, 1_000_000), blocks=(2, 100), seed=1)
+    assert (B @ BlockMatrix.random((1_000_000, 2), seed=2)).trace() == pytest.approx(500_000, rel=1e-2)
+
+
+def test_work_is_n_squared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many elements are read as the factors have."""
+    read = [0]
+    A = BlockMatrix.from_numpy(np.ones((60, 60)), blocks=4)
+    fill = type(A.node).fill
+
+    def counted(self: Any, row: int, column: int, out: np.ndarray) -> None:
+        read[0] += out.size
+        fill(self, row, column, out)
+
+    monkeypatch.setattr(type(A.node), "fill", counted)
+    (A @ A).trace()
+    assert read[0] == 2 * 60 * 60
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(factors(), st.booleans(), st.sampled_from(["=", ">", "<"]))
+def test_files(tmp_path: Path, made: Any, fortran: bool, order: str) -> None:
+    A, _, a, _ = made
+    path = tmp_path / "stored.npy"
+    values = A.to_numpy().astype(A.dtype.newbyteorder(order))
+    np.save(path, np.asfortranarray(values) if fortran else values)
+    read = BlockMatrix.from_npy(path)
+    assert np.array_equal(read.to_numpy(), a)
+    assert read.dtype == A.dtype
+    part = np.empty((1, 1), np.float64)
+    read.node.fill(A.shape[0] - 1, A.shape[1] - 1, part)
+    assert part[0, 0] == a[-1, -1]
+
+
+def test_files_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "STRIP", 3)
+    A = BlockMatrix.random((31, 17), blocks=(4, 3), seed=1)
+    A.to_blocks(tmp_path / "blocks")
+    A.to_npy(tmp_path / "A.npy", memory=17 * 4 * 2 * 5)
+    for path in ("blocks", "A.npy"):
+        read = BlockMatrix.from_npy(tmp_path / path)
+        assert np.array_equal(read.to_numpy(), A.to_numpy())
+        part = np.empty((20, 9))
+        read.node.fill(5, 6, part)
+        assert np.array_equal(part, A.to_numpy()[5:25, 6:15])
+        assert np.array_equal(read.T.to_numpy(), A.to_numpy().T)
+
+
+class TestWhatIsNoMatrix:
+    def refused(self, path: Path) -> str:
+        with pytest.raises(DataError) as caught:
+            BlockMatrix.from_npy(path)
+        assert caught.value.hint
+        assert caught.value.exit_code == 2
+        return caught.value.message
+
+    def test_files(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.npy"
+        assert "there is no file" in self.refused(path)
+        for content in (b"", b"hello", b"\x93NUMPY", b"\x93NUMPY\x01\x00\xff\xff{'descr'", b"PK\x03\x04"):
+            path.write_bytes(content)
+            assert "not a matrix" in self.refused(path)
+        np.save(path, np.ones((4, 4)))
+        path.write_bytes(path.read_bytes()[:-1])
+        assert "not a matrix" in self.refused(path)
+        np.save(path, np.arange(5.0))
+        assert "its shape is (5,)" in self.refused(path)
+        np.save(path, np.ones((0, 5)))
+        assert "its shape is (0, 5)" in self.refused(path)
+        np.save(path, np.ones((2, 2), np.int16))
+        assert "holds int16" in self.refused(path)
+        np.savez(tmp_path / "x.npz", a=np.ones((2, 2)))
+        assert "not a matrix" in self.refused(tmp_path / "x.npz")
+
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(st.data())
+    def test_hostile_headers(self, tmp_path: Path, data: Any) -> None:
+        path = tmp_path / "x.npy"
+        np.save(path, np.ones((2, 3)))
+        content = bytearray(path.read_bytes())
+        for _ in range(data.draw(st.integers(1, 4))):
+            content[data.draw(st.integers(0, 127))] = data.draw(st.integers(0, 255))
+        path.write_bytes(content)
+        with suppress(DataError):
+            BlockMatrix.from_npy(path).to_numpy()
+
+    def test_nothing_is_unpickled(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.npy"
+        np.save(path, np.array([[print, 1]], object), allow_pickle=True)
+        assert "not a matrix" in self.refused(path)
+
+    def test_a_file_that_shrinks(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", np.ones((100, 100)))
+        A = BlockMatrix.from_npy(tmp_path / "x.npy")
+        with (tmp_path / "x.npy").open("r+b") as file:
+            file.truncate(1_000)
+        with pytest.raises(DataError, match="shorter"):
+            A.to_numpy()
+
+    def test_folders(self, tmp_path: Path) -> None:
+        folder = tmp_path / "blocks"
+        assert "no folder of blocks" in self.refused(tmp_path)
+        BlockMatrix.random(10, blocks=2).to_blocks(folder)
+        np.save(folder / "00001-00001.npy", np.ones((4, 5), np.float32))
+        assert "4 × 5 float32; 5 × 5 float32 was expected" in self.refused(folder)
+        (folder / "00001-00001.npy").unlink()
+        assert "there is no file" in self.refused(folder)
+        (folder / "matrix.json").write_text('{"rows": 1}')
+        assert "no folder of blocks" in self.refused(folder)
+
+    def test_arrays(self) -> None:
+        for array in (np.ones(3), np.ones((0, 3)), np.ones((2, 2), complex)):
+            with pytest.raises(ConfigError):
+                BlockMatrix.from_numpy(array)
+        assert BlockMatrix.from_numpy([[1, 2], [3, 4]]).trace() == 5
+
+
+def test_shapes_that_do_not_fit() -> None:
+    A, B = BlockMatrix.random((3, 4)), BlockMatrix.random((5, 6))
+    with pytest.raises(ConfigError, match="3 × 4 times 5 × 6 does not fit"):
+        A @ B
+    with pytest.raises(ConfigError, match=r"3 × 4 \+ 5 × 6 do not fit"):
+        A + B
+    with pytest.raises(ConfigError, match="3 × 4 has no trace"):
+        A.trace()
+    with pytest.raises(TypeError):
+        A @ np.ones((4, 4))
+    with pytest.raises(TypeError):
+        A * "x"
+
+
+def test_it_is_exported_and_says_what_it_is() -> None:
+    A = paceline.BlockMatrix.random((100, 200), blocks=3)
+    assert repr(A @ A.T) == "BlockMatrix(100 × 100 float32, 3 × 3 blocks)"
