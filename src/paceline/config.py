@@ -300,6 +300,10 @@ def _check_dense(config: RunConfig) -> None:
 def _check_allreduce(config: RunConfig) -> None:
     if config.model == "softmax":
         raise ConfigError("`exchange` is `allreduce`, which is PyTorch's: softmax has none", "--exchange shard")
+    if config.wire.tls:
+        raise ConfigError(
+            "`wire.tls` is set, but `allreduce` goes over gloo, which does not encrypt", "--exchange shard"
+        )
     if config.engine == "local":
         raise ConfigError(
             "`exchange` is `allreduce`, which is between processes; the engine `local` has one",

@@ -11,6 +11,7 @@ import pytest
 import safetensors.numpy
 
 import paceline
+from paceline.training.checkpoint import has_checkpoint
 from tests.conftest import Command
 from tests.ray_cluster import RayCluster
 
@@ -49,6 +50,16 @@ def test_sync_has_the_same_bits_on_both_engines(
     assert cluster.result["rows"] == local.result["rows"] == 3_000
     assert [line["test_accuracy"] for line in cluster.metrics] == [line["test_accuracy"] for line in local.metrics]
     assert set(cluster.result) == set(local.result)
+
+
+def test_workers_without_rows_in_the_last_clock(train: Any, drawings: Path) -> None:
+    """Two rows are left for seven workers."""
+    flags: dict[str, Any] = {"model": "softmax", "workers": 7, "batch_size": 107, "epochs": 2, "optimizer": "adam"}
+    local, cluster = train(drawings, **flags), train(drawings, "ray", **flags)
+    assert local.result["steps"] == 6
+    assert cluster.result["model_sha256"] == local.result["model_sha256"]
+    one = train(drawings, model="softmax", batch_size=749, epochs=2, optimizer="adam")
+    np.testing.assert_allclose(tensors(local)["weight"], tensors(one)["weight"], atol=1e-4)
 
 
 @pytest.mark.parametrize("workers", [2, 5])
@@ -93,12 +104,16 @@ def test_it_learns_at_every_pace(train: Any, drawings: Path, engine: str, pace: 
 
 
 @pytest.mark.parametrize("pace", ["sync", "async"])
-def test_interrupted_and_resumed(train: Any, drawings: Path, tmp_path: Path, pace: str, command: Command) -> None:
+def test_interrupted_and_resumed(
+    train: Any, drawings: Path, pace: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Checkpoints hold all that the rest depends on: in sync the bits are those of an undisturbed run."""
     flags: dict[str, Any] = {"model": PLAIN, "pace": pace, "workers": 2, "batch_size": 25, "optimizer": "adam",
                              "learning_rate": 0.003}  # fmt: skip
+    monkeypatch.setattr("paceline.engines.local.POLL_SECONDS", 0.001)
     whole = train(drawings, epochs=2, **flags)
     half = train(drawings, epochs=1, checkpoint_every=1e-9, **flags)
+    assert has_checkpoint(half.path / "checkpoints")
     config = (half.path / "config.toml").read_text().replace("epochs = 1\n", "epochs = 2\n")
     (half.path / "config.toml").write_text(config)
     result = json.loads((half.path / "result.json").read_text())

@@ -44,8 +44,9 @@ def test_at_other_paces_every_row_counts(start: Start, drawings: Path, lost: tup
     running.wait_for_checkpoint()
     running.wait_for_metrics(2)
     running.kill(lost)
-    running.end()
+    assert "back to" in running.end()
     assert running.result["rows"] == 60 * 1_500
+    assert sum(running.result["restarts"].values()) == 1
     assert running.result["test"]["accuracy"] > 0.75
 
 

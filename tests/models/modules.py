@@ -53,3 +53,29 @@ class Random(nn.Module):
 
 def with_dropout(classes: int) -> nn.Module:
     return Random(classes)
+
+
+class PartlyFrozen(nn.Module):
+    """A layer that is not trained, one that is, and a mask that is infinite."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(144, 8).requires_grad_(False)
+        self.last = nn.Linear(8, classes)
+        self.register_buffer("mask", torch.full((2,), -torch.inf))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.last(self.frozen(images.flatten(1)).relu())
+        return scores
+
+
+def partly_frozen(shape: tuple[int, int, int], classes: int) -> nn.Module:
+    return PartlyFrozen(classes)
+
+
+def raising() -> nn.Module:
+    raise ValueError("no such luck")
+
+
+def nothing_to_train(classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(144, classes).requires_grad_(False))

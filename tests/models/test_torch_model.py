@@ -79,6 +79,19 @@ def test_averages_follow_what_the_rows_had() -> None:
     np.testing.assert_allclose(after, np.concatenate(expected), rtol=1e-5, atol=1e-6)
 
 
+def test_what_is_frozen_or_infinite_stays_as_it_is(drawings: Path, tmp_path: Path) -> None:
+    run = paceline.train(
+        data=drawings, model="tests.models.modules:partly_frozen", epochs=1, optimizer="sgd", learning_rate=0.1,
+        momentum=0.9, l2=0.1, run=tmp_path / "run",
+    )  # fmt: skip
+    torch.manual_seed(0)
+    module = modules.partly_frozen(SHAPE, 4)
+    found = safetensors.numpy.load_file(run.path / "model" / "model.safetensors")
+    np.testing.assert_array_equal(found["frozen.weight"], module.state_dict()["frozen.weight"].numpy())
+    assert np.isneginf(found["mask"]).all()
+    assert not np.array_equal(found["last.weight"], module.state_dict()["last.weight"].numpy())
+
+
 def test_what_is_random_follows_from_the_turn() -> None:
     model, images = build("with_dropout"), some_images()
     values = model.initial(0).copy()
@@ -94,6 +107,8 @@ def test_what_is_random_follows_from_the_turn() -> None:
         ("for_ten", "turns an image into (1, 10); the data has 4 classes"),
         ("five_numbers", "does not take images of 12 × 12 pixels"),
         ("missing", "`tests.models.modules` has no `missing`"),
+        ("raising", "fails: ValueError: no such luck"),
+        ("nothing_to_train", "has no parameters to train"),
     ],
 )
 def test_modules_that_do_not_fit(name: str, said: str) -> None:
@@ -122,7 +137,7 @@ def test_training_is_that_of_a_plain_loop(drawings: Path, tmp_path: Path, optimi
     """The same rows in the same order, in PyTorch's own words."""
     name, momentum = optimizer
     run = paceline.train(
-        data=drawings, model="tests.models.modules:plain", workers=2, batch_size=25, steps=12, optimizer=name,
+        data=drawings, model="tests.models.modules:plain", workers=2, batch_size=100, epochs=2, optimizer=name,
         momentum=momentum, l2=0.01, learning_rate=0.01, seed=2, run=tmp_path / "run",
     )  # fmt: skip
     torch.manual_seed(2)
@@ -136,8 +151,10 @@ def test_training_is_that_of_a_plain_loop(drawings: Path, tmp_path: Path, optimi
     dataset = open_dataset(drawings)
     assert isinstance(dataset, ImageDataset)
     reader = ImageReader(dataset, EpochOrder([block.rows for block in dataset.split("train").blocks], 2))
-    for clock in range(12):
-        rows = reader.between(50 * clock, 50 * clock + 50)
+    # Seven clocks of 200 rows and one of 100, twice.
+    starts = [epoch * 1_500 + start for epoch in (0, 1) for start in range(0, 1_500, 200)]
+    for start in starts:
+        rows = reader.between(start, min(start + 200, (start // 1_500 + 1) * 1_500))
         step.zero_grad()
         inputs = torch.from_numpy(rows.pixels.reshape(-1, 1, 12, 12)).float() / 255
         torch.nn.functional.cross_entropy(module(inputs), torch.from_numpy(rows.labels.astype(np.int64))).backward()

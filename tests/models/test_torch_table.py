@@ -16,6 +16,7 @@ from paceline.data.images import ImageDataset, ImageReader
 from paceline.data.rows import EpochOrder
 from paceline.models.dense import build_model
 from paceline.models.torch_table import ResidentReader, TorchTable
+from paceline.optimizers.dense import UpdateCount
 from paceline.training.dense import DenseTable
 
 NORMALISED = "tests.models.modules:normalised"
@@ -32,7 +33,7 @@ def test_updates_are_the_same(drawings: Path, optimizer: dict[str, Any], l2: flo
     dataset = open_for(config)
     assert isinstance(dataset, ImageDataset)
     model = build_model(config, dataset.shape, dataset.classes)
-    arrays, tensors = DenseTable(config, model), TorchTable(config, model, 10)
+    arrays, tensors = DenseTable(config, model, 1_500), TorchTable(config, model, UpdateCount(1_500, 10))
     chance = np.random.default_rng(0)
     for table in (arrays, tensors):
         table.begin(model.initial(0))
@@ -43,7 +44,7 @@ def test_updates_are_the_same(drawings: Path, optimizer: dict[str, Any], l2: flo
         for first, stop in ((0, half), (half, len(sums))):
             tensors.apply(torch.from_numpy(sums), 10, 10 * update, first, stop)
     np.testing.assert_allclose(tensors.states, arrays.states, rtol=1e-4, atol=1e-6)
-    again = TorchTable(config, model, 10)
+    again = TorchTable(config, model, UpdateCount(1_500, 10))
     again.load(arrays.states)
     np.testing.assert_array_equal(again.copy_of_values(), arrays.copy_of_values())
 

@@ -13,6 +13,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -58,16 +59,27 @@ def _call(model: str, given: dict[str, Any]) -> Any:
         # As `python -m` has it: what lies where the command was given can be imported.
         sys.path.insert(0, os.getcwd())
     try:
-        build = getattr(importlib.import_module(name), function)
-    except ImportError as error:
+        module = importlib.import_module(name)
+    except Exception as error:  # noqa: BLE001 (it is the user's module, and may raise anything)
         raise ConfigError(
-            f"`{model}` cannot be imported: {error}",
+            f"`{model}` cannot be imported: {_in_short(error)}",
             "install its package, or run where it lies; on a cluster every node needs it",
         ) from None
-    except AttributeError:
-        raise ConfigError(f"`{name}` has no `{function}`", "--model PACKAGE.MODULE:FUNCTION") from None
-    wanted = inspect.signature(build).parameters
-    return build(**{name: value for name, value in given.items() if name in wanted})
+    build = getattr(module, function, None)
+    if build is None:
+        raise ConfigError(f"`{name}` has no `{function}`", "--model PACKAGE.MODULE:FUNCTION")
+    try:
+        wanted = inspect.signature(build).parameters
+        return build(**{name: value for name, value in given.items() if name in wanted})
+    except Exception as error:  # noqa: BLE001 (as above)
+        raise ConfigError(
+            f"`{model}` fails: {_in_short(error)}", "it is called with `shape` and `classes`, where it takes them"
+        ) from None
+
+
+def _in_short(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 class TorchModel:
@@ -86,14 +98,20 @@ class TorchModel:
         torch.manual_seed(config.seed)
         self._module, self._loss = build_module(config.model, crops.shape, classes)
         self._check_output(config.model, classes)
-        self._parameters = list(self._module.parameters())
-        saved = self._module.state_dict()
-        self._buffers = [(name, buffer) for name, buffer in self._module.named_buffers() if name in saved]
+        named, saved = list(self._module.named_parameters()), self._module.state_dict()
+        if not any(parameter.requires_grad for _, parameter in named):
+            raise ConfigError(f"`{config.model}` has no parameters to train", "see `requires_grad` of its parameters")
+        self._trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+        self._parameters = [parameter for _, parameter in self._trained]
+        # What is frozen is kept like buffers, behind what is trained: weight decay is not for it.
+        frozen = [(name, parameter) for name, parameter in named if not parameter.requires_grad]
+        self._buffers = [*frozen, *((n, buffer) for n, buffer in self._module.named_buffers() if n in saved)]
         self.tensors = self._lay_out()
         self.num_trained = sum(parameter.numel() for parameter in self._parameters)
         self._initial = self._gather()
         self._module.to(self._device)
-        self._buffers = [(name, self._module.get_buffer(name)) for name, _ in self._buffers]
+        tensors = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+        self._buffers = [(name, tensors[name].detach()) for name, _ in self._buffers]
         self._values = _Bound()
         self._sums = _Bound()
 
@@ -123,7 +141,9 @@ class TorchModel:
         # How far buffers have moved, as often as there are rows: an update divides by those.
         first = len(self._parameters)
         for (_, buffer), before, moved in zip(self._buffers, self._values.parts[first:], sums[first:], strict=True):
-            moved.copy_((before - buffer.detach().float()) * rows.num_rows)
+            after = buffer.detach().float()
+            # What has not moved may be infinite, as masks are.
+            moved.copy_(torch.where(after == before, torch.zeros_like(after), before - after) * rows.num_rows)
         self._sums.copy_back(out)
         losses = loss.detach() * rows.num_rows
         return losses if isinstance(out, torch.Tensor) else float(losses)
@@ -150,7 +170,7 @@ class TorchModel:
 
     def _lay_out(self) -> tuple[Tensor, ...]:
         found, start = [], 0
-        for name, tensor in [*self._module.named_parameters(), *self._buffers]:
+        for name, tensor in [*self._trained, *self._buffers]:
             dtype = str(tensor.dtype).removeprefix("torch.")
             found.append(Tensor(name, tuple(tensor.shape), start, dtype))
             start = found[-1].stop
@@ -161,7 +181,7 @@ class TorchModel:
         values = np.zeros(self.tensors[-1].stop, np.float32)
         parts = [*self._parameters, *(buffer for _, buffer in self._buffers)]
         for tensor, part in zip(self.tensors, parts, strict=True):
-            tensor.of(values)[...] = part.detach().numpy()
+            tensor.of(values)[...] = part.detach().float().numpy()
         return values
 
     def _bind_values(self, values: Any) -> None:
@@ -172,7 +192,7 @@ class TorchModel:
             for parameter, part in zip(self._parameters, parts, strict=False):
                 parameter.data = part
         for (_, buffer), part in zip(self._buffers, parts[len(self._parameters) :], strict=True):
-            buffer.copy_(part)
+            buffer.copy_(part if buffer.is_floating_point() else part.round())
 
     # -- images
 
@@ -196,9 +216,9 @@ class TorchModel:
         try:
             with torch.no_grad():
                 found = self._module(torch.zeros(1, channels, height, width))
-        except RuntimeError as error:
+        except Exception as error:  # noqa: BLE001 (it is the user's module, and may raise anything)
             raise ConfigError(
-                f"`{model}` does not take images of {height} × {width} pixels: {str(error).splitlines()[0]}",
+                f"`{model}` does not take images of {height} × {width} pixels: {_in_short(error)}",
                 "choose another model, or prepare images of another size",
             ) from None
         if tuple(getattr(found, "shape", ())) != (1, classes):
@@ -242,9 +262,9 @@ def _device(torch: Any, name: str) -> Any:
     return torch.device(name)
 
 
-def make_group(notes: Any, rank: int, size: int, host: str, device: str) -> Any:
-    """A process group of PyTorch's, whose members find each other by `notes` (`set`, `get`, `find`): over gloo, at this
-    host's address, or between GPUs over nccl.
+def make_group(notes: Any, rank: int, size: int, host: str, seconds: float) -> Any:
+    """A process group of PyTorch's over gloo, at this host's address, whose members find each other by `notes` (`set`,
+    `get`, `find`), and wait for each other for so long.
     """
     torch = import_torch()
     distributed = torch.distributed
@@ -265,8 +285,7 @@ def make_group(notes: Any, rank: int, size: int, host: str, device: str) -> Any:
         def check(self, keys: list[str]) -> bool:
             return all(notes.find(key) is not None for key in keys)
 
-    if device == "cuda":
-        return distributed.ProcessGroupNCCL(Store(), rank, size)
     options = distributed.ProcessGroupGloo._Options()
+    options._timeout = timedelta(seconds=seconds)
     options._devices = [distributed.ProcessGroupGloo.create_device(hostname=host)]
     return distributed.ProcessGroupGloo(Store(), rank, size, options)

@@ -17,7 +17,7 @@ from paceline.data.images import ImageDataset, ImageReader, Images
 from paceline.data.rows import EpochOrder
 from paceline.models.dense import DenseModel, num_values
 from paceline.models.torch_model import import_torch
-from paceline.optimizers.dense import num_planes
+from paceline.optimizers.dense import UpdateCount, num_planes
 from paceline.optimizers.sgd import rate_at
 
 Floats = NDArray[np.float32]
@@ -29,11 +29,11 @@ SHARE_FOR_IMAGES = 0.4
 class TorchTable:
     """All values of a model on a GPU: `planes` [width, values]. As `DenseTable` has it, with tensors for arrays."""
 
-    def __init__(self, config: RunConfig, model: DenseModel, rows_an_update: int) -> None:
+    def __init__(self, config: RunConfig, model: DenseModel, count: UpdateCount) -> None:
         self._torch = import_torch()
         self._settings = config.optimizer
         self._num_trained = model.num_trained
-        self._rows_an_update = rows_an_update
+        self._count = count
         shape = (num_planes(config.optimizer), num_values(model))
         self._planes = self._torch.zeros(shape, device=config.device)
 
@@ -87,7 +87,7 @@ class TorchTable:
             planes[1].addcmul_(gradient, gradient)
             weights.addcdiv_(gradient, planes[1].sqrt().add_(settings.epsilon), value=-rate)
         elif settings.name == "adam":
-            update = trained // self._rows_an_update + 1
+            update = self._count.number(trained)
             planes[1].lerp_(gradient, 1 - settings.beta1)
             planes[2].mul_(settings.beta2).addcmul_(gradient, gradient, value=1 - settings.beta2)
             root = math.sqrt(1 - settings.beta2**update)

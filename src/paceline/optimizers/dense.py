@@ -7,7 +7,7 @@ All begin as zeros but the values themselves.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,17 +26,36 @@ def num_planes(settings: OptimizerConfig) -> int:
     return {"adagrad": 2, "adam": 3}[settings.name]
 
 
+class UpdateCount(NamedTuple):
+    """Tells how many updates there have been: an epoch of `rows` has one for every `rows_an_update`, and one for what
+    is left.
+    """
+
+    rows: int
+    rows_an_update: int
+
+    def number(self, trained: int) -> int:
+        """The number of the update after so many rows, from 1.
+
+        >>> count = UpdateCount(10, 4)
+        >>> [count.number(trained) for trained in (0, 4, 8, 10, 14)]
+        [1, 2, 3, 4, 5]
+        """
+        epoch, rest = divmod(trained, self.rows)
+        return epoch * -(-self.rows // self.rows_an_update) + rest // self.rows_an_update + 1
+
+
 # A rule's loop takes as many planes as it has.
 loops: Any = kernels
 
 
 class DenseRule:
-    """An optimizer's update. `rows_an_update` says how many rows one stands for, which tells how many there were."""
+    """An optimizer's update, for the first `num_trained` values; those behind follow how far they have moved."""
 
-    def __init__(self, settings: OptimizerConfig, num_trained: int, rows_an_update: int) -> None:
+    def __init__(self, settings: OptimizerConfig, num_trained: int, count: UpdateCount) -> None:
         self._settings = settings
         self._num_trained = num_trained
-        self._rows_an_update = rows_an_update
+        self._count = count
 
     def apply(self, planes: Floats, sums: Floats, rows: int, trained: int, first: int = 0) -> None:
         """Update `planes` [width, n], which hold the values from `first` on, by the mean over the rows of gradients
@@ -57,7 +76,7 @@ class DenseRule:
         if settings.name == "adagrad":
             loops.descend_by_adagrad(*given, np.float32(rate), l2, np.float32(settings.epsilon))
         elif settings.name == "adam":
-            update = trained // self._rows_an_update + 1
+            update = self._count.number(trained)
             loops.descend_by_adam(
                 *given, np.float32(rate / (1 - settings.beta1**update)), l2, np.float32(settings.beta1),
                 np.float32(settings.beta2), np.float32(settings.epsilon),

@@ -12,41 +12,43 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from paceline.config import RunConfig
 from paceline.data.images import ImageDataset, ImageReader
 from paceline.data.rows import ClockRows, Clocks, EpochOrder, Piece, QueueRows, RowFeed
+from paceline.errors import ConfigError
 from paceline.kernels.dense import add_to
 from paceline.kernels.gate import passes, slowest, tick
 from paceline.machine import num_cores
 from paceline.models.dense import ClassQuality, DenseModel, build_model, evaluate_classes, num_values
-from paceline.optimizers.dense import DenseRule, num_planes
+from paceline.optimizers.dense import DenseRule, UpdateCount, num_planes
 from paceline.optimizers.sgd import rate_at
 from paceline.telemetry.meter import COMPUTE, INPUT, WAIT, WorkerMeter
 from paceline.training.checkpoint import Handed, Progress
 from paceline.training.crew import Snapshot
 from paceline.training.embedded import EmbeddedCrew, Thread
 from paceline.training.pace import Gate, Pace
-from paceline.training.shard import check_memory
 from paceline.training.worker import check_losses
 
 Floats = NDArray[np.float32]
 
 
-def rows_an_update(config: RunConfig) -> int:
-    """How many rows one update stands for, but the last of an epoch."""
-    return config.batch_size * (config.workers if Pace.of(config.pace).fold == "mean" else 1)
+def count_updates(config: RunConfig, num_rows: int) -> UpdateCount:
+    """What counts a run's updates; in sync one stands for all workers' batches."""
+    workers = config.workers if Pace.of(config.pace).fold == "mean" else 1
+    return UpdateCount(num_rows, config.batch_size * workers)
 
 
 class DenseTable:
     """All values of a model and what its optimizer remembers of them: `planes` [width, values]."""
 
-    def __init__(self, config: RunConfig, model: DenseModel) -> None:
+    def __init__(self, config: RunConfig, model: DenseModel, num_rows: int) -> None:
         size = num_values(model)
-        check_memory(4 * size * (num_planes(config.optimizer) + config.workers), size)
+        check_room(4 * size * (num_planes(config.optimizer) + 2 * config.workers), size)
         self.planes: Floats = np.zeros((num_planes(config.optimizer), size), np.float32)
-        self._rule = DenseRule(config.optimizer, model.num_trained, rows_an_update(config))
+        self._rule = DenseRule(config.optimizer, model.num_trained, count_updates(config, num_rows))
 
     @property
     def values(self) -> Floats:
@@ -84,13 +86,23 @@ class DenseTable:
         self._rule.apply(self.planes[:, first:stop], sums[first:stop], rows, trained, first)
 
 
-def make_table(config: RunConfig, model: DenseModel) -> Any:
+def make_table(config: RunConfig, model: DenseModel, num_rows: int) -> Any:
     """Where the values of a run live: in memory, or on a GPU."""
     if config.device == "cpu":
-        return DenseTable(config, model)
+        return DenseTable(config, model, num_rows)
     from paceline.models.torch_table import TorchTable
 
-    return TorchTable(config, model, rows_an_update(config))
+    return TorchTable(config, model, count_updates(config, num_rows))
+
+
+def check_room(needed_bytes: int, num: int) -> None:
+    """Refuse a model for which there is not enough memory."""
+    available = psutil.virtual_memory().available
+    if needed_bytes > available:
+        raise ConfigError(
+            f"a model of {num:,} values needs {needed_bytes / 1e9:.1f} GB, {available / 1e9:.1f} GB are free",
+            "fewer --workers, a smaller model, or --optimizer sgd, which needs the least",
+        )
 
 
 class SyncThread:
@@ -257,7 +269,7 @@ class DenseCrew(EmbeddedCrew):
         self._model = build_model(config, dataset.shape, dataset.classes)
         super().__init__(config, dataset.split("train").rows, 1 if self._model.shares_threads else num_cores())
         self._dataset = dataset
-        self._table = make_table(config, self._model)
+        self._table = make_table(config, self._model, dataset.split("train").rows)
         self._models: list[DenseModel] = []
         self.restore(Progress(), None)
 

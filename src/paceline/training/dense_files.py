@@ -101,9 +101,15 @@ def save_dense_model(folder: Path, values: Floats, model: DenseModel, config: Ru
     path = folder / "model.safetensors"
     with translated_disk_errors(path):
         folder.mkdir(exist_ok=True)
-    write_tensors(path, {tensor.name: tensor.of(values).astype(tensor.dtype) for tensor in model.tensors})
+    write_tensors(path, {tensor.name: _as_saved(tensor, values) for tensor in model.tensors})
     replace_file(folder / "model.json", msgspec.json.encode(info))
     return sha256
+
+
+def _as_saved(tensor: Tensor, values: Floats) -> NDArray[Any]:
+    """A tensor as the kind of number that its module has; what it counted is a whole number again."""
+    found = tensor.of(values)
+    return (np.rint(found) if "int" in tensor.dtype else found).astype(tensor.dtype)
 
 
 def read_dense_model(content: bytes, tensors: dict[str, NDArray[Any]], folder: Path) -> ImageModel:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from paceline.training.cluster.dense_worker import PIECE_VALUES, SILENCE_SECONDS
 from paceline.training.cluster.messages import Begin, Fetch, FromShard, Note, Noted, Read, RoleSpec, decode, encode
 from paceline.training.cluster.rations import RecalledError
 from paceline.training.cluster.shard import CHUNK_HEAD_BYTES
-from paceline.training.dense import rows_an_update
+from paceline.training.dense import count_updates
 from paceline.wire.connection import Connection, connect
 from paceline.wire.frames import BadFrameError, Kind, LostConnectionError
 from paceline.wire.tls import Tls
@@ -33,13 +34,16 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.02
 MEET_SECONDS = 30.0
+# A long step is no fault: others wait for the slowest worker's.
+GROUP_SECONDS = 600.0
 
 
 class Notes:
     """Where the members of a process group leave each other notes: at the shard. As PyTorch's stores have it."""
 
-    def __init__(self, connection: Connection, generation: int) -> None:
+    def __init__(self, connection: Connection, generation: int, recalled: Callable[[], bool]) -> None:
         self._connection = connection
+        self._recalled = recalled
         self._prefix = f"{generation}/"
         self._lock = threading.Lock()
 
@@ -58,7 +62,7 @@ class Notes:
     def get(self, key: str, seconds: float = MEET_SECONDS) -> bytes:
         deadline = time.monotonic() + seconds
         while (value := self.find(key)) is None:
-            if time.monotonic() > deadline:
+            if self._recalled() or time.monotonic() > deadline:
                 raise LostConnectionError(f"the other workers did not come to the group in {seconds:g} s")
             time.sleep(LOOK_SECONDS)
         return value
@@ -76,7 +80,8 @@ class AllreduceWorker(DenseWorker):
         # One number more than there are values: the rows that the sums are of.
         self._message = np.zeros(self._parts.num_keys + 1, np.float32)
         self._sums = self._message[:-1]
-        self._rule = DenseRule(config.optimizer, self._model.num_trained, rows_an_update(config))
+        count = count_updates(config, dataset.split("train").rows)
+        self._rule = DenseRule(config.optimizer, self._model.num_trained, count)
         self._group: Any = None
         self._notes: Connection | None = None
 
@@ -93,9 +98,9 @@ class AllreduceWorker(DenseWorker):
         if self._notes is not None:
             self._notes.close()
         self._notes = connect(begin.shards[0], self._spec.token, self._tls)
-        notes = Notes(self._notes, begin.generation)
+        notes = Notes(self._notes, begin.generation, self._rations.recalled)
         try:
-            self._group = make_group(notes, self._spec.rank, self._config.workers, self._host, self._config.device)
+            self._group = make_group(notes, self._spec.rank, self._config.workers, self._host, GROUP_SECONDS)
         except RuntimeError as error:
             raise LostConnectionError(f"the other workers cannot be met: {error}") from None
 
@@ -110,7 +115,7 @@ class AllreduceWorker(DenseWorker):
         self._message[-1] = rows
         torch = import_torch()
         try:
-            self._group.allreduce([torch.from_numpy(self._message)]).wait(timedelta(seconds=MEET_SECONDS * 10))
+            self._group.allreduce([torch.from_numpy(self._message)]).wait(timedelta(seconds=GROUP_SECONDS))
         except RuntimeError as error:
             if self._rations.recalled():
                 raise RecalledError from None

@@ -148,6 +148,7 @@ class ClusterCrew:
                 features=self._dataset.features,
                 num_values=self._parts.num_keys,
                 num_trained=self._model.num_trained if self._model else 0,
+                num_rows=self._dataset.split("train").rows,
                 config=encode(self._config),
             )
         )

@@ -21,8 +21,7 @@ from paceline.training.cluster.messages import Go, Reset
 from paceline.training.cluster.parts import Parts
 from paceline.training.cluster.shard import CHUNK_HEAD_BYTES, NOW, ShardService, ShardWorker, say
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH, Step, Times, read_step, values_head
-from paceline.training.dense import rows_an_update
-from paceline.training.shard import check_memory
+from paceline.training.dense import check_room, count_updates
 from paceline.wire.frames import BadFrameError, Frame, Kind
 from paceline.wire.server import Peer
 
@@ -34,13 +33,13 @@ class DenseSlice:
 
     key_dtype = np.dtype(np.uint32)
 
-    def __init__(self, config: RunConfig, parts: Parts, shard: int, num_trained: int) -> None:
+    def __init__(self, config: RunConfig, parts: Parts, shard: int, num_trained: int, num_rows: int) -> None:
         self.num_keys = parts.size(shard)
         self.width = num_planes(config.optimizer)
         # With a sum, and a copy while a checkpoint is taken.
-        check_memory(4 * self.num_keys * (2 * self.width + 1), self.num_keys)
+        check_room(4 * self.num_keys * (2 * self.width + 1), self.num_keys)
         self._first = parts.of(shard).start
-        self._rule = DenseRule(config.optimizer, num_trained, rows_an_update(config))
+        self._rule = DenseRule(config.optimizer, num_trained, count_updates(config, num_rows))
         self._planes: Floats = np.zeros((self.width, self.num_keys), np.float32)
         self._total: Floats = np.empty(0, np.float32)
         self._copy: Floats = np.empty((0, 0), np.float32)
@@ -154,6 +153,8 @@ class DenseShardService(ShardService):
     def _take_piece(self, worker: ShardWorker, peer: Peer, frame: Frame) -> None:
         """The next piece of a gradient."""
         began = time.perf_counter()
+        if len(frame.body) < CHUNK_HEAD_BYTES or len(frame.body) % 4:
+            raise BadFrameError(f"worker {worker.rank} sends a piece of {len(frame.body)} bytes")
         start = int.from_bytes(frame.body[:CHUNK_HEAD_BYTES].tobytes(), "little")
         sums = frame.body[CHUNK_HEAD_BYTES:].view(np.float32)
         step = worker.step

@@ -110,8 +110,10 @@ class DenseLink:
                 count = min(PIECE_VALUES, len(out) - asked)
                 self.connection.send(Kind.MESSAGE, 0, encode(Fetch(what="weights", start=asked, count=count)))
             frame = self.connection.receive(SILENCE_SECONDS)
+            if frame.kind != Kind.CHUNK or len(frame.body) % 4:
+                raise BadFrameError(f"a {frame.kind.name} frame of {self.connection.peer} where values were expected")
             data = frame.body[CHUNK_HEAD_BYTES:].view(np.float32)
-            if frame.kind != Kind.CHUNK or len(data) != min(PIECE_VALUES, len(out) - start):
+            if len(data) != min(PIECE_VALUES, len(out) - start):
                 raise BadFrameError(f"{self.connection.peer} sends {len(data)} values from {start} on")
             out[start : start + len(data)] = data
 

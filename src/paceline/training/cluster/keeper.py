@@ -46,6 +46,7 @@ class KeeperService(DenseShardService):
             due = self._copy_at is not None and self._copy_at[0] == worker.applied
             wanted = worker.rank == 0 and (due or worker.leaving)
             say(peer, Go(wanted=wanted))
+            self._copy_if_due()
         worker.step, worker.received, worker.pushing = (step, 0, True) if wanted else (None, 0, False)
         if not wanted:
             self._answer(worker)
@@ -61,12 +62,16 @@ class KeeperService(DenseShardService):
         if worker.received == self.slice.num_keys:
             worker.step, worker.pushing = None, False
             self._clock_here = worker.applied
-            if self._copy_at is not None and self._copy_at[0] == worker.applied:
-                self._copy(self._copy_at[1])
+            self._copy_if_due()
             self._answer(worker)
 
     def _may_copy(self, at: int) -> bool:
-        return at == self._clock_here
+        """Once the states are here, and every worker has said that it is there, too."""
+        return at == self._clock_here and all(worker.applied == at for worker in self._workers)
+
+    def _copy_if_due(self) -> None:
+        if self._copy_at is not None and self._may_copy(self._copy_at[0]):
+            self._copy(self._copy_at[1])
 
     def _told(self, peer: Peer, message: ToShard) -> None:
         match message:

@@ -210,7 +210,8 @@ class Done(Message):
 class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """All that a role's process is given. `config` is a `RunConfig`, encoded: another version may not read it.
 
-    `features` is how many keys a sparse model has, `num_values` and `num_trained` are a dense one's.
+    `features` is how many keys a sparse model has, `num_values` and `num_trained` are a dense one's;
+    `num_rows` is how many an epoch has.
     """
 
     role: str
@@ -223,6 +224,7 @@ class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
     features: int
     num_values: int
     num_trained: int
+    num_rows: int
     config: bytes
 
     def __repr__(self) -> str:

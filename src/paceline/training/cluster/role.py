@@ -178,7 +178,7 @@ def _make_service(spec: RoleSpec, config: RunConfig, refused: Callable[[], int])
 
     parts = Parts(spec.num_values, num_planes(config.optimizer), config.shards, in_ranges=True)
     service = KeeperService if config.exchange == "allreduce" else DenseShardService
-    return service(config, DenseSlice(config, parts, spec.rank, spec.num_trained), refused)
+    return service(config, DenseSlice(config, parts, spec.rank, spec.num_trained, spec.num_rows), refused)
 
 
 def _make_worker(

@@ -121,7 +121,7 @@ class ShardWorker:
     @property
     def clock(self) -> int:
         """Batches finished in this leg."""
-        return max(0, self.asked - self.in_flight - self.base)
+        return max(0, min(self.asked - self.in_flight, self.applied) - self.base)
 
     def pull(self, batch: int) -> _Pull:
         """Where the pull of a batch is kept, or was."""
@@ -395,7 +395,7 @@ class ShardService:
             raise BadFrameError(f"keys {fetch.start} to {fetch.start + fetch.count} of {self.slice.num_keys}")
         if fetch.what == "weights":
             found = self.slice.weights(fetch.start, fetch.count, fetch.rows)
-        elif fetch.what == "states":
+        elif fetch.what == "states" and hasattr(self.slice, "states"):
             found = self.slice.states(fetch.start, fetch.count)
         else:
             found = self.slice.copied(fetch.start, fetch.count)

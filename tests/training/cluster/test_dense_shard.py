@@ -1,0 +1,202 @@
+"""A shard of a dense model: pushes in pieces and in turn, gates that count what is applied, copies of whole states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.config import OptimizerConfig, RunConfig
+from paceline.training.cluster import messages as m
+from paceline.training.cluster.dense_shard import DenseShardService, DenseSlice
+from paceline.training.cluster.keeper import KeeperService
+from paceline.training.cluster.parts import Parts
+from paceline.training.cluster.shard import CHUNK_HEAD_BYTES, NOW
+from paceline.training.cluster.steps import LEAVE, PULL, PUSH, step_parts
+from paceline.wire.frames import BadFrameError, Kind
+from tests.training.cluster.test_shard import FakePeer, frame_of, tell
+
+VALUES = 10
+NOTHING = np.zeros(0, np.uint8)
+
+
+def make(pace: Any, workers: int = 2, exchange: str = "shard", **optimizer: Any) -> DenseShardService:
+    settings = OptimizerConfig(**{"name": "sgd", "learning_rate": 1.0, **optimizer})
+    config = RunConfig(data="x", model="softmax", pace=pace, workers=workers, engine="ray", exchange=exchange,
+                       optimizer=settings)  # fmt: skip
+    parts = Parts(VALUES, 1, 1, in_ranges=True)
+    kind = KeeperService if exchange == "allreduce" else DenseShardService
+    service = kind(config, DenseSlice(config, parts, 0, VALUES, 100), lambda: 0)
+    tell(service, m.Reset(generation=1, applied=[0] * workers, rows=0))
+    tell(service, m.Open(bases=[0] * workers, done=[0] * workers))
+    return service
+
+
+class Client:
+    """A worker's connection."""
+
+    def __init__(self, service: DenseShardService, rank: int) -> None:
+        self.service = service
+        self.peer = FakePeer()
+        service.opened(self.peer)  # type: ignore[arg-type]
+        tell(service, m.Join(rank=rank, incarnation=0, generation=1), self.peer)
+        self.peer.sent.clear()
+
+    def announce(self, batch: int, flags: int, rows: int = 1) -> None:
+        parts = step_parts(batch, 0, float(rows), rows, NOTHING, 0, 0, 0, NOTHING)
+        self.service.received(self.peer, frame_of(Kind.STEP, flags, *parts))  # type: ignore[arg-type]
+
+    def send(self, start: int, values: list[float]) -> None:
+        head = start.to_bytes(CHUNK_HEAD_BYTES, "little")
+        frame = frame_of(Kind.CHUNK, 0, head, np.array(values, np.float32))
+        self.service.received(self.peer, frame)  # type: ignore[arg-type]
+
+    def push(self, value: float) -> None:
+        for start in (0, 5):
+            self.send(start, [value] * 5)
+
+    def heard(self) -> list[Any]:
+        """What came since the last time: words to push, and `True` where values may be pulled."""
+        found: list[Any] = []
+        while self.peer.sent:
+            frame = self.peer.sent.pop(0)
+            found.append(True if frame.kind == Kind.VALUES else m.decode(frame, m.FromShard))
+        return found
+
+
+def weights(service: DenseShardService) -> list[float]:
+    found: list[float] = service.slice.weights(0, VALUES, 0).tolist()
+    return found
+
+
+def test_in_sync_workers_push_in_turn_and_are_answered_together() -> None:
+    service = make("sync")
+    clients = [Client(service, rank) for rank in (0, 1)]
+    for client in clients:
+        client.announce(1, PULL)
+        assert client.heard() == [True]
+    clients[1].announce(2, PUSH | PULL, rows=3)
+    assert clients[1].heard() == []
+    clients[0].announce(2, PUSH | PULL, rows=1)
+    assert clients[0].heard() == [m.Go(wanted=True)]
+    clients[0].push(1.0)
+    assert clients[0].heard() == []
+    assert clients[1].heard() == [m.Go(wanted=True)]
+    clients[1].push(7.0)
+    assert clients[0].heard() == clients[1].heard() == [True]
+    assert weights(service) == [-2.0] * VALUES
+
+
+def test_a_late_worker_can_pull_while_another_has_pushed() -> None:
+    service = make("sync")
+    early, late = Client(service, 0), Client(service, 1)
+    early.announce(1, PULL)
+    early.announce(2, PUSH | PULL)
+    early.push(1.0)
+    late.announce(1, PULL)
+    assert late.heard() == [True]
+
+
+def test_a_worker_without_rows_holds_nobody_up() -> None:
+    service = make("sync", workers=3)
+    clients = [Client(service, rank) for rank in range(3)]
+    for client in clients:
+        client.announce(1, PULL)
+    for client, rows in zip(clients, (0, 2, 0), strict=True):
+        client.heard()
+        client.announce(2, PUSH | LEAVE, rows=rows)
+    assert clients[0].heard() == [m.Go(wanted=False)]
+    clients[1].push(4.0)
+    assert clients[1].heard() == [m.Go(wanted=True), True]
+    assert clients[0].heard() == [True]
+    assert clients[2].heard() == [m.Go(wanted=False), True]
+    assert weights(service) == [-2.0] * VALUES
+
+
+def test_the_gate_counts_what_is_applied_and_not_what_is_announced() -> None:
+    service = make(1)
+    fast, slow = Client(service, 0), Client(service, 1)
+    for client in (fast, slow):
+        client.announce(1, PULL)
+    for batch in (2, 3):
+        fast.announce(batch, PUSH | PULL)
+        fast.push(0.0)
+    assert True not in fast.heard()[3:]
+    slow.announce(2, PUSH | PULL)
+    assert True not in fast.heard()
+    slow.push(0.0)
+    assert fast.heard() == [True]
+
+
+def test_a_copy_waits_for_pushes_under_way_and_holds_back_others() -> None:
+    service = make("async")
+    clients = [Client(service, rank) for rank in (0, 1)]
+    for client in clients:
+        client.announce(1, PULL)
+        client.heard()
+    clients[0].announce(2, PUSH | PULL)
+    clients[0].send(0, [1.0] * 5)
+    asker = FakePeer()
+    service.received(asker, frame_of(Kind.MESSAGE, 0, m.encode(m.Copy(at=NOW))))  # type: ignore[arg-type]
+    assert asker.sent == []
+    clients[1].announce(2, PUSH | PULL)
+    assert clients[1].heard() == []
+    clients[0].send(5, [1.0] * 5)
+    copied = m.decode(asker.sent[0], m.FromShard)
+    assert (copied.applied, copied.rows) == ([1, 0], 1)
+    assert service.slice.copied(0, VALUES).tolist() == [-1.0] * VALUES
+    assert clients[1].heard() == [m.Go(wanted=True)]
+
+
+@pytest.mark.parametrize(("start", "count"), [(5, 5), (0, 11), (0, 0)])
+def test_pieces_that_do_not_fit(start: int, count: int) -> None:
+    service = make("async")
+    client = Client(service, 0)
+    client.announce(1, PULL)
+    client.announce(2, PUSH | PULL)
+    with pytest.raises(BadFrameError):
+        client.send(start, [1.0] * count)
+
+
+class TestKeeper:
+    def test_a_copy_is_of_a_step_that_all_have_told_of(self) -> None:
+        service = make("sync", exchange="allreduce")
+        first, second = Client(service, 0), Client(service, 1)
+        for client in (first, second):
+            client.announce(1, PULL)
+            assert client.heard() == [True]
+        asker = FakePeer()
+        service.received(asker, frame_of(Kind.MESSAGE, 0, m.encode(m.Copy(at=1))))  # type: ignore[arg-type]
+        first.announce(2, PUSH | PULL, rows=3)
+        assert first.heard() == [m.Go(wanted=True)]
+        first.push(5.0)
+        assert first.heard() == [True]
+        assert asker.sent == []
+        second.announce(2, PUSH | PULL, rows=4)
+        assert second.heard() == [m.Go(wanted=False), True]
+        copied = m.decode(asker.sent[0], m.FromShard)
+        assert (copied.applied, copied.rows) == ([1, 1], 7)
+        assert service.slice.copied(0, VALUES).tolist() == [5.0] * VALUES
+
+    def test_states_are_brought_at_the_end_of_a_leg(self) -> None:
+        service = make("sync", exchange="allreduce")
+        first, second = Client(service, 0), Client(service, 1)
+        for client in (first, second):
+            client.announce(1, PULL)
+            client.heard()
+        second.announce(2, PUSH | LEAVE)
+        first.announce(2, PUSH | LEAVE)
+        assert first.heard() == [m.Go(wanted=True)]
+        first.push(2.0)
+        assert weights(service) == [2.0] * VALUES
+        copied = tell(service, m.Copy(at=1))
+        assert copied.applied == [1, 1]
+
+    def test_notes(self) -> None:
+        service = make("sync", exchange="allreduce")
+        assert tell(service, m.Read(name="a")).content is None
+        tell(service, m.Note(name="a", content=b"b"))
+        assert tell(service, m.Read(name="a")).content == b"b"
+        tell(service, m.Reset(generation=2, applied=[0, 0], rows=0))
+        assert tell(service, m.Read(name="a")).content is None
