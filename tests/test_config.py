@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paceline.config import RunConfig, read_config, to_toml
+from paceline.config import RunConfig, read_config, read_recipe, to_toml
 from paceline.errors import ConfigError
+from tests.ray_cluster import RayCluster
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
@@ -86,11 +88,46 @@ def test_recipes_that_do_not_read(tmp_path: Path) -> None:
         read_config(tmp_path / "flat.toml", {})
 
 
-@pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.name)
-def test_shipped_recipes_run(recipe: Path, clicks: Path, tmp_path: Path) -> None:
+ALL_RECIPES = sorted(RECIPES.glob("*.toml"))
+SWEPT = [path for path in ALL_RECIPES if {"sweep", "points"} & read_recipe(path).keys()]
+
+
+@pytest.mark.parametrize("recipe", [path for path in ALL_RECIPES if path not in SWEPT], ids=lambda path: path.name)
+def test_shipped_recipes_run(recipe: Path, clicks: Path, drawings: Path, tmp_path: Path) -> None:
     """Every recipe trains for one step on made-up data."""
     import paceline
 
-    run = paceline.train(recipe, data=clicks, run=tmp_path / "run", steps=1)
+    data = drawings if "model" in read_recipe(recipe) else clicks
+    run = paceline.train(recipe, data=data, run=tmp_path / "run", steps=1)
     assert run.result["steps"] == 1
     assert recipe.read_text().startswith("#")
+
+
+@pytest.mark.parametrize("recipe", SWEPT, ids=lambda path: path.name)
+def test_shipped_sweeps_run(
+    recipe: Path, clicks: Path, drawings: Path, tmp_path: Path, ray_cluster: RayCluster
+) -> None:
+    """The last point of every recipe that varies something trains for one step; AlexNet as its small sister."""
+    import paceline
+    from paceline.sweep import read_sweep
+
+    tree = read_recipe(recipe)
+    flags = {"data": str(drawings if "model" in tree else clicks), "steps": 1, "epochs": 0}
+    if tree.get("engine") == "ray":
+        flags["address"] = ray_cluster.address
+    small = ['model="alexnet-small"', "images.crop=0"] if tree.get("model") == "alexnet" else []
+    points = read_sweep(recipe, flags, small)
+    assert len(points) > 1
+    settings = [f"{key}={json.dumps(value)}" for key, value in points[-1].settings.items()]
+    part = tmp_path / "one.toml"
+    part.write_text("".join(line for line in _without_sweep(recipe)))
+    run = paceline.train(part, run=tmp_path / "run", settings=[*small, *settings], **flags)
+    assert run.result["steps"] == 1
+    assert recipe.read_text().startswith("#")
+
+
+def _without_sweep(recipe: Path) -> list[str]:
+    """The lines of a recipe before what it varies."""
+    lines = recipe.read_text().splitlines(keepends=True)
+    ends = [number for number, line in enumerate(lines) if line.startswith(("[sweep", "[[points"))]
+    return lines[: min(ends)]

@@ -452,6 +452,40 @@ def compare(runs: tuple[str, ...], out: Path | None) -> None:
         click.echo(f"comparison: {out}")
 
 
+@cli.command(
+    epilog="""Examples:
+paceline sweep recipes/clicks-sync-async.toml
+paceline sweep recipes/mnist-batch-size.toml --data data/mnist --out runs/batch-sizes"""
+)
+@click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE.toml")
+@click.option("--data", help="Dataset folder, in place of the recipe's.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs/NAME_OF_THE_RECIPE]")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting, for all runs.")
+def sweep(recipe: Path, data: str | None, out: Path | None, settings: tuple[str, ...]) -> None:
+    """Run every combination of what a recipe varies, and compare. The same command goes on where it was stopped."""
+    from paceline.reports.terminal import print_table
+    from paceline.run import resume as resume_run
+    from paceline.sweep import in_words, read_sweep, run_sweep, summarise, write_summary
+
+    points = read_sweep(recipe, {"data": data} if data else {}, settings)
+    folder = out or Path("runs") / recipe.stem
+
+    def carry_on(run: Run) -> Run:
+        return watched("resume", lambda watch: resume_run(run.path, watch, time.time(), print_notice))
+
+    outcomes = run_sweep(
+        points, folder, lambda config: on_terminal_train(config, time.time()), carry_on,
+        lambda text: click.echo(text, err=True),
+    )  # fmt: skip
+    columns, rows = summarise(outcomes)
+    print_table(columns, [[in_words(value) for value in row] for row in rows])
+    for path in write_summary(outcomes, folder):
+        click.echo(f"{path.stem}: {path}")
+    failed = sum(1 for outcome in outcomes if outcome.error)
+    if failed:
+        fail(f"{failed} of {len(points)} points failed", "the same command tries them again", 1)
+
+
 # -- what the commands print
 
 

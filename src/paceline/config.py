@@ -133,7 +133,18 @@ def read_config(recipe: Path | None, flags: Mapping[str, Any], settings: Iterabl
     >>> read_config(None, {"data": "clicks", "pace": "4", "optimizer": "sgd"}).optimizer.name
     'sgd'
     """
-    tree = _read_recipe(recipe) if recipe is not None else {}
+    tree = read_recipe(recipe) if recipe is not None else {}
+    try:
+        return config_of(tree, flags, settings)
+    except ConfigError as error:
+        if recipe is not None and error.message.startswith("unknown setting"):
+            error.message = f"{error.message} in `{recipe}` or the flags"
+        raise
+
+
+def config_of(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable[str] = (),
+              varied: Mapping[str, Any] | None = None) -> RunConfig:  # fmt: skip
+    """The checked configuration of a recipe's tree, which is changed; `varied` settings (section.key) override all."""
     for name, given in flags.items():
         value = str(given) if isinstance(given, Path) else given
         if name in SECTION_OF_FLAG:
@@ -143,14 +154,15 @@ def read_config(recipe: Path | None, flags: Mapping[str, Any], settings: Iterabl
             tree[name] = value
     for setting in settings:
         _apply_setting(tree, setting)
+    for name, value in (varied or {}).items():
+        section, dot, key = name.partition(".")
+        part = tree.setdefault(section, {}) if dot else tree
+        if not isinstance(part, dict):
+            raise ConfigError(f"`{section}` is no section", f"set {section} itself")
+        part[key if dot else name] = value
     if "epochs" not in tree and ("steps" in tree or "seconds" in tree):
         tree["epochs"] = 0
-    try:
-        return check(_convert(tree))
-    except ConfigError as error:
-        if recipe is not None and error.message.startswith("unknown setting"):
-            error.message = f"{error.message} in `{recipe}` or the flags"
-        raise
+    return check(_convert(tree))
 
 
 def to_toml(config: RunConfig) -> bytes:
@@ -158,7 +170,8 @@ def to_toml(config: RunConfig) -> bytes:
     return tomli_w.dumps(msgspec.to_builtins(config)).encode()
 
 
-def _read_recipe(path: Path) -> dict[str, Any]:
+def read_recipe(path: Path) -> dict[str, Any]:
+    """What a recipe says, unchecked."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:

@@ -109,7 +109,7 @@ def save_dense_model(folder: Path, values: Floats, model: DenseModel, config: Ru
 def _as_saved(tensor: Tensor, values: Floats) -> NDArray[Any]:
     """A tensor as the kind of number that its module has; what it counted is a whole number again."""
     found = tensor.of(values)
-    return (np.rint(found) if "int" in tensor.dtype else found).astype(tensor.dtype)
+    return np.asarray(np.rint(found) if "int" in tensor.dtype else found).astype(tensor.dtype)
 
 
 def read_dense_model(content: bytes, tensors: dict[str, NDArray[Any]], folder: Path) -> ImageModel:

@@ -1,0 +1,183 @@
+"""A grid of runs from one recipe: all checked first, a failure loses nothing, the same command carries it on."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline import sweep
+from paceline.config import RunConfig
+from paceline.errors import ConfigError, RunError
+from paceline.run_folder import Run
+from paceline.sweep import read_sweep
+from tests.conftest import Command
+
+GRID = """
+data = "{data}"
+optimizer = {{ name = "sgd", learning_rate = 0.1 }}
+epochs = 1
+
+[sweep]
+pace = ["sync", "async"]
+batch_size = [50, 500]
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, clicks: Path) -> Path:
+    path = tmp_path / "grid.toml"
+    path.write_text(GRID.format(data=clicks))
+    return path
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_combination_is_run_once(recipe: Path, tmp_path: Path, command: Command) -> None:
+    out = tmp_path / "out"
+    done = command("sweep", recipe, "--out", out)
+    assert done.code == 0, done.err
+    assert "[1/4] pace=sync, batch_size=50" in done.err
+    rows = read_csv(out / "summary.csv")
+    assert [(row["pace"], row["batch_size"]) for row in rows] == [
+        ("sync", "50"), ("sync", "500"), ("async", "50"), ("async", "500"),
+    ]  # fmt: skip
+    for row in rows:
+        run = Run(out / f"pace-{row['pace']}_batch_size-{row['batch_size']}")
+        assert float(row["test_loss"]) == run.result["test"]["loss"]
+        assert run.config.batch_size == int(row["batch_size"])
+    assert (out / "summary.md").read_text().startswith("| pace | batch_size | status |")
+    assert "Content-Security-Policy" in (out / "comparison.html").read_text()
+    assert str(out / "comparison.html") in done.out
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/result.json")}
+    again = command("sweep", recipe, "--out", out)
+    assert again.code == 0
+    assert again.err.count("done before") == 4
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/result.json")} == before
+
+
+def test_points_and_grid_combine(recipe: Path, clicks: Path) -> None:
+    recipe.write_text(
+        f'data = "{clicks}"\n[sweep.optimizer]\nlearning_rate = [0.1, 0.2]\n'
+        '[[points]]\nworkers = 1\n[[points]]\nworkers = 2\npace = "async"\n[points.optimizer]\nname = "sgd"\n'
+    )
+    points = read_sweep(recipe, {"seed": 7}, ["checkpoint_every=0"])
+    assert [point.name for point in points] == [
+        "workers=1, optimizer.learning_rate=0.1",
+        "workers=1, optimizer.learning_rate=0.2",
+        "workers=2, pace=async, optimizer.name=sgd, optimizer.learning_rate=0.1",
+        "workers=2, pace=async, optimizer.name=sgd, optimizer.learning_rate=0.2",
+    ]
+    last = points[-1].config
+    assert (last.workers, last.pace, last.optimizer.name, last.optimizer.learning_rate) == (2, "async", "sgd", 0.2)
+    assert (last.seed, last.checkpoint_every) == (7, 0)
+
+
+@pytest.mark.parametrize(
+    ("added", "said"),
+    [
+        ("workerz = [1, 2]", "point pace=sync, batch_size=50, workerz=1: unknown setting `workerz`"),
+        ("workers = []", "`sweep.workers` is []; it is a list of values"),
+        ("workers = 3", "`sweep.workers` is 3; it is a list of values"),
+        ("workers = [1, 0]", "point pace=sync, batch_size=50, workers=0: `workers` is 0"),
+        ("shards = [1, 2]", "point pace=sync, batch_size=50, shards=2: `shards` is 2; the engine `local`"),
+        (
+            'model = ["softmax"]',
+            "batch_size=50, model=softmax: the model `softmax` learns from images",
+        ),
+        ("seed = [3, 3]", "asks for pace=sync, batch_size=50, seed=3 more than once"),
+    ],
+)
+def test_all_is_checked_before_the_first_run(
+    recipe: Path, tmp_path: Path, command: Command, added: str, said: str
+) -> None:
+    recipe.write_text(recipe.read_text() + added + "\n")
+    done = command("sweep", recipe, "--out", tmp_path / "out")
+    assert done.code == 2
+    assert said in done.err
+    assert not list((tmp_path / "out").glob("*/*"))
+
+
+def test_a_recipe_that_varies_nothing(recipe: Path, clicks: Path, command: Command) -> None:
+    recipe.write_text(f'data = "{clicks}"\n')
+    done = command("sweep", recipe)
+    assert done.code == 2
+    assert "varies nothing" in done.err
+
+
+def test_a_failed_point_is_named_and_tried_again(
+    recipe: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import paceline.run
+
+    train: Any = paceline.run.train
+
+    def fail_once(config: RunConfig, *rest: Any, **more: Any) -> Run:
+        if config.pace == "async" and config.batch_size == 50:
+            raise RunError("worker 0 is gone")
+        run: Run = train(config, *rest, **more)
+        return run
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr("paceline.run.train", fail_once)
+        done = command("sweep", recipe, "--out", out)
+    assert done.code == 1
+    assert "pace=async, batch_size=50: worker 0 is gone" in done.err
+    assert "1 of 4 points failed" in done.err
+    rows = read_csv(out / "summary.csv")
+    assert [row["status"] for row in rows] == ["done", "done", "failed", "done"]
+    assert command("sweep", recipe, "--out", out).code == 0
+    assert [row["status"] for row in read_csv(out / "summary.csv")] == ["done"] * 4
+
+
+def test_killed_and_gone_on_with(recipe: Path, tmp_path: Path, command: Command, clicks: Path) -> None:
+    """SIGKILL in the second run: the first stays, the second goes on from its checkpoint."""
+    out = tmp_path / "out"
+    recipe.write_text(
+        f'data = "{clicks}"\nepochs = 300\ncheckpoint_every = 0.2\nbatch_size = 5\n[sweep]\nseed = [1, 2]\n'
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paceline", "sweep", str(recipe), "--out", str(out)], stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 100
+        while not (out / "seed-2" / "checkpoints" / "latest").exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    first = Run(out / "seed-1").result["model_sha256"]
+    done = command("sweep", recipe, "--out", out)
+    assert done.code == 0, done.err
+    assert "[1/2] seed=1: done before" in done.err
+    assert Run(out / "seed-1").result["model_sha256"] == first
+    assert Run(out / "seed-2").result["rows"] == 300 * 6_000
+
+
+def test_another_recipe_in_the_same_folder(recipe: Path, tmp_path: Path, command: Command) -> None:
+    out = tmp_path / "out"
+    assert command("sweep", recipe, "--out", out).code == 0
+    recipe.write_text(recipe.read_text().replace("0.1", "0.3"))
+    done = command("sweep", recipe, "--out", out)
+    assert done.code == 2
+    assert "was run with other settings than the recipe has now" in done.err
+
+
+def test_too_many(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "MOST_POINTS", 3)
+    with pytest.raises(ConfigError, match="asks for 4 runs; 3 is the most"):
+        read_sweep(recipe, {})
