@@ -20,7 +20,7 @@ demo: setup  ## Make up click data, train it in sync and async, compare
 	$(BIN)/paceline demo
 
 test: setup lint  ## Everything that must hold: lint, types, directions, tests, doctests
-	$(BIN)/python -m pytest --numprocesses=2
+	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal
 
 lint: setup  ## Style, types, and who may import whom
 	$(BIN)/ruff check .
