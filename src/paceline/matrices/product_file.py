@@ -52,7 +52,8 @@ class ProductFile:
         self.done = done
         self.partial, self.journal = _names(out)
         self._offset = len(npy_header(heading))
-        self._file = os.open(self.partial, os.O_RDWR | os.O_CLOEXEC)
+        # For writing only: on a network disk, a node that may read fills up pages, and writes its neighbours' bytes back.
+        self._file = os.open(self.partial, os.O_WRONLY | os.O_CLOEXEC)
         self._unsynced: list[tuple[int, int]] = []
         self._synced = 0.0
 
