@@ -53,13 +53,12 @@ class Step(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A product that can be computed: its disk has room, its tiles fit into memory, and `done` are there already."""
+    """A product that can be computed: its disk has room, and its tiles fit into memory."""
 
     left: Node
     right: Node
     out: Path
     heading: Heading
-    done: set[tuple[int, int]]
 
     @property
     def shape(self) -> Shape:
@@ -73,29 +72,25 @@ def prepare_product(left: Node, right: Node, out: Path, memory: int, block: int 
     plan = plan_product(shape, dtype.itemsize, memory, block)
     check_out(out, (shape.rows, shape.columns), dtype)
     heading = Heading(fingerprint(left), fingerprint(right), (shape.rows, shape.columns), str(dtype), (*plan,))
-    heading, done = _earlier(out, heading, shape, memory if block is None else None)
-    return Prepared(left, right, out, heading, done)
+    return Prepared(left, right, out, _earlier(out, heading, shape, memory if block is None else None))
 
 
 def multiply_to_file(product: Prepared, watch: Watch = lambda _: None) -> Work:
     """Write a product of two matrices within its memory."""
-    with product_file(product.out, product.heading, product.done) as file:
+    with product_file(product.out, product.heading) as file:
         plan = plan_of(product.heading)
         work = Multiplication(product.left, product.right, product.shape, plan, file).run(watch)
         file.finish()
     return work
 
 
-def _earlier(out: Path, heading: Heading, shape: Shape, memory: int | None) -> tuple[Heading, set[tuple[int, int]]]:
-    """What is done already of the same product, in its own tiles if they fit into the memory, too."""
+def _earlier(out: Path, heading: Heading, shape: Shape, memory: int | None) -> Heading:
+    """The same product as an earlier attempt has cut it, if its tiles fit into the memory, too."""
     found = read_journal(out)
-    if found is None or not found[0].is_of(heading):
-        return heading, set()
-    if found[0] != heading:
-        needed = plan_of(found[0]).num_bytes(shape, np.dtype(heading.dtype).itemsize)
-        if memory is None or needed > room_in(memory):
-            return heading, set()
-    return found
+    if memory is None or found is None or not found[0].is_of(heading):
+        return heading
+    needed = plan_of(found[0]).num_bytes(shape, np.dtype(heading.dtype).itemsize)
+    return found[0] if needed <= room_in(memory) else heading
 
 
 def write_npy(node: Node, out: Path, memory: int | str) -> None:
@@ -108,7 +103,7 @@ def write_npy(node: Node, out: Path, memory: int | str) -> None:
     check_out(out, node.shape, node.dtype)
     height = max(1, min(rows, limit // (2 * columns * node.dtype.itemsize)))
     heading = Heading(fingerprint(node), "", node.shape, str(node.dtype), (height, 0, columns))
-    with product_file(out, heading, set()) as file:
+    with product_file(out, heading) as file:
         for row in range(0, rows, height):
             tile = np.empty((min(height, rows - row), columns), node.dtype)
             node.fill(row, 0, tile)

@@ -19,7 +19,7 @@ from paceline.matrices.cluster.shares import Shares, share_out
 from paceline.matrices.jobs import Watch, product_in_words, product_result, recorded, trace_result
 from paceline.matrices.nodes import Node, Product, cuts
 from paceline.matrices.plan import Shape, parse_bytes
-from paceline.matrices.product_file import Heading, check_out, product_file, read_journal
+from paceline.matrices.product_file import Heading, check_out, product_file
 from paceline.matrices.settings import MatmulSettings, Settings, TraceSettings
 from paceline.matrices.sources import fingerprint
 from paceline.matrices.trace import RandomPairs
@@ -70,14 +70,12 @@ def multiply_on_cluster(
         engine = _start_engine(settings, stack)
         shares = share_out(shape, dtype.itemsize, engine.num_roles, parse_bytes(settings.memory), settings.block)
         work, heading = _describe(settings, left, right, out, shares)
-        found = read_journal(out)
-        kept = found[1] if found is not None and found[0] == heading else set()
-        file = stack.enter_context(product_file(out, heading, kept))
+        file = stack.enter_context(product_file(out, heading))
         crew = Crew(engine, work, shares.homes, engine.num_roles, may_move=False)
         stack.callback(crew.close)
         crew.wait_until_ready()
         with recorded(settings, probe_here=False) as (run, result, _):
-            before = {task for task, start in enumerate(shares.starts) if start in kept}
+            before = {task for task, start in enumerate(shares.starts) if start in file.done}
             if before:
                 notice(f"{len(before):,} of {len(work.tiles):,} tiles were there from an earlier attempt")
             counted = dict.fromkeys(("bytes_fetched", "bytes_read", "blocks_read_for_others"), 0)
