@@ -52,7 +52,7 @@ class ProductFile:
         self.done = done
         self.partial, self.journal = _names(out)
         self._offset = len(npy_header(heading))
-        # For writing only: on a network disk, who may read writes whole pages back, and its neighbours' bytes with them.
+        # For writing only: on a network disk, who may read writes pages back, with its neighbours' bytes.
         self._file = os.open(self.partial, os.O_WRONLY | os.O_CLOEXEC)
         self._unsynced: list[tuple[int, int]] = []
         self._synced = 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +26,8 @@ Progress = Callable[[int, int], None]
 Vector = NDArray[np.float64]
 
 UNIT = 2.0 ** (-2 * BITS)
+# Random elements are summed up in squares of this side: with more products, the sum's two parts of 64 bits are full.
+MOST_SIDE = 1 << 20
 
 
 class Pair(NamedTuple):
@@ -59,13 +61,18 @@ class RandomPairs(NamedTuple):
     def sum_of(self, pair: Pair) -> float:
         """Sum of a[r, c] · b[c, r] over a block pair, times its weight. Called without the GIL for the most part."""
         row_cuts, column_cuts = cuts(self.rows, self.row_blocks), cuts(self.columns, self.column_blocks)
-        start, stop = column_cuts[pair.j], column_cuts[pair.j + 1]
+        top, bottom = row_cuts[pair.i], row_cuts[pair.i + 1]
+        left, right = column_cuts[pair.j], column_cuts[pair.j + 1]
         seeds = np.array([self.left_seed, self.right_seed], np.uint64)
-        room = np.empty((2, (stop - start) // 2 + 1), np.uint64)
-        sums = np.zeros(2, np.uint64)
-        add_products(seeds, row_cuts[pair.i], row_cuts[pair.i + 1], start, stop, room[0], room[1], sums)
-        # Python's integers hold the sum exactly; this is the only rounding.
-        return float(pair.weight * ((int(sums[0]) << BITS) + int(sums[1]))) * UNIT
+        room = np.empty((2, min(MOST_SIDE, right - left) // 2 + 1), np.uint64)
+        # Python's integers hold the sum exactly, however much at a time.
+        exact = 0
+        for column, row in product(range(left, right, MOST_SIDE), range(top, bottom, MOST_SIDE)):
+            sums, row_stop, stop = np.zeros(2, np.uint64), min(row + MOST_SIDE, bottom), min(column + MOST_SIDE, right)
+            add_products(seeds, row, row_stop, column, stop, room[0], room[1], sums)
+            exact += (int(sums[0]) << BITS) + int(sums[1])
+        # The only rounding.
+        return float(pair.weight * exact) * UNIT
 
     @property
     def num_blocks_made(self) -> int:
