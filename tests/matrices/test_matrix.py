@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import paceline
 from paceline.errors import ConfigError, DataError
-from paceline.matrices import nodes
+from paceline.matrices import nodes, trace
 from paceline.matrices.matrix import BlockMatrix
 from paceline.matrices.nodes import Product
 
@@ -136,6 +136,29 @@ def test_work_is_n_squared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(A.node), "fill", counted)
     (A @ A).trace()
     assert read[0] == 2 * 60 * 60
+
+
+@pytest.mark.parametrize(("rows", "inner"), [(3, 5_000), (100, 300), (300, 3)])
+def test_a_long_inner_side_is_cut_as_well(monkeypatch: pytest.MonkeyPatch, rows: int, inner: int) -> None:
+    """No block is larger than a square of a given side, into however few blocks the result is cut."""
+    largest = [0]
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(rows, inner)), rng.normal(size=(inner, rows))
+    A, B = BlockMatrix.from_numpy(a, blocks=1), BlockMatrix.from_numpy(b, blocks=1)
+    fill = type(A.node).fill
+
+    def counted(self: Any, row: int, column: int, out: np.ndarray) -> None:
+        largest[0] = max(largest[0], out.size)
+        fill(self, row, column, out)
+
+    monkeypatch.setattr(type(A.node), "fill", counted)
+    monkeypatch.setattr(trace, "BLOCK_SIDE", 16)
+    scale = (np.abs(a) @ np.abs(b)).sum()
+    assert abs((A @ B).trace() - np.trace(a @ b)) <= 1e-13 * scale
+    assert abs((A @ B).sum() - (a @ b).sum()) <= 1e-12 * scale
+    assert abs((A.T @ A).T.sum() - (a.T @ a).sum()) <= 1e-12 * (np.abs(a.T) @ np.abs(a)).sum()
+    assert abs(BlockMatrix.from_numpy(a @ b, blocks=1).trace() - np.trace(a @ b)) <= 1e-13 * scale
+    assert 0 < largest[0] <= 16**2
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)

@@ -26,6 +26,8 @@ Progress = Callable[[int, int], None]
 Vector = NDArray[np.float64]
 
 UNIT = 2.0 ** (-2 * BITS)
+# A block that is read is no larger than a square of this side, into however few blocks a matrix is cut.
+BLOCK_SIDE = 1 << 12
 # Random elements are summed up in squares of this side: with more products, the sum's two parts of 64 bits are full.
 MOST_SIDE = 1 << 20
 
@@ -111,14 +113,24 @@ def _trace_of_product(
     if isinstance(left, RandomSource) and isinstance(right, RandomSource):
         random = RandomPairs(*left.shape, *blocks, left.seed, right.seed)
         return factor * sum_up(random.sum_of, random.pairs(), threads, progress)
-    row_cuts, column_cuts = cuts(left.shape[0], blocks[0]), cuts(left.shape[1], blocks[1])
+    row_cuts, column_cuts = _cuts_for_memory(left.shape, blocks)
 
     def sum_of(pair: Pair) -> float:
         rows, columns = row_cuts[pair.i : pair.i + 2], column_cuts[pair.j : pair.j + 2]
         return _sum_of_blocks(left, right, (rows[0], rows[1]), (columns[0], columns[1]))
 
-    pairs = [Pair(i, j, 1) for i in range(blocks[0]) for j in range(blocks[1])]
+    pairs = [Pair(i, j, 1) for i in range(len(row_cuts) - 1) for j in range(len(column_cuts) - 1)]
     return factor * sum_up(sum_of, pairs, threads, progress)
+
+
+def _cuts_for_memory(shape: tuple[int, int], blocks: tuple[int, int]) -> tuple[list[int], list[int]]:
+    """Where to cut a matrix into so many blocks, or more where they would be too large to read.
+
+    The blocks are of a result: the inner side of a product may be far longer than its rows and columns.
+    """
+    rows = max(blocks[0], -(-shape[0] // BLOCK_SIDE))
+    widest = BLOCK_SIDE**2 // -(-shape[0] // rows)
+    return cuts(shape[0], rows), cuts(shape[1], max(blocks[1], -(-shape[1] // widest)))
 
 
 def _unscaled(node: Node) -> tuple[Node, float]:
@@ -141,7 +153,7 @@ def _sum_of_blocks(left: Node, right: Node, rows: tuple[int, int], columns: tupl
 
 
 def _sum_of_diagonal(node: Node, blocks: int) -> float:
-    edges = cuts(node.shape[0], blocks)
+    edges = cuts(node.shape[0], max(blocks, -(-node.shape[0] // BLOCK_SIDE)))
     diagonal: list[float] = []
     for first, last in pairwise(edges):
         block = np.empty((last - first, last - first), node.dtype)
@@ -189,7 +201,7 @@ def times(node: Node, vector: Vector, blocks: tuple[int, int]) -> Vector:
             return times(left, vector, blocks) + times(right, vector, blocks)
         case Product(left=left, right=right):
             return times(left, times(right, vector, blocks), blocks)
-    rows, columns = cuts(node.shape[0], blocks[0]), cuts(node.shape[1], blocks[1])
+    rows, columns = _cuts_for_memory(node.shape, blocks)
     out = np.zeros(node.shape[0])
     for top, bottom in pairwise(rows):
         for start, stop in pairwise(columns):
