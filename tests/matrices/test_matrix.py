@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from paceline.errors import ConfigError, DataError
 from paceline.matrices import nodes, trace
 from paceline.matrices.matrix import BlockMatrix
 from paceline.matrices.nodes import Product
+from paceline.matrices.trace import Pair, RandomPairs, sum_up
 
 sizes = st.one_of(st.just(1), st.integers(1, 40))
 dtypes = st.sampled_from([np.float32, np.float64])
@@ -90,6 +92,22 @@ class TestOneTraceForOneBlockCount:
         stored = BlockMatrix.from_numpy(np.random.default_rng(0).normal(size=(300, 300)), blocks=blocks)
         for matrix in (A @ A, A @ stored, stored @ stored):
             assert len({matrix.trace(threads=threads) for threads in (1, 2, 5)}) == 1
+
+    def test_pairs_are_taken_a_few_at_a_time(self) -> None:
+        """However many there are; and they are counted without going through them."""
+        taken = [0]
+
+        def pairs() -> Iterator[Pair]:
+            for number in range(1_000):
+                taken[0] += 1
+                yield Pair(number, number, 1)
+
+        seen: list[int] = []
+        total = sum_up(lambda pair: float(pair.i), pairs(), 1_000, 2, lambda done, of: seen.append(taken[0] - done))
+        assert total == 999 * 500
+        assert max(seen) <= 2 * trace.AHEAD
+        for numbers in ((9, 9, 4, 4, 1, 1), (9, 9, 4, 4, 1, 2), (9, 8, 3, 4, 1, 1)):
+            assert RandomPairs(*numbers).num_pairs == len(list(RandomPairs(*numbers).pairs()))
 
     def test_block_counts_agree(self) -> None:
         values = np.random.default_rng(1).normal(size=(301, 301)) + 1

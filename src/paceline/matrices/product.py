@@ -6,6 +6,7 @@ One thread reads the tiles of the next step and one writes the last result while
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -129,32 +130,42 @@ class Multiplication:
     def run(self, watch: Watch) -> Work:
         """Compute all tiles that are not done."""
         found = len(self._file.done)
-        steps = list(self._steps())
-        writes: list[Future[None]] = []
+        steps, num_steps = self._steps(), self._num_steps()
+        coming = next(steps, None)
+        writes: deque[Future[None]] = deque()
+        tiles = 0
         with ThreadPoolExecutor(1, "paceline-read") as reader, ThreadPoolExecutor(1, "paceline-write") as writer:
-            reading = reader.submit(self._read, 0, steps[0]) if steps else None
-            panel = -1
-            for number, step in enumerate(steps):
+            reading = reader.submit(self._read, 0, coming) if coming else None
+            panel, number = -1, 0
+            while coming is not None:
                 assert reading is not None
+                step, coming = coming, next(steps, None)
                 if not self._is_cut and step.column != panel:
                     # Nothing else uses the one right tile now.
                     self._timed("read", self._fill_right, 0, step)
                     panel = step.column
                 self._timed("read", reading.result)
-                if number + 1 < len(steps):
-                    reading = reader.submit(self._read, number + 1, steps[number + 1])
+                if coming is not None:
+                    reading = reader.submit(self._read, number + 1, coming)
                 if step.is_first and len(writes) > 1:
-                    self._timed("write", writes[-2].result)
-                self._timed("compute", self._multiply, number, step, len(writes))
+                    self._timed("write", writes.popleft().result)
+                self._timed("compute", self._multiply, number, step, tiles)
                 if step.is_last:
-                    writes.append(writer.submit(self._write, step, len(writes)))
-                watch((number + 1) / len(steps))
-            for write in writes[-2:]:
+                    writes.append(writer.submit(self._write, step, tiles))
+                    tiles += 1
+                number += 1
+                watch(min(1.0, number / num_steps))
+            for write in writes:
                 self._timed("write", write.result)
         return Work(
             plan=self._plan, tiles=len(self._file.done), tiles_found=found, bytes_read=self._bytes_read,
             bytes_written=self._bytes_written, **self._seconds,
         )  # fmt: skip
+
+    def _num_steps(self) -> int:
+        shape, plan = self._shape, self._plan
+        rows, inner, columns = (-(-side // tile) for side, tile in zip(shape, plan, strict=True))
+        return max(1, (rows * columns - len(self._file.done)) * inner)
 
     def _steps(self) -> Iterator[Step]:
         shape, plan = self._shape, self._plan

@@ -37,8 +37,7 @@ def trace_on_cluster(settings: TraceSettings, pairs: RandomPairs, watch: Watch, 
     with ExitStack() as stack:
         engine = _start_engine(settings, stack)
         count = engine.num_roles
-        all_pairs = pairs.pairs()
-        edges = cuts(len(all_pairs), TASKS_A_WORKER * count)
+        edges = cuts(pairs.num_pairs, TASKS_A_WORKER * count)
         homes = [task * count // (len(edges) - 1) for task in range(len(edges) - 1)]
         crew = Crew(engine, TraceTask((*pairs,), edges), homes, count, may_move=True)
         stack.callback(crew.close)
@@ -52,7 +51,7 @@ def trace_on_cluster(settings: TraceSettings, pairs: RandomPairs, watch: Watch, 
             result |= _account(crew) | {
                 "algorithm": "block pairs on one worker, sums to the coordinator",
                 "bytes_moved": crew.message_bytes,
-                "bytes_lower_bound": 8 * len(all_pairs),
+                "bytes_lower_bound": 8 * pairs.num_pairs,
                 "bytes_naive": _naive_trace_bytes(pairs, count),
             }
             run.write_json("diagnosis.json", judge(seconds, count * seconds["whole"]))

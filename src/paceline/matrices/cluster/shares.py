@@ -20,7 +20,7 @@ from paceline.matrices.cluster.placement import (
 )
 from paceline.matrices.cluster.tiles import tile_bytes
 from paceline.matrices.nodes import cuts
-from paceline.matrices.plan import Shape, in_bytes, memory_for, room_in
+from paceline.matrices.plan import Shape, check_block, in_bytes, least_block, memory_for, room_in
 
 # Without a side given, so many blocks a worker along each side, if they are not smaller than this then.
 BLOCKS_A_SIDE = 4
@@ -65,6 +65,7 @@ class Shares(NamedTuple):
 def share_out(shape: Shape, itemsize: int, workers: int, memory: int, block: int) -> Shares:
     """Share a product out to workers with so much memory each, in blocks of a side, 0 for a good one."""
     block = block or _good_block(shape, workers)
+    check_block(shape, block)
     grid = grid_of(shape, block)
     rectangles = place(grid, workers)
     return Shares(block, grid, rectangles, [_tiles(one, grid, itemsize, memory) for one in rectangles])
@@ -73,7 +74,7 @@ def share_out(shape: Shape, itemsize: int, workers: int, memory: int, block: int
 def _good_block(shape: Shape, workers: int) -> int:
     """A side that gives each worker some blocks along each side of its rectangle."""
     wanted = min(shape.rows, shape.columns) / (BLOCKS_A_SIDE * math.sqrt(workers))
-    return max(1, min(MOST_BLOCK, max(LEAST_BLOCK, round(wanted)), max(shape)))
+    return max(least_block(shape), min(MOST_BLOCK, max(LEAST_BLOCK, round(wanted)), max(shape)))
 
 
 def _tiles(one: Rectangle, grid: Grid, itemsize: int, memory: int) -> list[Rectangle]:

@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from paceline.matrices.cluster.blocks import Blocks, BlockService
 from paceline.matrices.cluster.messages import Do, Done, Peers, ProductTask, ToWorker, TraceTask, WorkerSpec
 from paceline.matrices.cluster.tiles import TileMaker
 from paceline.matrices.product_file import Heading, ProductFile
-from paceline.matrices.trace import RandomPairs
+from paceline.matrices.trace import RandomPairs, sums_in_order
 from paceline.telemetry.meter import period_at
 from paceline.telemetry.probes import NodeProber
 from paceline.training.cluster.messages import Beat, Failed, Hello, Message, Ready, Report, decode, encode
@@ -120,7 +120,6 @@ def run_worker(content: bytes, node: str, host: str) -> None:
 def _sum_pairs(work: TraceTask, lifeline: Lifeline) -> None:
     """Tasks of a trace: nothing but sums leaves this process."""
     random = RandomPairs(*work.numbers)
-    pairs = random.pairs()
     lifeline.say(Ready())
     while True:
         lifeline.doing = "waits for a task"
@@ -128,8 +127,8 @@ def _sum_pairs(work: TraceTask, lifeline: Lifeline) -> None:
         task = order.task
         lifeline.doing = f"sums block pairs of task {task}"
         began = time.perf_counter()
-        with ThreadPoolExecutor(_num_threads(order), "paceline-blocks") as pool:
-            sums = list(pool.map(random.sum_of, pairs[work.cuts[task] : work.cuts[task + 1]]))
+        pairs = islice(random.pairs(), work.cuts[task], work.cuts[task + 1])
+        sums = list(sums_in_order(random.sum_of, pairs, _num_threads(order)))
         lifeline.say(Done(task=task, sums=sums, seconds={"compute": time.perf_counter() - began}))
 
 
