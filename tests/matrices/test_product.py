@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -172,6 +173,19 @@ class TestResuming:
             assert file.done == {(0, 0)}
         with product_file(out, other.heading) as file:
             assert not file.done
+
+    def test_other_tiles_begin_anew_and_it_is_said(
+        self, factors: tuple[Path, Path], tmp_path: Path, command: Command
+    ) -> None:
+        out = tmp_path / "C.npy"
+        prepared = prepare_product(open_matrix(factors[0]), open_matrix(factors[1]), out, 10**9, block=500)
+        for heading in (prepared.heading, msgspec.structs.replace(prepared.heading, engine="ray 1")):
+            with product_file(out, heading) as file:
+                file.finish_tile(0, 0)
+            done = command("matmul", *factors, "--out", out, "--block", "750", "--run", tmp_path / heading.engine)
+            assert done.code == 0, done.err
+            assert "1 tiles of an earlier attempt are cut otherwise and begin anew" in done.err
+            out.unlink()
 
     def test_what_is_left_of_an_earlier_attempt_writes_into_its_own_file(self, tmp_path: Path) -> None:
         out = tmp_path / "C.npy"

@@ -128,6 +128,15 @@ def read_journal(out: Path) -> tuple[Heading, set[tuple[int, int]]] | None:
     return heading, done
 
 
+def notice_of_other_cuts(out: Path, heading: Heading) -> str:
+    """What to say where an earlier attempt at the same product is of no use, being cut otherwise; mostly nothing."""
+    found = read_journal(out)
+    if found is None or found[0] == heading or not found[1]:
+        return ""
+    same = msgspec.structs.replace(found[0], plan=heading.plan, engine=heading.engine) == heading
+    return f"{len(found[1]):,} tiles of an earlier attempt are cut otherwise and begin anew" if same else ""
+
+
 def check_out(out: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
     """Raise unless `out` is free to be written and its disk has room."""
     refuse_existing(out)

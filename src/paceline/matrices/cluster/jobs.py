@@ -19,7 +19,7 @@ from paceline.matrices.cluster.shares import Shares, share_out
 from paceline.matrices.jobs import Watch, product_in_words, product_result, recorded, trace_result
 from paceline.matrices.nodes import Node, Product, cuts
 from paceline.matrices.plan import Shape, parse_bytes
-from paceline.matrices.product_file import Heading, check_out, product_file
+from paceline.matrices.product_file import Heading, check_out, notice_of_other_cuts, product_file
 from paceline.matrices.settings import MatmulSettings, Settings, TraceSettings
 from paceline.matrices.sources import fingerprint
 from paceline.matrices.trace import RandomPairs
@@ -69,6 +69,8 @@ def multiply_on_cluster(
         engine = _start_engine(settings, stack)
         shares = share_out(shape, dtype.itemsize, engine.num_roles, parse_bytes(settings.memory), settings.block)
         work, heading = _describe(settings, left, right, out, shares)
+        if text := notice_of_other_cuts(out, heading):
+            notice(text)
         file = stack.enter_context(product_file(out, heading))
         crew = Crew(engine, work, shares.homes, engine.num_roles, may_move=False)
         stack.callback(crew.close)
