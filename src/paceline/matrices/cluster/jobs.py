@@ -15,7 +15,7 @@ from paceline.engines.ray import RayEngine
 from paceline.machine import num_cores
 from paceline.matrices.cluster.crew import Crew
 from paceline.matrices.cluster.messages import Done, ProductTask, TraceTask
-from paceline.matrices.cluster.shares import Shares, share_out
+from paceline.matrices.cluster.shares import Shares, check_share, share_out
 from paceline.matrices.jobs import Watch, product_in_words, product_result, recorded, trace_result
 from paceline.matrices.nodes import Node, Product, cuts
 from paceline.matrices.plan import Shape, parse_bytes
@@ -65,6 +65,7 @@ def multiply_on_cluster(
     out, shape = Path(settings.out).resolve(), Shape(*left.shape, right.shape[1])
     dtype = Product(left, right).dtype
     check_out(out, (shape.rows, shape.columns), dtype)
+    check_share(shape, dtype.itemsize, parse_bytes(settings.memory), settings.block)
     with ExitStack() as stack:
         engine = _start_engine(settings, stack)
         shares = share_out(shape, dtype.itemsize, engine.num_roles, parse_bytes(settings.memory), settings.block)
