@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import paceline
 from paceline.errors import ConfigError, DataError
 from paceline.matrices import nodes, sources, trace
-from paceline.matrices.matrix import BlockMatrix
+from paceline.matrices.matrix import MOST_BLOCKS, BlockMatrix
 from paceline.matrices.nodes import Product
 from paceline.matrices.trace import Pair, RandomPairs, sum_up
 
@@ -324,6 +324,15 @@ def test_shapes_that_do_not_fit() -> None:
         A @ np.ones((4, 4))
     with pytest.raises(TypeError):
         A * "x"
+
+
+def test_many_rows_are_cut_into_no_more_blocks_than_there_may_be() -> None:
+    assert BlockMatrix.random((2**40, 1)).blocks == (MOST_BLOCKS, 1)
+    A = BlockMatrix.random((3_000, 1), blocks=(3_000, 1), seed=1)
+    assert (A @ A.T).trace() == pytest.approx((A.to_numpy().astype(np.float64) ** 2).sum(), rel=1e-12)
+    B = BlockMatrix.random(3_000, blocks=3_000)
+    with pytest.raises(ConfigError, match="`blocks` is 3,000; for a product it is 2,000 a side at most"):
+        (B @ B).trace()
 
 
 def test_it_is_exported_and_says_what_it_is() -> None:

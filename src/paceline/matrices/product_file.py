@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from paceline.errors import ConfigError, UsageError
+from paceline.errors import ConfigError, DataError, UsageError
 from paceline.files import locked, refuse_existing, sync_to_disk, translated_disk_errors
 from paceline.matrices.nodes import Matrix
 from paceline.matrices.plan import Plan, in_bytes
@@ -53,7 +53,13 @@ class ProductFile:
         self.partial, self.journal = _names(out)
         self._offset = len(npy_header(heading))
         # For writing only: on a network disk, who may read writes pages back, with its neighbours' bytes.
-        self._file = os.open(self.partial, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            self._file = os.open(self.partial, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise DataError(
+                f"`{self.partial}` cannot be written here: {error.strerror}",
+                f"every node must see the folder `{out.parent}`, and may write there",
+            ) from None
         self._unsynced: list[tuple[int, int]] = []
         self._synced = 0.0
 
@@ -140,6 +146,8 @@ def notice_of_other_cuts(out: Path, heading: Heading) -> str:
 def check_out(out: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
     """Raise unless `out` is free to be written and its disk has room."""
     refuse_existing(out)
+    if out.is_dir():
+        raise UsageError(f"`{out}` is a folder", "--out names the file that is written, such as C.npy")
     if out.suffix != ".npy":
         raise ConfigError(f"`{out}` does not end in .npy, which is what is written", "--out C.npy")
     if not out.parent.is_dir():

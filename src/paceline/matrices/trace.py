@@ -140,7 +140,7 @@ def _trace_of_product(
 
 def check_num_blocks(blocks: tuple[int, int]) -> None:
     """Raise if the factors of a product are cut into more blocks than can be gone through in pairs."""
-    if max(blocks) > MOST_BLOCKS_A_SIDE:
+    if blocks[0] * blocks[1] > MOST_BLOCKS_A_SIDE**2:
         raise ConfigError(
             f"`blocks` is {max(blocks):,}; for a product it is {MOST_BLOCKS_A_SIDE:,} a side at most",
             f"blocks are never held whole: {MOST_BLOCKS_A_SIDE:,} or fewer do for any size",

@@ -133,8 +133,8 @@ def naive_elements(grid: Grid, workers: int) -> int:
     """What would move if the blocks of all three matrices were dealt out one after the other, without regard."""
     rows, inner, columns = grid.num_blocks
     depths = [stop - start for start, stop in pairwise(grid.inner)]
-    # Block (i, k) of the left factor is number i · inner + k, and (k, j) of the right one k · columns + j: what of a row
-    # or a column lives on a worker is known by remainders.
+    # Block (i, k) of the left factor is number i · inner + k, and (k, j) of the right one k · columns + j: so
+    # remainders tell what of a row or a column lives on a worker.
     by_left, by_right = [0] * workers, [0] * workers
     for k, depth in enumerate(depths):
         by_left[k % workers] += depth
