@@ -67,6 +67,10 @@ def test_its_run_folder_is_known_elsewhere(command: Command, tmp_path: Path) -> 
     [
         (["trace", "--size", "0", "--blocks", "1"], "`size` is 0"),
         (["trace", "--size", "10", "--blocks", "11"], "10 × 10 can be cut into 1 to 10"),
+        (
+            ["trace", "--size", "9999", "--blocks", "2001"],
+            "`blocks` is 2,001; for a product it is 2,000 a side at most",
+        ),
         (["trace", "--size", "10", "--blocks", "-1"], "`blocks` is -1"),
         (["trace", "--size", "10", "--blocks", "2", "--seed", "-3"], "`seed` is -3"),
         (["trace", "--size", "x", "--blocks", "2"], "'x' is not a valid integer"),
@@ -79,6 +83,7 @@ def test_its_run_folder_is_known_elsewhere(command: Command, tmp_path: Path) -> 
         (["matmul", "A.npy", "T.npy", "--out", "C.npy", "--memory", "1MB"], "`memory` is 1MB, too little for tiles"),
         (["matmul", "A.npy", "T.npy", "--out", "C.npy", "--memory", "much"], "`memory` is `much`"),
         (["matmul", "A.npy", "T.npy", "--out", "C.npy", "--block", "-1"], "`block` is -1"),
+        (["matmul", "L.npy", "R.npy", "--out", "C.npy", "--block", "1"], "2,001 blocks; 2,000 are the most"),
         (["matmul", "A.npy", "T.npy", "--out", "A.npy"], "`A.npy` exists already"),
     ],
 )
@@ -89,6 +94,8 @@ def test_bad_input(
     monkeypatch.chdir(tmp_path)
     np.save("A.npy", np.ones((20, 10)))
     np.save("T.npy", np.ones((10, 20)))
+    np.save("L.npy", np.ones((1, 2001)))
+    np.save("R.npy", np.ones((2001, 1)))
     Path("B.npy").write_text("no matrix")
     before = sorted(tmp_path.iterdir())
     done = command(*words)

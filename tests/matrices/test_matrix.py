@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,10 @@ from hypothesis import strategies as st
 
 import paceline
 from paceline.errors import ConfigError, DataError
-from paceline.matrices import nodes
-from paceline.matrices.matrix import BlockMatrix
+from paceline.matrices import nodes, sources, trace
+from paceline.matrices.matrix import MOST_BLOCKS, BlockMatrix
 from paceline.matrices.nodes import Product
+from paceline.matrices.trace import Pair, RandomPairs, sum_up
 
 sizes = st.one_of(st.just(1), st.integers(1, 40))
 dtypes = st.sampled_from([np.float32, np.float64])
@@ -63,7 +67,7 @@ def test_traces_are_of_float64(made: Any) -> None:
     assert abs((3 * A @ B).trace() - 3 * exact) <= 3e-13 * scale
     assert abs((A @ B).T.trace() - exact) <= 1e-13 * scale
     assert abs((A @ B + A @ B).trace() - 2 * exact) <= 2e-13 * scale
-    assert abs((A.T @ B.T).trace() - exact) <= 1e-13 * scale if A.shape == A.T.shape else True
+    assert abs((A.T @ B.T).trace() - exact) <= 1e-13 * scale
 
 
 @given(factors())
@@ -90,6 +94,22 @@ class TestOneTraceForOneBlockCount:
         stored = BlockMatrix.from_numpy(np.random.default_rng(0).normal(size=(300, 300)), blocks=blocks)
         for matrix in (A @ A, A @ stored, stored @ stored):
             assert len({matrix.trace(threads=threads) for threads in (1, 2, 5)}) == 1
+
+    def test_pairs_are_taken_a_few_at_a_time(self) -> None:
+        """However many there are; and they are counted without going through them."""
+        taken = [0]
+
+        def pairs() -> Iterator[Pair]:
+            for number in range(1_000):
+                taken[0] += 1
+                yield Pair(number, number, 1)
+
+        seen: list[int] = []
+        total = sum_up(lambda pair: float(pair.i), pairs(), 1_000, 2, lambda done, of: seen.append(taken[0] - done))
+        assert total == 999 * 500
+        assert max(seen) <= 2 * trace.AHEAD
+        for numbers in ((9, 9, 4, 4, 1, 1), (9, 9, 4, 4, 1, 2), (9, 8, 3, 4, 1, 1)):
+            assert RandomPairs(*numbers).num_pairs == len(list(RandomPairs(*numbers).pairs()))
 
     def test_block_counts_agree(self) -> None:
         values = np.random.default_rng(1).normal(size=(301, 301)) + 1
@@ -138,6 +158,29 @@ def test_work_is_n_squared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read[0] == 2 * 60 * 60
 
 
+@pytest.mark.parametrize(("rows", "inner"), [(3, 5_000), (100, 300), (300, 3)])
+def test_a_long_inner_side_is_cut_as_well(monkeypatch: pytest.MonkeyPatch, rows: int, inner: int) -> None:
+    """No block is larger than a square of a given side, into however few blocks the result is cut."""
+    largest = [0]
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(rows, inner)), rng.normal(size=(inner, rows))
+    A, B = BlockMatrix.from_numpy(a, blocks=1), BlockMatrix.from_numpy(b, blocks=1)
+    fill = type(A.node).fill
+
+    def counted(self: Any, row: int, column: int, out: np.ndarray) -> None:
+        largest[0] = max(largest[0], out.size)
+        fill(self, row, column, out)
+
+    monkeypatch.setattr(type(A.node), "fill", counted)
+    monkeypatch.setattr(trace, "BLOCK_SIDE", 16)
+    scale = (np.abs(a) @ np.abs(b)).sum()
+    assert abs((A @ B).trace() - np.trace(a @ b)) <= 1e-13 * scale
+    assert abs((A @ B).sum() - (a @ b).sum()) <= 1e-12 * scale
+    assert abs((A.T @ A).T.sum() - (a.T @ a).sum()) <= 1e-12 * (np.abs(a.T) @ np.abs(a)).sum()
+    assert abs(BlockMatrix.from_numpy(a @ b, blocks=1).trace() - np.trace(a @ b)) <= 1e-13 * scale
+    assert 0 < largest[0] <= 16**2
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(factors(), st.booleans(), st.sampled_from(["=", ">", "<"]))
 def test_files(tmp_path: Path, made: Any, fortran: bool, order: str) -> None:
@@ -165,6 +208,28 @@ def test_files_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         read.node.fill(5, 6, part)
         assert np.array_equal(part, A.to_numpy()[5:25, 6:15])
         assert np.array_equal(read.T.to_numpy(), A.to_numpy().T)
+
+
+def num_open(folder: Path) -> int:
+    descriptors = Path("/proc/self/fd").iterdir()
+    return sum(str(folder) in os.readlink(one) for one in descriptors if one.is_symlink())
+
+
+def test_a_folder_of_many_blocks_keeps_few_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MOST_OPEN", 5)
+    A = BlockMatrix.random(60, blocks=6, seed=1)
+    A.to_blocks(tmp_path / "blocks")
+    read = BlockMatrix.from_npy(tmp_path / "blocks", blocks=6)
+    assert num_open(tmp_path) <= 5
+    assert np.array_equal(read.to_numpy(), A.to_numpy())
+    # From several threads, whose files are not closed while they read.
+    assert (read @ read).trace(threads=4) == pytest.approx((A @ A).trace(), rel=1e-13)
+    assert 1 <= num_open(tmp_path) <= 5
+    np.save(tmp_path / "blocks" / "00000-00000.npy", np.zeros((10, 10), np.float32))
+    with pytest.raises(DataError, match="has changed while it was read"):
+        read.to_numpy()
+    del read
+    assert num_open(tmp_path) == 0
 
 
 class TestWhatIsNoMatrix:
@@ -218,6 +283,17 @@ class TestWhatIsNoMatrix:
         with pytest.raises(DataError, match="shorter"):
             A.to_numpy()
 
+    def test_a_disk_that_fails(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        np.save(tmp_path / "x.npy", np.ones((100, 100)))
+        A = BlockMatrix.from_npy(tmp_path / "x.npy")
+
+        def fail(*_: Any) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(os, "preadv", fail)
+        with pytest.raises(DataError, match=r"x.npy` cannot be read: Input/output error"):
+            A.to_numpy()
+
     def test_folders(self, tmp_path: Path) -> None:
         folder = tmp_path / "blocks"
         assert "no folder of blocks" in self.refused(tmp_path)
@@ -248,6 +324,15 @@ def test_shapes_that_do_not_fit() -> None:
         A @ np.ones((4, 4))
     with pytest.raises(TypeError):
         A * "x"
+
+
+def test_many_rows_are_cut_into_no_more_blocks_than_there_may_be() -> None:
+    assert BlockMatrix.random((2**40, 1)).blocks == (MOST_BLOCKS, 1)
+    A = BlockMatrix.random((3_000, 1), blocks=(3_000, 1), seed=1)
+    assert (A @ A.T).trace() == pytest.approx((A.to_numpy().astype(np.float64) ** 2).sum(), rel=1e-12)
+    B = BlockMatrix.random(3_000, blocks=3_000)
+    with pytest.raises(ConfigError, match="`blocks` is 3,000; for a product it is 2,000 a side at most"):
+        (B @ B).trace()
 
 
 def test_it_is_exported_and_says_what_it_is() -> None:

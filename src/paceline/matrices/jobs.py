@@ -18,6 +18,7 @@ from paceline.matrices.matrix import BlockMatrix, check_product
 from paceline.matrices.nodes import Node, Product
 from paceline.matrices.plan import Shape, parse_bytes
 from paceline.matrices.product import multiply_to_file, prepare_product
+from paceline.matrices.product_file import notice_of_other_cuts
 from paceline.matrices.settings import MatmulSettings, Settings, TraceSettings, check_settings, settings_to_toml
 from paceline.matrices.sources import open_matrix
 from paceline.matrices.trace import RandomPairs, trace_of
@@ -69,6 +70,8 @@ def run_matmul(settings: MatmulSettings, watch: Watch, notice: Notice) -> Run:
 
         return multiply_on_cluster(settings, left, right, watch, notice)
     product = prepare_product(left, right, Path(settings.out), parse_bytes(settings.memory), settings.block or None)
+    if text := notice_of_other_cuts(product.out, product.heading):
+        notice(text)
     with recorded(settings) as (run, result, look):
 
         def progress(share: float) -> None:

@@ -50,7 +50,9 @@ class BlockMatrix:
         rows, columns = (size, size) if isinstance(size, int) else size
         for count in (rows, columns):
             if not 1 <= count <= LARGEST_SIZE:
-                raise ConfigError(f"`size` is {count:,}; it is 1 or more", "a size such as 100000, or (rows, columns)")
+                raise ConfigError(
+                    f"`size` is {count:,}; it is 1 to {LARGEST_SIZE:,}", "a size such as 100000, or (rows, columns)"
+                )
         if not 0 <= seed < MOST_SEED:
             raise ConfigError(f"`seed` is {seed}; it is a whole number from 0 to 2^64 - 1", "for instance 1024")
         return _in_blocks(RandomSource(rows, columns, seed, _float_type(dtype)), blocks)
@@ -158,7 +160,7 @@ def check_blocks(shape: tuple[int, int], blocks: tuple[int, int]) -> None:
 def _in_blocks(node: Node, blocks: int | tuple[int, int] | None) -> BlockMatrix:
     if blocks is None:
         side = int((BLOCK_BYTES / node.dtype.itemsize) ** 0.5)
-        blocks = (-(-node.shape[0] // side), -(-node.shape[1] // side))
+        blocks = (min(-(-node.shape[0] // side), MOST_BLOCKS), min(-(-node.shape[1] // side), MOST_BLOCKS))
     elif isinstance(blocks, int):
         blocks = (blocks, blocks) if 1 not in node.shape else (min(blocks, node.shape[0]), min(blocks, node.shape[1]))
     check_blocks(node.shape, blocks)

@@ -130,4 +130,9 @@ def cuts(size: int, blocks: int) -> list[int]:
     [0, 2, 5, 7, 10]
     """
     blocks = min(blocks, size)
-    return [i * size // blocks for i in range(blocks + 1)]
+    return [cut(size, blocks, i) for i in range(blocks + 1)]
+
+
+def cut(size: int, blocks: int, i: int) -> int:
+    """Where block `i` of so many begins."""
+    return i * size // blocks

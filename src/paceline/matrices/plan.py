@@ -24,6 +24,8 @@ GOOD_SIDE = 512
 SMALLEST_SIDE = 16
 STRIP_ROWS = 512
 MOST_CUTS = 4096
+# Blocks are counted one by one, in memory and in journals.
+MOST_BLOCKS_A_SIDE = 2_000
 # What adding up costs, and what a number read costs, in numbers read.
 ADDING_WEIGHT = 0.3
 
@@ -74,6 +76,7 @@ def plan_product(shape: Shape, itemsize: int, memory: int, block: int | None = N
     """Tiles for a product within `memory` bytes; with `block`, those of that side, which must fit."""
     room = room_in(memory)
     if block is not None:
+        check_block(shape, block)
         plan = Plan(*(min(block, side) for side in shape))
         _check_room(plan, shape, itemsize, memory)
         return plan
@@ -84,6 +87,22 @@ def plan_product(shape: Shape, itemsize: int, memory: int, block: int | None = N
     smallest = Plan(*(min(SMALLEST_SIDE, side) for side in shape))
     _check_room(smallest, shape, itemsize, memory)
     return smallest
+
+
+def check_block(shape: Shape, block: int) -> None:
+    """Raise if blocks of this side are too many."""
+    longest = max(shape)
+    if -(-longest // block) > MOST_BLOCKS_A_SIDE:
+        raise ConfigError(
+            f"`block` is {block:,}, which cuts {longest:,} into {-(-longest // block):,} blocks; "
+            f"{MOST_BLOCKS_A_SIDE:,} are the most",
+            f"`--block {least_block(shape)}` or more, or leave it out",
+        )
+
+
+def least_block(shape: Shape) -> int:
+    """The smallest side of blocks that are not too many."""
+    return -(-max(shape) // MOST_BLOCKS_A_SIDE)
 
 
 def _plans(shape: Shape, itemsize: int, room: int, least: int) -> list[Plan]:

@@ -6,6 +6,7 @@ One thread reads the tiles of the next step and one writes the last result while
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -53,13 +54,12 @@ class Step(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A product that can be computed: its disk has room, its tiles fit into memory, and `done` are there already."""
+    """A product that can be computed: its disk has room, and its tiles fit into memory."""
 
     left: Node
     right: Node
     out: Path
     heading: Heading
-    done: set[tuple[int, int]]
 
     @property
     def shape(self) -> Shape:
@@ -73,29 +73,25 @@ def prepare_product(left: Node, right: Node, out: Path, memory: int, block: int 
     plan = plan_product(shape, dtype.itemsize, memory, block)
     check_out(out, (shape.rows, shape.columns), dtype)
     heading = Heading(fingerprint(left), fingerprint(right), (shape.rows, shape.columns), str(dtype), (*plan,))
-    heading, done = _earlier(out, heading, shape, memory if block is None else None)
-    return Prepared(left, right, out, heading, done)
+    return Prepared(left, right, out, _earlier(out, heading, shape, memory if block is None else None))
 
 
 def multiply_to_file(product: Prepared, watch: Watch = lambda _: None) -> Work:
     """Write a product of two matrices within its memory."""
-    with product_file(product.out, product.heading, product.done) as file:
+    with product_file(product.out, product.heading) as file:
         plan = plan_of(product.heading)
         work = Multiplication(product.left, product.right, product.shape, plan, file).run(watch)
         file.finish()
     return work
 
 
-def _earlier(out: Path, heading: Heading, shape: Shape, memory: int | None) -> tuple[Heading, set[tuple[int, int]]]:
-    """What is done already of the same product, in its own tiles if they fit into the memory, too."""
+def _earlier(out: Path, heading: Heading, shape: Shape, memory: int | None) -> Heading:
+    """The same product as an earlier attempt has cut it, if its tiles fit into the memory, too."""
     found = read_journal(out)
-    if found is None or not found[0].is_of(heading):
-        return heading, set()
-    if found[0] != heading:
-        needed = plan_of(found[0]).num_bytes(shape, np.dtype(heading.dtype).itemsize)
-        if memory is None or needed > room_in(memory):
-            return heading, set()
-    return found
+    if memory is None or found is None or not found[0].is_of(heading):
+        return heading
+    needed = plan_of(found[0]).num_bytes(shape, np.dtype(heading.dtype).itemsize)
+    return found[0] if needed <= room_in(memory) else heading
 
 
 def write_npy(node: Node, out: Path, memory: int | str) -> None:
@@ -108,7 +104,7 @@ def write_npy(node: Node, out: Path, memory: int | str) -> None:
     check_out(out, node.shape, node.dtype)
     height = max(1, min(rows, limit // (2 * columns * node.dtype.itemsize)))
     heading = Heading(fingerprint(node), "", node.shape, str(node.dtype), (height, 0, columns))
-    with product_file(out, heading, set()) as file:
+    with product_file(out, heading) as file:
         for row in range(0, rows, height):
             tile = np.empty((min(height, rows - row), columns), node.dtype)
             node.fill(row, 0, tile)
@@ -134,32 +130,42 @@ class Multiplication:
     def run(self, watch: Watch) -> Work:
         """Compute all tiles that are not done."""
         found = len(self._file.done)
-        steps = list(self._steps())
-        writes: list[Future[None]] = []
+        steps, num_steps = self._steps(), self._num_steps()
+        coming = next(steps, None)
+        writes: deque[Future[None]] = deque()
+        tiles = 0
         with ThreadPoolExecutor(1, "paceline-read") as reader, ThreadPoolExecutor(1, "paceline-write") as writer:
-            reading = reader.submit(self._read, 0, steps[0]) if steps else None
-            panel = -1
-            for number, step in enumerate(steps):
+            reading = reader.submit(self._read, 0, coming) if coming else None
+            panel, number = -1, 0
+            while coming is not None:
                 assert reading is not None
+                step, coming = coming, next(steps, None)
                 if not self._is_cut and step.column != panel:
                     # Nothing else uses the one right tile now.
                     self._timed("read", self._fill_right, 0, step)
                     panel = step.column
                 self._timed("read", reading.result)
-                if number + 1 < len(steps):
-                    reading = reader.submit(self._read, number + 1, steps[number + 1])
+                if coming is not None:
+                    reading = reader.submit(self._read, number + 1, coming)
                 if step.is_first and len(writes) > 1:
-                    self._timed("write", writes[-2].result)
-                self._timed("compute", self._multiply, number, step, len(writes))
+                    self._timed("write", writes.popleft().result)
+                self._timed("compute", self._multiply, number, step, tiles)
                 if step.is_last:
-                    writes.append(writer.submit(self._write, step, len(writes)))
-                watch((number + 1) / len(steps))
-            for write in writes[-2:]:
+                    writes.append(writer.submit(self._write, step, tiles))
+                    tiles += 1
+                number += 1
+                watch(min(1.0, number / num_steps))
+            for write in writes:
                 self._timed("write", write.result)
         return Work(
             plan=self._plan, tiles=len(self._file.done), tiles_found=found, bytes_read=self._bytes_read,
             bytes_written=self._bytes_written, **self._seconds,
         )  # fmt: skip
+
+    def _num_steps(self) -> int:
+        shape, plan = self._shape, self._plan
+        rows, inner, columns = (-(-side // tile) for side, tile in zip(shape, plan, strict=True))
+        return max(1, (rows * columns - len(self._file.done)) * inner)
 
     def _steps(self) -> Iterator[Step]:
         shape, plan = self._shape, self._plan

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from paceline.errors import ConfigError, UsageError
+from paceline.errors import ConfigError, DataError, UsageError
 from paceline.files import locked, refuse_existing, sync_to_disk, translated_disk_errors
 from paceline.matrices.nodes import Matrix
 from paceline.matrices.plan import Plan, in_bytes
@@ -52,7 +52,14 @@ class ProductFile:
         self.done = done
         self.partial, self.journal = _names(out)
         self._offset = len(npy_header(heading))
-        self._file = os.open(self.partial, os.O_RDWR | os.O_CLOEXEC)
+        # For writing only: on a network disk, who may read writes pages back, with its neighbours' bytes.
+        try:
+            self._file = os.open(self.partial, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise DataError(
+                f"`{self.partial}` cannot be written here: {error.strerror}",
+                f"every node must see the folder `{out.parent}`, and may write there",
+            ) from None
         self._unsynced: list[tuple[int, int]] = []
         self._synced = 0.0
 
@@ -127,9 +134,20 @@ def read_journal(out: Path) -> tuple[Heading, set[tuple[int, int]]] | None:
     return heading, done
 
 
+def notice_of_other_cuts(out: Path, heading: Heading) -> str:
+    """What to say where an earlier attempt at the same product is of no use, being cut otherwise; mostly nothing."""
+    found = read_journal(out)
+    if found is None or found[0] == heading or not found[1]:
+        return ""
+    same = msgspec.structs.replace(found[0], plan=heading.plan, engine=heading.engine) == heading
+    return f"{len(found[1]):,} tiles of an earlier attempt are cut otherwise and begin anew" if same else ""
+
+
 def check_out(out: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
     """Raise unless `out` is free to be written and its disk has room."""
     refuse_existing(out)
+    if out.is_dir():
+        raise UsageError(f"`{out}` is a folder", "--out names the file that is written, such as C.npy")
     if out.suffix != ".npy":
         raise ConfigError(f"`{out}` does not end in .npy, which is what is written", "--out C.npy")
     if not out.parent.is_dir():
@@ -146,20 +164,22 @@ def check_out(out: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
 
 
 @contextmanager
-def product_file(out: Path, heading: Heading, done: set[tuple[int, int]]) -> Iterator[ProductFile]:
-    """The partial file, new or gone on with, locked against other processes; kept unless it was finished."""
+def product_file(out: Path, heading: Heading) -> Iterator[ProductFile]:
+    """The partial file, locked against other processes; kept unless it was finished.
+
+    An earlier attempt with the same heading is gone on with, any other is removed.
+    """
     partial, journal = _names(out)
     with translated_disk_errors(partial):
         journal.touch()
     with locked(journal):
-        if not done:
-            with translated_disk_errors(partial), partial.open("wb") as file:
-                file.write(npy_header(heading))
-                file.truncate(_file_bytes(heading))
-            with translated_disk_errors(journal), journal.open("wb") as file:
-                file.write(msgspec.json.encode(heading) + b"\n")
-        else:
+        # Only now: another process may have gone on until a moment ago.
+        found = read_journal(out)
+        done = found[1] if found is not None and found[0] == heading else set()
+        if done:
             _end_cut_line(journal)
+        else:
+            _begin_anew(out, heading)
         product = ProductFile(out, heading, done)
         try:
             yield product
@@ -169,6 +189,32 @@ def product_file(out: Path, heading: Heading, done: set[tuple[int, int]]) -> Ite
                 # Nothing is worth keeping.
                 partial.unlink(missing_ok=True)
                 journal.unlink(missing_ok=True)
+
+
+def _begin_anew(out: Path, heading: Heading) -> None:
+    """A new partial file and its journal. Whatever happens on the way, no journal names tiles that are not there.
+
+    What is left of an earlier attempt may still have its file open, and must not write into this one.
+    """
+    partial, journal = _names(out)
+    with translated_disk_errors(journal):
+        _write_to_disk(journal, "wb", b"")
+    with translated_disk_errors(partial):
+        partial.unlink(missing_ok=True)
+        _write_to_disk(partial, "xb", npy_header(heading), _file_bytes(heading))
+        sync_to_disk(out.parent)
+    with translated_disk_errors(journal):
+        _write_to_disk(journal, "wb", msgspec.json.encode(heading) + b"\n")
+
+
+def _write_to_disk(path: Path, mode: str, content: bytes, size: int | None = None) -> None:
+    """Write a file, made longer to `size` where it is given, and wait until it is on the disk."""
+    with open(path, mode) as file:
+        file.write(content)
+        if size is not None:
+            file.truncate(size)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def npy_header(heading: Heading) -> bytes:

@@ -11,6 +11,7 @@ from paceline.config import ENGINES, MOST_WORKERS
 from paceline.errors import ConfigError
 from paceline.matrices.matrix import BlockMatrix
 from paceline.matrices.plan import parse_bytes
+from paceline.matrices.trace import check_num_blocks
 
 
 class TraceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,7 +60,7 @@ def check_settings(settings: Settings) -> None:
     if not 0 <= settings.workers <= MOST_WORKERS:
         raise ConfigError(f"`workers` is {settings.workers}; it is 1 to {MOST_WORKERS}", "leave it out for one a node")
     if isinstance(settings, TraceSettings):
-        BlockMatrix.random(settings.size, blocks=settings.blocks, seed=settings.seed)
+        check_num_blocks(BlockMatrix.random(settings.size, blocks=settings.blocks, seed=settings.seed).blocks)
         return
     parse_bytes(settings.memory)
     if settings.block < 0:

@@ -11,6 +11,9 @@ import os
 import secrets
 import tokenize
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,11 +23,14 @@ import numpy as np
 from paceline.errors import ConfigError, DataError
 from paceline.files import refuse_existing, replace_file, translated_disk_errors
 from paceline.kernels.random_blocks import fill_block
-from paceline.matrices.nodes import STRIP, Added, Matrix, Node, Product, Scaled, Transposed, cuts
+from paceline.matrices import nodes
+from paceline.matrices.nodes import Added, Matrix, Node, Product, Scaled, Transposed, cuts
 
 MANIFEST = "matrix.json"
 FORMAT = "paceline blocks 1"
 MOST_BYTES_A_READ = 1 << 30
+# Files of one folder that are open at a time.
+MOST_OPEN = 64
 # What NumPy raises for headers that it cannot read.
 UNREADABLE = (OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError, tokenize.TokenError)
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -59,28 +65,47 @@ class ArraySource:
         out[...] = self.array[row : row + rows, column : column + columns]
 
 
-class NpySource:
-    """A .npy file in C order."""
+class OpenFile:
+    """A file open for reading, until nobody uses it any more."""
 
-    def __init__(self, path: Path, shape: tuple[int, int], dtype: np.dtype[Any], offset: int) -> None:
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        found = os.fstat(self.descriptor)
+        self.seen = (found.st_ino, found.st_size, found.st_mtime_ns)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+def open_files(most: int) -> Callable[[Path], OpenFile]:
+    """Opens files and keeps those open that were used last. From any thread."""
+    return lru_cache(most)(OpenFile)
+
+
+class NpySource:
+    """A .npy file in C order. `opened` opens it again where too many others were in between."""
+
+    def __init__(
+        self, path: Path, shape: tuple[int, int], dtype: np.dtype[Any], offset: int,
+        opened: Callable[[Path], OpenFile],
+    ) -> None:  # fmt: skip
         self.path = path
         self.shape = shape
         # As it is in memory; the file's may have its bytes the other way round.
         self.dtype = dtype.newbyteorder("=")
         self._dtype = dtype
         self._offset = offset
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_file"):
-            os.close(self._file)
+        self._opened = opened
+        with _translated_read_errors(path):
+            self._seen = opened(path).seen
 
     def fill(self, row: int, column: int, out: Matrix) -> None:
         if out.dtype == self._dtype:
             self._fill(row, column, out)
             return
-        for start in range(0, len(out), STRIP):
-            part = out[start : start + STRIP]
+        for start in range(0, len(out), nodes.STRIP):
+            part = out[start : start + nodes.STRIP]
             strip = np.empty(part.shape, self._dtype)
             self._fill(row + start, column, strip)
             part[...] = strip
@@ -96,11 +121,23 @@ class NpySource:
     def _read(self, line: Matrix, offset: int) -> None:
         room = line.data.cast("B")
         offset += self._offset
-        while len(room):
-            count = os.preadv(self._file, [room[:MOST_BYTES_A_READ]], offset)
-            if not count:
-                raise DataError(f"`{self.path}` has become shorter while it was read", "write it again, whole")
-            room, offset = room[count:], offset + count
+        with _translated_read_errors(self.path):
+            file = self._opened(self.path)
+            if file.seen != self._seen:
+                raise DataError(f"`{self.path}` has changed while it was read", "begin again when it is finished")
+            while len(room):
+                count = os.preadv(file.descriptor, [room[:MOST_BYTES_A_READ]], offset)
+                if not count:
+                    raise DataError(f"`{self.path}` has become shorter while it was read", "write it again, whole")
+                room, offset = room[count:], offset + count
+
+
+@contextmanager
+def _translated_read_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"`{path}` cannot be read: {error.strerror or error}", "check the disk that it is on") from None
 
 
 class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,12 +170,13 @@ class FolderSource:
         if known.dtype not in ("float32", "float64"):
             raise DataError(f"`{folder}` holds {known.dtype}; it is float32 or float64", "convert it first")
         self.dtype = np.dtype(known.dtype)
+        self._opened = open_files(MOST_OPEN)
         self._blocks = [
             [self._open(i, j) for j in range(len(self._column_cuts) - 1)] for i in range(len(self._row_cuts) - 1)
         ]
 
     def _open(self, i: int, j: int) -> Node:
-        block = open_npy(self.path / block_name(i, j))
+        block = open_npy(self.path / block_name(i, j), self._opened)
         expected = (self._row_cuts[i + 1] - self._row_cuts[i], self._column_cuts[j + 1] - self._column_cuts[j])
         if block.shape != expected or block.dtype != self.dtype:
             raise DataError(
@@ -172,8 +210,12 @@ def open_matrix(path: Path | str) -> Node:
     return FolderSource(path) if path.is_dir() else open_npy(path)
 
 
-def open_npy(path: Path) -> Node:
-    """The matrix in a .npy file of float32 or float64, in C or Fortran order, either byte order."""
+def open_npy(path: Path, opened: Callable[[Path], OpenFile] | None = None) -> Node:
+    """The matrix in a .npy file of float32 or float64, in C or Fortran order, either byte order.
+
+    With `opened`, which it shares with others, the file is not kept open for as long as the matrix is there.
+    """
+    opened = opened or open_files(1)
     hint = "give a .npy file as numpy.save writes it, of float32 or float64 with two axes"
     try:
         with warnings.catch_warnings():
@@ -191,8 +233,8 @@ def open_npy(path: Path) -> Node:
         raise DataError(f"`{path}` holds {found.dtype}; it is float32 or float64", hint)
     rows, columns = found.shape
     if found.flags.c_contiguous:
-        return NpySource(path, (rows, columns), found.dtype, found.offset)
-    return Transposed(NpySource(path, (columns, rows), found.dtype, found.offset))
+        return NpySource(path, (rows, columns), found.dtype, found.offset, opened)
+    return Transposed(NpySource(path, (columns, rows), found.dtype, found.offset, opened))
 
 
 def write_blocks(node: Node, folder: Path, blocks: tuple[int, int]) -> None:

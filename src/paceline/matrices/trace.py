@@ -7,9 +7,11 @@ sum of its own, the same on every engine; their exactly rounded sum (`math.fsum`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +20,8 @@ from numpy.typing import NDArray
 from paceline.errors import ConfigError
 from paceline.kernels.random_blocks import BITS, add_columns, add_products
 from paceline.machine import num_cores
-from paceline.matrices.nodes import Added, Node, Product, Scaled, Transposed, cuts
+from paceline.matrices.nodes import Added, Node, Product, Scaled, Transposed, cut, cuts
+from paceline.matrices.plan import MOST_BLOCKS_A_SIDE
 from paceline.matrices.sources import RandomSource, in_words
 
 # Pairs done, of how many.
@@ -26,6 +29,12 @@ Progress = Callable[[int, int], None]
 Vector = NDArray[np.float64]
 
 UNIT = 2.0 ** (-2 * BITS)
+# Pairs that are waiting for each thread.
+AHEAD = 8
+# A block that is read is no larger than a square of this side, into however few blocks a matrix is cut.
+BLOCK_SIDE = 1 << 12
+# Random elements are summed up in squares of this side: with more products, the sum's two parts of 64 bits are full.
+MOST_SIDE = 1 << 20
 
 
 class Pair(NamedTuple):
@@ -49,28 +58,41 @@ class RandomPairs(NamedTuple):
     left_seed: int
     right_seed: int
 
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> Iterator[Pair]:
         """All pairs whose sums make the trace, in order."""
-        both = [(i, j) for i in range(self.row_blocks) for j in range(self.column_blocks)]
-        if self.left_seed != self.right_seed or self.rows != self.columns or self.row_blocks != self.column_blocks:
-            return [Pair(i, j, 1) for i, j in both]
-        return [Pair(i, j, 1 if i == j else 2) for i, j in both if i <= j]
+        for i in range(self.row_blocks):
+            for j in range(i if self._is_square else 0, self.column_blocks):
+                yield Pair(i, j, 2 if self._is_square and i != j else 1)
+
+    @property
+    def num_pairs(self) -> int:
+        """How many pairs there are."""
+        return self.row_blocks * (self.row_blocks + 1) // 2 if self._is_square else self.row_blocks * self.column_blocks
+
+    @property
+    def _is_square(self) -> bool:
+        same_cuts = self.rows == self.columns and self.row_blocks == self.column_blocks
+        return same_cuts and self.left_seed == self.right_seed
 
     def sum_of(self, pair: Pair) -> float:
         """Sum of a[r, c] · b[c, r] over a block pair, times its weight. Called without the GIL for the most part."""
-        row_cuts, column_cuts = cuts(self.rows, self.row_blocks), cuts(self.columns, self.column_blocks)
-        start, stop = column_cuts[pair.j], column_cuts[pair.j + 1]
+        top, bottom = cut(self.rows, self.row_blocks, pair.i), cut(self.rows, self.row_blocks, pair.i + 1)
+        left, right = cut(self.columns, self.column_blocks, pair.j), cut(self.columns, self.column_blocks, pair.j + 1)
         seeds = np.array([self.left_seed, self.right_seed], np.uint64)
-        room = np.empty((2, (stop - start) // 2 + 1), np.uint64)
-        sums = np.zeros(2, np.uint64)
-        add_products(seeds, row_cuts[pair.i], row_cuts[pair.i + 1], start, stop, room[0], room[1], sums)
-        # Python's integers hold the sum exactly; this is the only rounding.
-        return float(pair.weight * ((int(sums[0]) << BITS) + int(sums[1]))) * UNIT
+        room = np.empty((2, min(MOST_SIDE, right - left) // 2 + 1), np.uint64)
+        # Python's integers hold the sum exactly, however much at a time.
+        exact = 0
+        for column, row in product(range(left, right, MOST_SIDE), range(top, bottom, MOST_SIDE)):
+            sums, row_stop, stop = np.zeros(2, np.uint64), min(row + MOST_SIDE, bottom), min(column + MOST_SIDE, right)
+            add_products(seeds, row, row_stop, column, stop, room[0], room[1], sums)
+            exact += (int(sums[0]) << BITS) + int(sums[1])
+        # The only rounding.
+        return float(pair.weight * exact) * UNIT
 
     @property
     def num_blocks_made(self) -> int:
         """Two a pair."""
-        return 2 * len(self.pairs())
+        return 2 * self.num_pairs
 
 
 def trace_of(
@@ -101,17 +123,38 @@ def _trace_of_product(
             # trace(AᵀBᵀ) = trace(BA)
             left, right = second, first
     blocks = (min(blocks[0], left.shape[0]), min(blocks[1], left.shape[1]))
+    check_num_blocks(blocks)
     if isinstance(left, RandomSource) and isinstance(right, RandomSource):
         random = RandomPairs(*left.shape, *blocks, left.seed, right.seed)
-        return factor * sum_up(random.sum_of, random.pairs(), threads, progress)
-    row_cuts, column_cuts = cuts(left.shape[0], blocks[0]), cuts(left.shape[1], blocks[1])
+        return factor * sum_up(random.sum_of, random.pairs(), random.num_pairs, threads, progress)
+    row_cuts, column_cuts = _cuts_for_memory(left.shape, blocks)
 
     def sum_of(pair: Pair) -> float:
         rows, columns = row_cuts[pair.i : pair.i + 2], column_cuts[pair.j : pair.j + 2]
         return _sum_of_blocks(left, right, (rows[0], rows[1]), (columns[0], columns[1]))
 
-    pairs = [Pair(i, j, 1) for i in range(blocks[0]) for j in range(blocks[1])]
-    return factor * sum_up(sum_of, pairs, threads, progress)
+    rows, columns = len(row_cuts) - 1, len(column_cuts) - 1
+    pairs = (Pair(i, j, 1) for i in range(rows) for j in range(columns))
+    return factor * sum_up(sum_of, pairs, rows * columns, threads, progress)
+
+
+def check_num_blocks(blocks: tuple[int, int]) -> None:
+    """Raise if the factors of a product are cut into more blocks than can be gone through in pairs."""
+    if blocks[0] * blocks[1] > MOST_BLOCKS_A_SIDE**2:
+        raise ConfigError(
+            f"`blocks` is {max(blocks):,}; for a product it is {MOST_BLOCKS_A_SIDE:,} a side at most",
+            f"blocks are never held whole: {MOST_BLOCKS_A_SIDE:,} or fewer do for any size",
+        )
+
+
+def _cuts_for_memory(shape: tuple[int, int], blocks: tuple[int, int]) -> tuple[list[int], list[int]]:
+    """Where to cut a matrix into so many blocks, or more where they would be too large to read.
+
+    The blocks are of a result: the inner side of a product may be far longer than its rows and columns.
+    """
+    rows = max(blocks[0], -(-shape[0] // BLOCK_SIDE))
+    widest = BLOCK_SIDE**2 // -(-shape[0] // rows)
+    return cuts(shape[0], rows), cuts(shape[1], max(blocks[1], -(-shape[1] // widest)))
 
 
 def _unscaled(node: Node) -> tuple[Node, float]:
@@ -134,7 +177,7 @@ def _sum_of_blocks(left: Node, right: Node, rows: tuple[int, int], columns: tupl
 
 
 def _sum_of_diagonal(node: Node, blocks: int) -> float:
-    edges = cuts(node.shape[0], blocks)
+    edges = cuts(node.shape[0], max(blocks, -(-node.shape[0] // BLOCK_SIDE)))
     diagonal: list[float] = []
     for first, last in pairwise(edges):
         block = np.empty((last - first, last - first), node.dtype)
@@ -144,20 +187,34 @@ def _sum_of_diagonal(node: Node, blocks: int) -> float:
 
 
 def sum_up(
-    sum_of: Callable[[Pair], float], pairs: Sequence[Pair], threads: int | None, progress: Progress | None
-) -> float:
+    sum_of: Callable[[Pair], float], pairs: Iterable[Pair], num_pairs: int, threads: int | None,
+    progress: Progress | None,
+) -> float:  # fmt: skip
     """The sum of all pairs' sums, computed on threads of this process."""
-    sums: list[float] = []
-    with ThreadPoolExecutor(threads or num_cores(), thread_name_prefix="paceline-blocks") as pool:
-        try:
-            for value in pool.map(sum_of, pairs):
-                sums.append(value)
+
+    def watched() -> Iterator[float]:
+        with closing(sums_in_order(sum_of, pairs, threads or num_cores())) as sums:
+            for done, value in enumerate(sums, 1):
                 if progress is not None:
-                    progress(len(sums), len(pairs))
-        except BaseException:
+                    progress(done, num_pairs)
+                yield value
+
+    return math.fsum(watched())
+
+
+def sums_in_order(sum_of: Callable[[Pair], float], pairs: Iterable[Pair], threads: int) -> Generator[float]:
+    """The sum of each pair, computed on threads; so many pairs as keep them busy are taken ahead, and no more."""
+    waiting: deque[Future[float]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="paceline-blocks") as pool:
+        try:
+            for pair in pairs:
+                waiting.append(pool.submit(sum_of, pair))
+                if len(waiting) >= AHEAD * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
             pool.shutdown(cancel_futures=True)
-            raise
-    return math.fsum(sums)
 
 
 def sum_of_all(node: Node, blocks: tuple[int, int]) -> float:
@@ -182,7 +239,7 @@ def times(node: Node, vector: Vector, blocks: tuple[int, int]) -> Vector:
             return times(left, vector, blocks) + times(right, vector, blocks)
         case Product(left=left, right=right):
             return times(left, times(right, vector, blocks), blocks)
-    rows, columns = cuts(node.shape[0], blocks[0]), cuts(node.shape[1], blocks[1])
+    rows, columns = _cuts_for_memory(node.shape, blocks)
     out = np.zeros(node.shape[0])
     for top, bottom in pairwise(rows):
         for start, stop in pairwise(columns):

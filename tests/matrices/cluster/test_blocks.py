@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from paceline.errors import DataError
 from paceline.matrices.cluster import blocks as module
+from paceline.matrices.cluster import worker
 from paceline.matrices.cluster.blocks import Blocks, BlockService
 from paceline.matrices.cluster.messages import Fetch, ProductTask
 from paceline.matrices.cluster.placement import LEFT, RIGHT
@@ -85,6 +88,41 @@ def test_what_is_not_there_hangs_up(address: str, change: dict[str, int]) -> Non
         connection.send(Kind.MESSAGE, 0, encode(Fetch(**asked)))
         with pytest.raises(WireError):
             connection.receive(5)
+
+
+def test_a_block_that_cannot_be_read_hangs_up_on_who_asked(
+    work: ProductTask, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And on nobody else: the server goes on."""
+    blocks = Blocks(0, TOKEN, work)
+    blocks.addresses = ["", address]
+    read, failures = Blocks.read, [DataError("`A.npy` has become shorter while it was read", "")]
+
+    def fail(self: Blocks, *arguments: Any) -> None:
+        if self is not blocks and failures:
+            raise failures.pop()
+        read(self, *arguments)
+
+    monkeypatch.setattr(Blocks, "read", fail)
+    out, left = np.empty((10, 10), np.float32), np.load(work.left)
+    blocks.fill(LEFT, 3, 1, out)
+    assert np.array_equal(out, left[30:40, 10:20])
+    assert (blocks.read_for_others, failures) == (1, [])
+    other = Blocks(0, TOKEN, work)
+    other.addresses = ["", address]
+    other.fill(LEFT, 3, 1, out)
+    assert np.array_equal(out, left[30:40, 10:20])
+    assert other.read_for_others == 0
+
+
+def test_serving_that_fails_is_heard_of(work: ProductTask) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    said: list[Any] = []
+    server, lifeline = SimpleNamespace(serve=fail), SimpleNamespace(say=said.append)
+    worker._serve(server, Blocks(0, TOKEN, work), lifeline)  # type: ignore[arg-type]
+    assert "ZeroDivisionError: division by zero" in said[0].message
 
 
 def test_a_stranger_is_refused(address: str) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import product
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import ConfigError
+from paceline.matrices.cluster import jobs
 from paceline.matrices.cluster.placement import (
     Grid,
     Owners,
@@ -20,6 +26,7 @@ from paceline.matrices.cluster.placement import (
 from paceline.matrices.cluster.shares import share_out
 from paceline.matrices.cluster.tiles import tile_bytes
 from paceline.matrices.plan import OVERHEAD_BYTES, Shape, parse_bytes, room_in
+from tests.conftest import Command
 
 sides = st.integers(1, 60)
 grids = st.builds(lambda rows, inner, columns, block: grid_of(Shape(rows, inner, columns), block), sides, sides, sides,
@@ -63,6 +70,36 @@ def test_five_workers_on_ten_by_ten_blocks() -> None:
     assert moved <= 1.2 * least
     assert moved <= 0.7 * naive_elements(grid, 5)
     assert max(one.area for one in rectangles) <= 25
+
+
+@given(grids, st.integers(1, 30))
+def test_without_regard_is_counted_as_it_would_be_done(grid: Grid, workers: int) -> None:
+    rows, inner, columns = grid.num_blocks
+    wanted = set()
+    for number, (i, j) in enumerate(product(range(rows), range(columns))):
+        for k in range(inner):
+            height, width, depth = (edges[n + 1] - edges[n] for edges, n in zip(
+                (grid.rows, grid.columns, grid.inner), (i, j, k), strict=True))  # fmt: skip
+            wanted.add((number % workers, (i * inner + k) % workers, "left", i, k, height * depth))
+            wanted.add((number % workers, (k * columns + j) % workers, "right", k, j, depth * width))
+    moved = sum(elements for worker, home, *_, elements in wanted if worker != home)
+    assert naive_elements(grid, workers) == moved
+
+
+def test_a_block_that_does_not_fit_is_refused_before_a_cluster_is_asked(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: Any) -> None:
+        raise AssertionError("an engine was started")
+
+    monkeypatch.setattr(jobs, "RayEngine", start)
+    np.save(tmp_path / "A.npy", np.ones((300, 300)))
+    words = ["matmul", tmp_path / "A.npy", tmp_path / "A.npy", "--out", tmp_path / "C.npy", "--engine", "ray"]
+    for flags in (["--block", 300], []):
+        done = command(*words, "--memory", "49MB", *flags)
+        assert done.code == 2
+        assert "too little for a block and its factors" in done.err
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "A.npy"]
 
 
 def test_four_workers_are_a_square() -> None:

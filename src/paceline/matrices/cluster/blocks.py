@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.errors import DataError
+from paceline.errors import DataError, PacelineError
 from paceline.matrices.cluster.messages import Fetch, ProductTask
 from paceline.matrices.cluster.placement import LEFT, RIGHT, Grid, Owners, Rectangle, grid_of
 from paceline.matrices.nodes import Matrix, Node
@@ -138,7 +138,11 @@ class BlockService:
         if not 0 <= piece.start < piece.stop <= height:
             raise BadFrameError(f"{peer.address} asks for rows that are not there")
         out = np.empty((piece.stop - piece.start, width), blocks.dtype)
-        blocks.read(piece.side, piece.outer, piece.inner, piece.start, out)
+        try:
+            blocks.read(piece.side, piece.outer, piece.inner, piece.start, out)
+        except PacelineError as error:
+            # Who asked reads it itself, and says so if it cannot either.
+            raise WireError(f"a block for {peer.address} cannot be read: {error}") from None
         peer.send(Kind.VALUES, 0, out)
 
 

@@ -15,11 +15,11 @@ from paceline.engines.ray import RayEngine
 from paceline.machine import num_cores
 from paceline.matrices.cluster.crew import Crew
 from paceline.matrices.cluster.messages import Done, ProductTask, TraceTask
-from paceline.matrices.cluster.shares import Shares, share_out
+from paceline.matrices.cluster.shares import Shares, check_share, share_out
 from paceline.matrices.jobs import Watch, product_in_words, product_result, recorded, trace_result
 from paceline.matrices.nodes import Node, Product, cuts
 from paceline.matrices.plan import Shape, parse_bytes
-from paceline.matrices.product_file import Heading, check_out, product_file, read_journal
+from paceline.matrices.product_file import Heading, check_out, notice_of_other_cuts, product_file
 from paceline.matrices.settings import MatmulSettings, Settings, TraceSettings
 from paceline.matrices.sources import fingerprint
 from paceline.matrices.trace import RandomPairs
@@ -37,8 +37,7 @@ def trace_on_cluster(settings: TraceSettings, pairs: RandomPairs, watch: Watch, 
     with ExitStack() as stack:
         engine = _start_engine(settings, stack)
         count = engine.num_roles
-        all_pairs = pairs.pairs()
-        edges = cuts(len(all_pairs), TASKS_A_WORKER * count)
+        edges = cuts(pairs.num_pairs, TASKS_A_WORKER * count)
         homes = [task * count // (len(edges) - 1) for task in range(len(edges) - 1)]
         crew = Crew(engine, TraceTask((*pairs,), edges), homes, count, may_move=True)
         stack.callback(crew.close)
@@ -52,7 +51,7 @@ def trace_on_cluster(settings: TraceSettings, pairs: RandomPairs, watch: Watch, 
             result |= _account(crew) | {
                 "algorithm": "block pairs on one worker, sums to the coordinator",
                 "bytes_moved": crew.message_bytes,
-                "bytes_lower_bound": 8 * len(all_pairs),
+                "bytes_lower_bound": 8 * pairs.num_pairs,
                 "bytes_naive": _naive_trace_bytes(pairs, count),
             }
             run.write_json("diagnosis.json", judge(seconds, count * seconds["whole"]))
@@ -66,18 +65,19 @@ def multiply_on_cluster(
     out, shape = Path(settings.out).resolve(), Shape(*left.shape, right.shape[1])
     dtype = Product(left, right).dtype
     check_out(out, (shape.rows, shape.columns), dtype)
+    check_share(shape, dtype.itemsize, parse_bytes(settings.memory), settings.block)
     with ExitStack() as stack:
         engine = _start_engine(settings, stack)
         shares = share_out(shape, dtype.itemsize, engine.num_roles, parse_bytes(settings.memory), settings.block)
         work, heading = _describe(settings, left, right, out, shares)
-        found = read_journal(out)
-        kept = found[1] if found is not None and found[0] == heading else set()
-        file = stack.enter_context(product_file(out, heading, kept))
+        if text := notice_of_other_cuts(out, heading):
+            notice(text)
+        file = stack.enter_context(product_file(out, heading))
         crew = Crew(engine, work, shares.homes, engine.num_roles, may_move=False)
         stack.callback(crew.close)
         crew.wait_until_ready()
         with recorded(settings, probe_here=False) as (run, result, _):
-            before = {task for task, start in enumerate(shares.starts) if start in kept}
+            before = {task for task, start in enumerate(shares.starts) if start in file.done}
             if before:
                 notice(f"{len(before):,} of {len(work.tiles):,} tiles were there from an earlier attempt")
             counted = dict.fromkeys(("bytes_fetched", "bytes_read", "blocks_read_for_others"), 0)

@@ -132,17 +132,20 @@ def least_elements(grid: Grid, workers: int) -> float:
 def naive_elements(grid: Grid, workers: int) -> int:
     """What would move if the blocks of all three matrices were dealt out one after the other, without regard."""
     rows, inner, columns = grid.num_blocks
-    wanted: set[tuple[int, int, int, int]] = set()
-    for i in range(rows):
-        for j in range(columns):
-            worker = (i * columns + j) % workers
-            for k in range(inner):
-                wanted.add((worker, LEFT, i, k))
-                wanted.add((worker, RIGHT, j, k))
+    depths = [stop - start for start, stop in pairwise(grid.inner)]
+    # Block (i, k) of the left factor is number i · inner + k, and (k, j) of the right one k · columns + j: so
+    # remainders tell what of a row or a column lives on a worker.
+    by_left, by_right = [0] * workers, [0] * workers
+    for k, depth in enumerate(depths):
+        by_left[k % workers] += depth
+        by_right[k * columns % workers] += depth
+    row_remainders = {i * columns % workers for i in range(rows)}
     moved = 0
-    for worker, side, outer, k in wanted:
-        home = (outer * inner + k) % workers if side == LEFT else (k * columns + outer) % workers
-        if home != worker:
-            edges = grid.rows if side == LEFT else grid.columns
-            moved += (edges[outer + 1] - edges[outer]) * (grid.inner[k + 1] - grid.inner[k])
+    for worker in range(workers):
+        for i, (top, bottom) in enumerate(pairwise(grid.rows)):
+            if (worker - i * columns) % workers < columns:
+                moved += (bottom - top) * (grid.inner[-1] - by_left[(worker - i * inner) % workers])
+        for j, (left, right) in enumerate(pairwise(grid.columns)):
+            if (worker - j) % workers in row_remainders:
+                moved += (right - left) * (grid.inner[-1] - by_right[(worker - j) % workers])
     return moved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from paceline.errors import ConfigError
@@ -20,7 +20,7 @@ from paceline.matrices.cluster.placement import (
 )
 from paceline.matrices.cluster.tiles import tile_bytes
 from paceline.matrices.nodes import cuts
-from paceline.matrices.plan import Shape, in_bytes, memory_for, room_in
+from paceline.matrices.plan import Shape, check_block, in_bytes, least_block, memory_for, room_in
 
 # Without a side given, so many blocks a worker along each side, if they are not smaller than this then.
 BLOCKS_A_SIDE = 4
@@ -65,33 +65,58 @@ class Shares(NamedTuple):
 def share_out(shape: Shape, itemsize: int, workers: int, memory: int, block: int) -> Shares:
     """Share a product out to workers with so much memory each, in blocks of a side, 0 for a good one."""
     block = block or _good_block(shape, workers)
+    check_share(shape, itemsize, memory, block)
     grid = grid_of(shape, block)
     rectangles = place(grid, workers)
     return Shares(block, grid, rectangles, [_tiles(one, grid, itemsize, memory) for one in rectangles])
 
 
+def check_share(shape: Shape, itemsize: int, memory: int, block: int) -> None:
+    """Raise unless a worker with so much memory can compute one block of the result; with 0, of the smallest side.
+
+    It needs no cluster, and so is known before one is asked for.
+    """
+    block = block or max(least_block(shape), min(LEAST_BLOCK, max(shape)))
+    check_block(shape, block)
+    # The first block is as large as any.
+    needed = tile_bytes(grid_of(shape, block), Rectangle(0, 1, 0, 1), itemsize)
+    if needed > room_in(memory):
+        raise ConfigError(
+            f"`memory` is {in_bytes(memory)}, too little for a block and its factors in blocks of {block:,}",
+            f"`--memory {in_bytes(memory_for(needed))}` would do, or a smaller --block",
+        )
+
+
 def _good_block(shape: Shape, workers: int) -> int:
     """A side that gives each worker some blocks along each side of its rectangle."""
     wanted = min(shape.rows, shape.columns) / (BLOCKS_A_SIDE * math.sqrt(workers))
-    return max(1, min(MOST_BLOCK, max(LEAST_BLOCK, round(wanted)), max(shape)))
+    return max(least_block(shape), min(MOST_BLOCK, max(LEAST_BLOCK, round(wanted)), max(shape)))
 
 
 def _tiles(one: Rectangle, grid: Grid, itemsize: int, memory: int) -> list[Rectangle]:
-    """A worker's rectangle in tiles that fit into its memory, so that little is fetched twice."""
+    """A worker's rectangle in tiles that fit into its memory, as one block does, so that little is fetched twice."""
     height, width = one.bottom - one.top, one.right - one.left
-    # Rows are fetched again for each cut of the columns, and the other way round.
-    both = sorted(product(range(1, height + 1), range(1, width + 1)), key=lambda n: n[0] * width + n[1] * height)
-    for rows, columns in both:
-        found = [
-            Rectangle(one.top + top, one.top + bottom, one.left + left, one.left + right)
-            for top, bottom in pairwise(cuts(height, rows))
-            for left, right in pairwise(cuts(width, columns))
-        ]
-        if all(tile_bytes(grid, tile, itemsize) <= room_in(memory) for tile in found):
-            return found
-    needed = max(tile_bytes(grid, Rectangle(i, i + 1, j, j + 1), itemsize)
-                 for i in range(one.top, one.bottom) for j in range(one.left, one.right))  # fmt: skip
-    raise ConfigError(
-        f"`memory` is {in_bytes(memory)}, too little for a block and its factors in blocks of {grid.rows[1]:,}",
-        f"`--memory {in_bytes(memory_for(needed))}` would do, or a smaller --block",
-    )
+    # Rows and columns of tiles: rows are fetched again for each cut of the columns, and the other way round.
+    best = (height, width)
+    tallest, widest = _largest(height, one.top, grid.rows), _largest(width, one.left, grid.columns)
+    for rows, tall in enumerate(tallest, 1):
+        for columns, wide in enumerate(widest, 1):
+            if rows * width + columns * height >= best[0] * width + best[1] * height:
+                break
+            if tile_bytes(grid, Rectangle(*tall, *wide), itemsize) <= room_in(memory):
+                best = (rows, columns)
+                break
+    return [
+        Rectangle(one.top + top, one.top + bottom, one.left + left, one.left + right)
+        for top, bottom in pairwise(cuts(height, best[0]))
+        for left, right in pairwise(cuts(width, best[1]))
+    ]
+
+
+def _largest(length: int, start: int, edges: list[int]) -> list[tuple[int, int]]:
+    """The part with the most elements, from block to block, when `length` blocks are cut into 1, 2, 3, … parts."""
+    found = []
+    for count in range(1, length + 1):
+        parts = [(start + first, start + last) for first, last in pairwise(cuts(length, count))]
+        found.append(max(parts, key=lambda part: edges[part[1]] - edges[part[0]]))
+    return found

@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from paceline.matrices.cluster.blocks import Blocks, BlockService
 from paceline.matrices.cluster.messages import Do, Done, Peers, ProductTask, ToWorker, TraceTask, WorkerSpec
 from paceline.matrices.cluster.tiles import TileMaker
 from paceline.matrices.product_file import Heading, ProductFile
-from paceline.matrices.trace import RandomPairs
+from paceline.matrices.trace import RandomPairs, sums_in_order
 from paceline.telemetry.meter import period_at
 from paceline.telemetry.probes import NodeProber
 from paceline.training.cluster.messages import Beat, Failed, Hello, Message, Ready, Report, decode, encode
@@ -108,19 +108,23 @@ def run_worker(content: bytes, node: str, host: str) -> None:
             _sum_pairs(spec.work, lifeline)
         else:
             _multiply(spec, spec.work, lifeline, LOOPBACK if spec.loopback else host)
-    except PacelineError as error:
-        kind = "data" if isinstance(error, DataError) else "config" if isinstance(error, ConfigError) else "run"
-        lifeline.say(Failed(kind=kind, message=error.message, hint=error.hint))
     except Exception as error:  # noqa: BLE001 (whatever it is, the user reads it where the job was started)
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"
-        lifeline.say(Failed(kind="run", message=text, hint=""))
+        lifeline.say(_failure(error))
+
+
+def _failure(error: Exception) -> Failed:
+    """What the coordinator is told of an error."""
+    if isinstance(error, PacelineError):
+        kind = "data" if isinstance(error, DataError) else "config" if isinstance(error, ConfigError) else "run"
+        return Failed(kind=kind, message=error.message, hint=error.hint)
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    text = f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"
+    return Failed(kind="run", message=text, hint="")
 
 
 def _sum_pairs(work: TraceTask, lifeline: Lifeline) -> None:
     """Tasks of a trace: nothing but sums leaves this process."""
     random = RandomPairs(*work.numbers)
-    pairs = random.pairs()
     lifeline.say(Ready())
     while True:
         lifeline.doing = "waits for a task"
@@ -128,8 +132,8 @@ def _sum_pairs(work: TraceTask, lifeline: Lifeline) -> None:
         task = order.task
         lifeline.doing = f"sums block pairs of task {task}"
         began = time.perf_counter()
-        with ThreadPoolExecutor(_num_threads(order), "paceline-blocks") as pool:
-            sums = list(pool.map(random.sum_of, pairs[work.cuts[task] : work.cuts[task + 1]]))
+        pairs = islice(random.pairs(), work.cuts[task], work.cuts[task + 1])
+        sums = list(sums_in_order(random.sum_of, pairs, _num_threads(order)))
         lifeline.say(Done(task=task, sums=sums, seconds={"compute": time.perf_counter() - began}))
 
 
@@ -138,10 +142,7 @@ def _multiply(spec: WorkerSpec, work: ProductTask, lifeline: Lifeline, host: str
     server = Server(host, 0, spec.token, None)
     blocks = Blocks(spec.rank, spec.token, work)
     lifeline.serve(blocks)
-    serving = threading.Thread(
-        target=server.serve, args=(BlockService(blocks), TICK_SECONDS), name="paceline-serve", daemon=True
-    )
-    serving.start()
+    threading.Thread(target=_serve, args=(server, blocks, lifeline), name="paceline-serve", daemon=True).start()
     heading = msgspec.json.decode(work.heading, type=Heading)
     file = ProductFile(Path(work.out), heading, set())
     lifeline.say(Ready(address=server.address))
@@ -156,6 +157,14 @@ def _multiply(spec: WorkerSpec, work: ProductTask, lifeline: Lifeline, host: str
             bytes_read=blocks.bytes_read - read, blocks_read_for_others=blocks.read_for_others - others,
         )  # fmt: skip
         lifeline.say(done)
+
+
+def _serve(server: Server, blocks: Blocks, lifeline: Lifeline) -> None:
+    """On a thread of its own: serve blocks to the end, or say why not."""
+    try:
+        server.serve(BlockService(blocks), TICK_SECONDS)
+    except Exception as error:  # noqa: BLE001 (others would wait for blocks that nobody serves)
+        lifeline.say(_failure(error))
 
 
 def _num_threads(order: Do) -> int:
