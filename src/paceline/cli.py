@@ -620,9 +620,22 @@ def print_dataset(dataset: Dataset | ImageDataset, seconds: float) -> None:
     )
 
 
+class RememberedInterrupts:
+    """Ctrl-C as Python has it. Libraries that are being loaded may swallow it: whoever begins work looks at `asked`."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self, _signal: int, _frame: object) -> None:
+        self.asked = True
+        raise KeyboardInterrupt
+
+
 def main() -> None:
     """The command `paceline`: prints errors as one line and a hint, and exits with their code."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupts = RememberedInterrupts()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupts)
     try:
         cli.main(prog_name="paceline", standalone_mode=False)
     except click.exceptions.Abort:

@@ -117,7 +117,7 @@ def test_the_command_says_what_it_made(command: Command, tmp_path: Path) -> None
     assert f"{out}: 40 training and 4 test rows, 16 × 16 × 3 bytes each, 5 classes, in " in outcome.out
     refused = command("train", "--data", out)
     assert refused.code == 2
-    assert "holds images, not rows of keys and values" in refused.err
+    assert "learns from rows of features" in refused.err
 
 
 def test_settings_are_checked_in_python_too(tmp_path: Path) -> None:

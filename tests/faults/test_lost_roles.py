@@ -33,7 +33,7 @@ def check_restarts(running: Running, workers: int, shards: int) -> None:
     assert (recovered.count("worker"), recovered.count("shard")) == (workers, shards)
 
 
-@pytest.mark.parametrize("lost", LOSSES)
+@pytest.mark.parametrize("lost", ["a worker", "a shard", "a worker and a shard"])
 def test_killed_in_sync(start: Start, clicks: Path, undisturbed: paceline.Run, lost: str) -> None:
     running = start(clicks, shards=2, checkpoint_every=0.5, **SYNC)
     running.wait_for_metrics(2)
@@ -47,8 +47,9 @@ def test_killed_in_sync(start: Start, clicks: Path, undisturbed: paceline.Run, l
     check_restarts(running, *[sum(role == kind for role, _ in LOSSES[lost]) for kind in ("worker", "shard")])
 
 
-@pytest.mark.parametrize("pace", ["async", 2])
-@pytest.mark.parametrize("lost", ["a worker", "a worker and a shard", "both shards"])
+@pytest.mark.parametrize(
+    ("pace", "lost"), [("async", "two workers"), ("async", "a worker and a shard"), (2, "a worker"), (2, "both shards")]
+)
 def test_killed_in_other_paces(start: Start, one_key_a_row: Path, pace: Any, lost: str) -> None:
     running = start(one_key_a_row, shards=2, pace=pace, checkpoint_every=0.3, **COUNTING)
     running.wait_for_metrics(2)

@@ -350,6 +350,9 @@ class Coordinator:
             yield
             return
 
+        if getattr(signal.getsignal(signal.SIGINT), "asked", False):
+            raise KeyboardInterrupt  # it came while something was loaded that swallowed it
+
         def interrupt(_signal: int, _frame: FrameType | None) -> None:
             self._interrupted = True
             for number in STOPPING:

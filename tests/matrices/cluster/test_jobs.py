@@ -168,8 +168,9 @@ def test_a_command_that_was_ended_goes_on(
         "--workers",
         "3",
     ]
+    # Slow workers: else the job may be over before the signal comes.
     process = subprocess.Popen(
-        [sys.executable, "-m", "paceline", *words, "--run", str(tmp_path / "first")], cwd=ROOT,
+        [sys.executable, "-m", "tests.matrices.cluster.driver", *words, "--run", str(tmp_path / "first")], cwd=ROOT,
         env=ray_cluster.environment,
     )  # fmt: skip
     journal, deadline = tmp_path / ".C.npy.journal", time.monotonic() + 60
