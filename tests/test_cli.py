@@ -341,3 +341,11 @@ class TestCtrlC:
         shas = [paceline.Run(tmp_path / name).result["model_sha256"] for name in ("run", "whole")]
         assert shas[0] == shas[1]
         assert [m["rows"] for m in paceline.Run(tmp_path / "run").metrics] == [6000 * (i + 1) for i in range(80)]
+
+
+def test_start_up_counts_from_the_moment_when_the_process_began() -> None:
+    before = time.time()
+    code = "import time; time.sleep(0.2); from paceline.cli import command_began; print(repr(command_began()))"
+    began = float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+    # The system tells it in hundredths of a second.
+    assert before - 0.02 <= began <= time.time() - 0.2
