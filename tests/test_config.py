@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from paceline.config import RunConfig, read_config, read_recipe, to_toml
@@ -109,9 +110,19 @@ def test_shipped_sweeps_run(
 ) -> None:
     """The last point of every recipe that varies something trains for one step; AlexNet as its small sister."""
     import paceline
+    from paceline.matrices.jobs import run_trace
+    from paceline.matrices.settings import TraceSettings
     from paceline.sweep import read_sweep
 
     tree = read_recipe(recipe)
+    if tree.get("job") == "trace":
+        points = read_sweep(recipe, {}, ["size=200"])
+        assert len(points) > 1
+        trace = points[-1].config
+        assert isinstance(trace, TraceSettings)
+        run = run_trace(msgspec.structs.replace(trace, run=str(tmp_path / "run")), lambda *_: None, lambda _: None)
+        assert run.result["status"] == "done"
+        return
     flags = {"data": str(drawings if "model" in tree else clicks), "steps": 1, "epochs": 0}
     if tree.get("engine") == "ray":
         flags["address"] = ray_cluster.address
@@ -120,7 +131,7 @@ def test_shipped_sweeps_run(
     assert len(points) > 1
     settings = [f"{key}={json.dumps(value)}" for key, value in points[-1].settings.items()]
     part = tmp_path / "one.toml"
-    part.write_text("".join(line for line in _without_sweep(recipe)))
+    part.write_text("".join(line for line in _without_sweep(recipe) if not line.startswith("ops = ")))
     run = paceline.train(part, run=tmp_path / "run", settings=[*small, *settings], **flags)
     assert run.result["steps"] == 1
     assert recipe.read_text().startswith("#")

@@ -79,6 +79,7 @@ def test_points_and_grid_combine(recipe: Path, clicks: Path) -> None:
         "workers=2, pace=async, optimizer.name=sgd, optimizer.learning_rate=0.2",
     ]
     last = points[-1].config
+    assert isinstance(last, RunConfig)
     assert (last.workers, last.pace, last.optimizer.name, last.optimizer.learning_rate) == (2, "async", "sgd", 0.2)
     assert (last.seed, last.checkpoint_every) == (7, 0)
 
@@ -181,3 +182,70 @@ def test_too_many(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "MOST_POINTS", 3)
     with pytest.raises(ConfigError, match="asks for 4 runs; 3 is the most"):
         read_sweep(recipe, {})
+
+
+def test_a_sweep_of_traces(tmp_path: Path, command: Command) -> None:
+    recipe, out = tmp_path / "traces.toml", tmp_path / "out"
+    recipe.write_text('job = "trace"\nsize = 300\nseed = 5\n[sweep]\nblocks = [1, 3]\n')
+    done = command("sweep", recipe, "--out", out)
+    assert done.code == 0, done.err
+    rows = read_csv(out / "summary.csv")
+    assert [row["blocks"] for row in rows] == ["1", "3"]
+    assert [float(row["trace"]) for row in rows] == [Run(out / f"blocks-{blocks}").result["trace"] for blocks in (1, 3)]
+    assert float(rows[0]["trace"]) == pytest.approx(float(rows[1]["trace"]), rel=1e-10)
+    page = (out / "comparison.html").read_text()
+    assert "elements/s" in page
+    assert "Learning" not in page
+    assert command("sweep", recipe, "--out", out).err.count("done before") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('job = "matmul"\n[sweep]\nblocks = [1]', "is 'matmul'; it is train or trace"),
+        ('job = "trace"\nsize = 10\n[sweep]\nblocks = [1, 0]', "point blocks=0: "),
+        ('job = "trace"\nsize = 10\npace = "sync"\n[sweep]\nblocks = [1]', "point blocks=1: object contains unknown"),
+        ('job = "trace"\n[sweep]\nblocks = [1]', "point blocks=1: object missing required field `size`"),
+        ('job = "trace"\nsize = 10\nops = true\n[sweep]\nblocks = [1]', "only the steps of `logistic`"),
+        ("ops = 3\n[sweep]\nworkers = [1]", "`ops` in"),
+    ],
+)
+def test_jobs_that_make_no_sense(tmp_path: Path, command: Command, text: str, said: str) -> None:
+    recipe = tmp_path / "bad.toml"
+    recipe.write_text(text)
+    done = command("sweep", recipe, "--out", tmp_path / "out")
+    assert done.code == 2
+    assert said in done.err
+    assert "hint: " in done.err
+
+
+def test_the_operations_of_a_step_are_timed_where_the_recipe_asks(
+    recipe: Path, tmp_path: Path, command: Command
+) -> None:
+    recipe.write_text("ops = true\n" + recipe.read_text())
+    out = tmp_path / "out"
+    assert command("sweep", recipe, "--out", out).code == 0
+    rows = read_csv(out / "summary.csv")
+    for row in rows:
+        timed = Run(out / f"pace-{row['pace']}_batch_size-{row['batch_size']}").diagnosis["operations"]
+        assert {one["name"] for one in timed} >= {"gather", "score", "sigmoid", "scatter"}
+        assert float(row["gather_ns_a_row"]) == next(
+            one["nanoseconds_per_row"] for one in timed if one["name"] == "gather"
+        )
+    # A run that is done, but whose operations were not timed, is not done.
+    run = Run(out / "pace-sync_batch_size-50")
+    run.write_json("diagnosis.json", {**run.diagnosis, "operations": []})
+    assert command("sweep", recipe, "--out", out).err.count("done before") == 3
+
+
+def test_each_node_of_a_run_has_its_line(recipe: Path, tmp_path: Path) -> None:
+    point = read_sweep(recipe, {})[0]
+    run = Run.make(str(tmp_path / "run"), "run", b"")
+    nodes = [{"node": name, "cpu": 0.5, "pressure": {"cpu_some": 0.1}} for name in ("a", "b")]
+    run.write_json("diagnosis.json", {"bottleneck": "network", "nodes": nodes})
+    outcome = sweep.Outcome(point, run, "")
+    assert sweep.node_table([outcome]) == (
+        ["pace", "batch_size", "node", "cpu"], [["sync", 50, "a", 0.5], ["sync", 50, "b", 0.5]],
+    )  # fmt: skip
+    run.write_json("diagnosis.json", {"bottleneck": "network", "nodes": nodes[:1]})
+    assert sweep.node_table([outcome]) == ([], [])

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.config import DEVICES, ENGINES, EXCHANGES, MODELS, OPTIMIZERS
+from paceline.config import DEVICES, ENGINES, EXCHANGES, MODELS, OPTIMIZERS, RunConfig
 from paceline.errors import PacelineError
 
 if TYPE_CHECKING:
-    from paceline.config import RunConfig
     from paceline.data.blocks import Dataset
     from paceline.data.images import ImageDataset
-    from paceline.matrices.settings import Settings
+    from paceline.matrices.settings import Settings, TraceSettings
     from paceline.run_folder import Run
     from paceline.telemetry.ceilings import Ceilings
     from paceline.training.coordinator import Status, Watch
@@ -460,24 +459,28 @@ paceline sweep recipes/mnist-batch-size.toml --data data/mnist --out runs/batch-
 )
 @click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE.toml")
 @click.option("--data", help="Dataset folder, in place of the recipe's.")
+@click.option("--address", help="A running Ray cluster: auto, or HOST:PORT.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs/NAME_OF_THE_RECIPE]")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting, for all runs.")
-def sweep(recipe: Path, data: str | None, out: Path | None, settings: tuple[str, ...]) -> None:
+def sweep(recipe: Path, out: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
     """Run every combination of what a recipe varies, and compare. The same command goes on where it was stopped."""
+    from paceline.matrices.jobs import run_trace
     from paceline.reports.terminal import print_table
     from paceline.run import resume as resume_run
     from paceline.sweep import in_words, read_sweep, run_sweep, summarise, write_summary
 
-    points = read_sweep(recipe, {"data": data} if data else {}, settings)
+    points = read_sweep(recipe, {name: value for name, value in flags.items() if value is not None}, settings)
     folder = out or Path("runs") / recipe.stem
 
     def carry_on(run: Run) -> Run:
         return watched("resume", lambda watch: resume_run(run.path, watch, time.time(), print_notice))
 
-    outcomes = run_sweep(
-        points, folder, lambda config: on_terminal_train(config, time.time()), carry_on,
-        lambda text: click.echo(text, err=True),
-    )  # fmt: skip
+    def start(config: RunConfig | TraceSettings) -> Run:
+        if isinstance(config, RunConfig):
+            return on_terminal_train(config, time.time())
+        return on_terminal_job(config, lambda watch: run_trace(config, watch, print_notice))
+
+    outcomes = run_sweep(points, folder, start, carry_on, lambda text: click.echo(text, err=True))
     columns, rows = summarise(outcomes)
     print_table(columns, [[in_words(value) for value in row] for row in rows])
     for path in write_summary(outcomes, folder):

@@ -9,12 +9,14 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import tomli_w
 
 from paceline.errors import ConfigError
+
+T = TypeVar("T")
 
 # Models by name; `PACKAGE.MODULE:FUNCTION` names any other.
 SPARSE_MODEL = "logistic"
@@ -145,6 +147,15 @@ def read_config(recipe: Path | None, flags: Mapping[str, Any], settings: Iterabl
 def config_of(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable[str] = (),
               varied: Mapping[str, Any] | None = None) -> RunConfig:  # fmt: skip
     """The checked configuration of a recipe's tree, which is changed; `varied` settings (section.key) override all."""
+    overrule(tree, flags, settings, varied or {})
+    if "epochs" not in tree and ("steps" in tree or "seconds" in tree):
+        tree["epochs"] = 0
+    return check(_convert(tree))
+
+
+def overrule(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable[str],
+             varied: Mapping[str, Any]) -> None:  # fmt: skip
+    """Put flags, then `--set`, then `varied` settings into a recipe's tree."""
     for name, given in flags.items():
         value = str(given) if isinstance(given, Path) else given
         if name in SECTION_OF_FLAG:
@@ -154,15 +165,12 @@ def config_of(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable
             tree[name] = value
     for setting in settings:
         _apply_setting(tree, setting)
-    for name, value in (varied or {}).items():
+    for name, value in varied.items():
         section, dot, key = name.partition(".")
         part = tree.setdefault(section, {}) if dot else tree
         if not isinstance(part, dict):
             raise ConfigError(f"`{section}` is no section", f"set {section} itself")
         part[key if dot else name] = value
-    if "epochs" not in tree and ("steps" in tree or "seconds" in tree):
-        tree["epochs"] = 0
-    return check(_convert(tree))
 
 
 def to_toml(config: RunConfig) -> bytes:
@@ -208,12 +216,18 @@ def _convert(tree: dict[str, Any]) -> RunConfig:
     pace = tree.get("pace")
     if isinstance(pace, str) and pace.lstrip("+-").isdigit():
         tree = {**tree, "pace": int(pace)}
+    return converted(tree, RunConfig, "see `paceline train --help`")
+
+
+def converted(tree: dict[str, Any], kind: type[T], hint: str) -> T:
+    """Settings as a `kind`; `ConfigError` names the one whose type is wrong."""
     try:
-        return msgspec.convert(tree, RunConfig)
+        return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at ")
         name = where.strip("`$").lstrip(".")
-        raise ConfigError(f"`{name}`: {what[:1].lower()}{what[1:]}", "see `paceline train --help`") from None
+        said = f"{what[:1].lower()}{what[1:]}"
+        raise ConfigError(f"`{name}`: {said}" if name else said, hint) from None
 
 
 def _refuse_unknown(tree: Mapping[str, Any], kind: type[msgspec.Struct], prefix: str) -> None:

@@ -76,7 +76,7 @@ class TestWords:
     def test_inconclusive(self, tmp_path: Path) -> None:
         found = diagnose(make_planted(tmp_path / "run", "worker-compute", unexplained=0.5))
         assert found["bottleneck"] == "inconclusive"
-        assert found["sentence"].startswith("inconclusive: the replay is off by 50%, more than 15%")
+        assert re.match(r"inconclusive: the replay is off by (49|50|51)%, more than 15%", found["sentence"])
         assert "it would name worker-compute" in found["sentence"]
 
     def test_what_has_no_bound_is_no_number_but_words(self, tmp_path: Path) -> None:

@@ -153,9 +153,13 @@ def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowd
         seen = statistics.fmean(getattr(sample, name) / sample.steps for sample in samples)
         scale[name] = exact / seen if seen > 0 else 1.0
     stretch = _stretch(samples) if crowded else 1.0
+    # Whatever sending to shards takes beyond its work is waiting for a link, which the simulator lets it do anew.
+    sends = bool(samples[0].replies)
+    if sends:
+        scale["push"] = min(1.0, scale["push"])
+    push = statistics.fmean(sample.push_processor / sample.steps for sample in samples) * scale["push"]
     # Taking a reply in is work like sending a request; it shows alone where a reply was there before it was looked for.
-    push = sum(chunk.push for chunk in chunks) / steps
-    receive = min(_low([sample.pull for sample in samples]), RECEIVE_PER_PUSH * push) if samples[0].replies else 0.0
+    receive = min(_low([sample.pull for sample in samples]), RECEIVE_PER_PUSH * push) if sends else 0.0
     services = [_service_scale(chunks, samples)] * len(crowded_shards)
     # So is reading a request, for a shard: it shows where nobody else was served before.
     reading = min(_low([reply.queue for sample in samples for reply in sample.replies]), RECEIVE_PER_PUSH * push)
@@ -169,7 +173,8 @@ def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowd
                 delay=delay * scale["input"] * one,
                 input=input_work * scale["input"] * one,
                 compute=(sample.compute_processor if crowded else sample.compute) * scale["compute"] * one,
-                push=(sample.push_processor if crowded else sample.push) * scale["push"] * one + receive / stretch,
+                push=(sample.push_processor if sends or crowded else sample.push) * scale["push"] * one
+                + receive / stretch,
                 rows=round(sample.rows * scale["rows"] * one),
                 service=tuple(
                     (reply.service * scale_of + reading) / (stretch if crowded_there else 1.0)

@@ -13,11 +13,12 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.caching import FunctionCache
 from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,25 +45,39 @@ if "NUMBA_CACHE_DIR" not in os.environ:
 
 # Loops here make no arrays, so references to arrays need no counting (`_nrt`). Numba counts them atomically at every
 # call that is not inlined, and threads that share an array would pass that counter back and forth.
-OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy", "_nrt": False}
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+
+
+class QuickCache(FunctionCache):  # type: ignore[misc]
+    """Machine code from disk, without loading what only compiling needs: that takes numba a quarter of a second, and
+    the compiler does it again by itself where a loop is not found here.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The machine code for a signature, or None."""
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+
+
+def _cached(function: F, **options: Any) -> F:
+    result: Any = numba.njit(**OPTIONS, **options)(function)
+    result._cache = QuickCache(function)
+    return cast("F", result)
 
 
 def compiled(function: F) -> F:
     """Compile a loop over arrays: called without the GIL; sums are added in the order that is written."""
-    result: F = numba.njit(**OPTIONS)(function)
-    return result
+    return _cached(function)
 
 
 def inlined(function: F) -> F:
     """Like `compiled`, and copied into each loop that calls it."""
-    result: F = numba.njit(**OPTIONS, forceinline=True)(function)
-    return result
+    return _cached(function, forceinline=True)
 
 
 def reassociated(function: F) -> F:
     """Like `compiled`, with floating-point sums free to be reordered for vector units (the same on every call)."""
-    result: F = numba.njit(**OPTIONS, fastmath={"reassoc", "contract", "nsz", "arcp"})(function)
-    return result
+    return _cached(function, fastmath={"reassoc", "contract", "nsz", "arcp"})
 
 
 @intrinsic

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import tomli_w
 
-from paceline.config import ENGINES, MOST_WORKERS
+from paceline.config import ENGINES, MOST_WORKERS, converted
 from paceline.errors import ConfigError
 from paceline.matrices.matrix import BlockMatrix
 from paceline.matrices.plan import parse_bytes
@@ -65,6 +65,13 @@ def check_settings(settings: Settings) -> None:
     parse_bytes(settings.memory)
     if settings.block < 0:
         raise ConfigError(f"`block` is {settings.block}; it is the side of a block, 1 or more", "--block 2000")
+
+
+def trace_settings_of(tree: dict[str, Any]) -> TraceSettings:
+    """The checked settings of a trace, as a recipe has them."""
+    settings = converted(tree, TraceSettings, "see `paceline trace --help`")
+    check_settings(settings)
+    return settings
 
 
 def settings_to_toml(settings: Settings) -> bytes:

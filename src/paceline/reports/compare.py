@@ -19,7 +19,7 @@ from paceline.reports.curves import curves_of_several
 from paceline.reports.layout import charts, document, missing, note, section
 from paceline.reports.markup import Markup, element
 from paceline.reports.verdict import diagnosis_of
-from paceline.run_folder import Run
+from paceline.run_folder import TRAIN, Run
 
 NOTHING = "–"
 BEST = " *"
@@ -44,6 +44,9 @@ MEASURES = (
     Measure("test error", ("test", "error"), ".5f", min),
     Measure("test AUC", ("test", "auc"), ".5f", max),
     Measure("test accuracy", ("test", "accuracy"), ".5f", max),
+    Measure("seconds of the job", ("seconds",), ",.2f", min),
+    Measure("elements/s", ("elements_per_second",), ",.0f", max),
+    Measure("trace", ("trace",), ",.3f", None),
     Measure("largest staleness", ("max_staleness",), ",", None),
     Measure("wire bytes a row", ("wire", "bytes_per_row"), ",.0f", min),
     Measure("peak memory, MB", ("peak_memory_bytes",), ",.0f", min),
@@ -107,12 +110,12 @@ def write_comparison(runs: Sequence[Run], out: Path) -> Comparison:
     """Write one page with the same table and the runs' curves over each other; returns what `compare` does."""
     comparison = compare(runs)
     title = " and ".join(comparison.names) if len(runs) == 2 else f"{len(runs)} runs"
-    metrics = {name: run.metrics for name, run in zip(comparison.names, runs, strict=True)}
+    metrics = {name: run.metrics for name, run in zip(comparison.names, runs, strict=True) if run.job == TRAIN}
     page = document(
         f"{title} – paceline",
         element("h1", f"{title}, side by side"),
         _results_table(comparison),
-        section("Learning", *_curves(comparison.names, curves_of_several(metrics))),
+        *_learning(comparison.names, metrics),
         section("Settings that differ", _settings_table(comparison)),
     )
     replace_file(out, page)
@@ -143,10 +146,13 @@ def _table(names: Sequence[str], rows: Sequence[Row]) -> Markup:
     return element("div", element("table", element("thead", head), element("tbody", *lines)), class_="wide")
 
 
-def _curves(names: Sequence[str], figures: list[Markup]) -> list[Markup]:
-    if not figures:
-        return [missing("No run was evaluated yet.")]
-    return [line_legend(names), charts(figures)]
+def _learning(names: Sequence[str], metrics: dict[str, list[dict[str, Any]]]) -> list[Markup]:
+    """The curves of runs that train; jobs that learn nothing have no such section."""
+    if not metrics:
+        return []
+    figures = curves_of_several({name: metrics.get(name, []) for name in names})
+    found = [line_legend(names), charts(figures)] if figures else [missing("No run was evaluated yet.")]
+    return [section("Learning", *found)]
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
