@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test lint bench docs setup clean
+.PHONY: help demo test lint bench recipes bottleneck docs setup clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
@@ -31,6 +31,12 @@ lint: setup  ## Style, types, and who may import whom
 bench: setup  ## Measure against the peers; prints JSON lines and tables
 	$(BIN)/python benchmarks/embedded.py
 	$(BIN)/python benchmarks/prepare.py
+
+recipes: setup  ## Run every sweep of recipes/ (MNIST=FOLDER for its IDX files); under an hour on 2 cores
+	$(BIN)/python benchmarks/recipes.py $(if $(MNIST),--mnist $(MNIST))
+
+bottleneck: setup  ## The five-host sweep alone, in network namespaces (as root)
+	$(BIN)/python benchmarks/recipes.py --only clicks-bottleneck
 
 docs: setup  ## Write docs/reference.md from --help and check every link
 	$(BIN)/python docs/build.py

@@ -21,8 +21,8 @@ from paceline.training.cluster.worker import Prepared
 TIMES_SLOWER = 12
 STRAGGLER_TIMES_SLOWER = 3
 BASE_TIMES = 8
-SHARD_SECONDS_A_PUSH = 0.02
-INPUT_SECONDS_A_BATCH = 0.03
+SHARD_SECONDS_A_PUSH = 0.01
+INPUT_SECONDS_A_BATCH = 0.012
 
 
 def _repeat(times: Any) -> None:

@@ -217,6 +217,7 @@ paceline train --data data/mnist --model softmax --workers 4 --epochs 10"""
 @click.option("--l2", type=float, help="L2 on the keys of an update, never on the bias; weight decay of dense models.")
 @click.option("--epochs", type=int,
               help="Passes over the rows, 0 for no limit.  [default: 1, or 0 with --steps or --seconds]")  # fmt: skip
+@click.option("--train-rows", type=int, help="Train on the first so many rows alone.  [default: all]")
 @click.option("--steps", type=int, help="Stop after so many clocks of the furthest worker, at the latest.")
 @click.option("--seconds", type=float, help="Stop after so much training time, at the latest.")
 @click.option("--test-every", type=int, metavar="ROWS", help="Evaluate every so many rows, and at the end.")

@@ -83,10 +83,11 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """One training run, as `config.toml` of its folder keeps it.
 
     0 means no limit for `epochs`, `steps` and `seconds`; whichever comes first ends the run. `epochs` is 1, or 0 where
-    one of the others is given.
+    one of the others is given. `train_rows` 0: all of them.
     """
 
     data: str = ""
+    train_rows: int = 0
     model: str = "logistic"
     pace: str | int = "sync"
     workers: int = 1
@@ -256,7 +257,7 @@ def check(config: RunConfig) -> RunConfig:
     _check_pace(config)
     for name in ("workers", "shards", "batch_size"):
         _check(name, getattr(config, name), at_least=1)
-    for name in ("epochs", "steps", "seconds", "test_every", "checkpoint_every", "seed"):
+    for name in ("train_rows", "epochs", "steps", "seconds", "test_every", "checkpoint_every", "seed"):
         _check(name, getattr(config, name), at_least=0)
     if config.epochs == 0 and not (config.steps or config.seconds):
         raise ConfigError("nothing ends this run: `epochs` is 0", "--epochs 1, --steps N or --seconds T")

@@ -96,6 +96,25 @@ def test_numbering_survives_many_turns() -> None:
         assert distinct[buffers.local[: keys.size]].tolist() == keys.tolist()
 
 
+def test_numbering_takes_more_slots_as_batches_need_them() -> None:
+    rng = np.random.default_rng(2)
+    features = 1 << 20
+    scratch = LogisticScratch(features, np.dtype(np.uint32))
+    buffers = scratch.room_for(100_000)
+    buffers = buffers._replace(direct=buffers.direct[:100])
+    used = []
+    for size in (10, 3_000, 3_200, 100_000, 100_000, 10):
+        keys = rng.permutation(features)[:size].astype(np.uint32)
+        count = kernels.number_keys(
+            keys, features, buffers.slots, buffers.direct, buffers.turn, buffers.distinct, buffers.local
+        )
+        assert count == size + 1
+        assert buffers.distinct[buffers.local[:size]].tolist() == keys.tolist()
+        used.append(int(buffers.turn[1]))
+    assert used[:3] == [4096, 4096, 8192]
+    assert used[3:] == [len(buffers.slots)] * 3
+
+
 def train_everywhere(rows: Batch, batch_size: int, private: int) -> np.ndarray[Any, Any]:
     """One pass of the fused loops over rows in order; the weights."""
     first_private = 320

@@ -44,6 +44,17 @@ class SplitInfo(msgspec.Struct, frozen=True):
     blocks: tuple[BlockInfo, ...] = ()
 
 
+def first_rows(split: SplitInfo, rows: int) -> SplitInfo:
+    """The first so many rows of a split; what is counted besides rows is taken to be spread evenly."""
+    blocks, left = [], rows
+    for block in split.blocks:
+        if left > 0:
+            blocks.append(msgspec.structs.replace(block, rows=min(left, block.rows)))
+            left -= block.rows
+    share = rows / max(1, split.rows)
+    return SplitInfo(rows, round(split.positives * share), round(split.nonzeros * share), tuple(blocks))
+
+
 def read_table(folder: Folder, info: BlockInfo) -> pa.RecordBatch:
     """Map one block file and verify its checksum."""
     path = f"{folder}/{info.file}"

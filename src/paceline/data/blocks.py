@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from paceline.data.batch import Batch
 from paceline.data.block_files import BLOCK_ROWS as BLOCK_ROWS
-from paceline.data.block_files import BlockWriter, OpenBlock, SplitInfo, read_block, write_block
+from paceline.data.block_files import BlockWriter, OpenBlock, SplitInfo, first_rows, read_block, write_block
 from paceline.data.folders import open_folder
 from paceline.data.key_order import NO_COUNTS, KeyOrder, most_frequent
 from paceline.data.manifests import ROWS, put_in_place, read_manifest
@@ -60,6 +60,7 @@ class Dataset:
         self.manifest = read_manifest(self.folder, ROWS, FORMAT_VERSION, Manifest)
         self._blocks: dict[tuple[Split, int], Batch] = {}
         self._lock = threading.Lock()
+        self._train = self.manifest.train
 
     @property
     def features(self) -> int:
@@ -80,7 +81,11 @@ class Dataset:
         return digest.hexdigest()
 
     def split(self, split: Split) -> SplitInfo:
-        return self.manifest.train if split == "train" else self.manifest.test
+        return self._train if split == "train" else self.manifest.test
+
+    def keep_first(self, rows: int) -> None:
+        """Let the training rows be the first so many alone."""
+        self._train = first_rows(self.manifest.train, rows)
 
     @cached_property
     def key_order(self) -> KeyOrder:
@@ -95,7 +100,8 @@ class Dataset:
         """The rows of one block, mapped, read-only and with the blocks' keys."""
         found = self._blocks.get((split, index))
         if found is None:
-            found = read_block(self.folder, self.split(split).blocks[index], self.features)
+            info = self.manifest.train if split == "train" else self.manifest.test
+            found = read_block(self.folder, info.blocks[index], self.features)
             with self._lock:
                 found = self._blocks.setdefault((split, index), found)
         return found

@@ -19,10 +19,21 @@ def open_dataset(path: Path | str) -> AnyDataset:
     return ImageDataset(path) if kind_of(open_folder(path)) == IMAGES else Dataset(path)
 
 
+def _keep_first(dataset: AnyDataset, rows: int) -> None:
+    available = dataset.split("train").rows
+    if rows > available:
+        raise ConfigError(
+            f"`train_rows` is {rows:,}; `{dataset.folder}` has {available:,} training rows", "leave it out for all"
+        )
+    dataset.keep_first(rows)
+
+
 def open_for(config: RunConfig) -> AnyDataset:
     """The data of a run, which must be what its model learns from."""
     dataset = open_dataset(config.data)
     if config.dense == isinstance(dataset, ImageDataset):
+        if config.train_rows:
+            _keep_first(dataset, config.train_rows)
         return dataset
     if config.dense:
         raise ConfigError(

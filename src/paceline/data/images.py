@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from paceline.data.block_files import BlockWriter, SplitInfo
+from paceline.data.block_files import BlockWriter, SplitInfo, first_rows
 from paceline.data.blocks import Split
 from paceline.data.folders import open_folder
 from paceline.data.image_blocks import Images as Images
@@ -62,6 +62,7 @@ class ImageDataset:
         self.manifest = read_manifest(self.folder, IMAGES, FORMAT_VERSION, ImageManifest)
         self._blocks: dict[tuple[Split, int], Images] = {}
         self._lock = threading.Lock()
+        self._train = self.manifest.train
 
     @property
     def shape(self) -> Shape:
@@ -89,7 +90,11 @@ class ImageDataset:
         return digest.hexdigest()
 
     def split(self, split: Split) -> SplitInfo:
-        return self.manifest.train if split == "train" else self.manifest.test
+        return self._train if split == "train" else self.manifest.test
+
+    def keep_first(self, rows: int) -> None:
+        """Let the training rows be the first so many alone."""
+        self._train = first_rows(self.manifest.train, rows)
 
     @cached_property
     def key_order(self) -> KeyOrder:
@@ -100,7 +105,8 @@ class ImageDataset:
         """The images of one block, mapped and read-only."""
         found = self._blocks.get((split, index))
         if found is None:
-            found = read_images(self.folder, self.split(split).blocks[index], self.features, self.classes)
+            info = self.manifest.train if split == "train" else self.manifest.test
+            found = read_images(self.folder, info.blocks[index], self.features, self.classes)
             with self._lock:
                 found = self._blocks.setdefault((split, index), found)
         return found

@@ -27,6 +27,7 @@ Offsets = NDArray[np.int64]
 ROWS_AHEAD = 8
 KEYS_AHEAD = 16
 ROWS_A_LOG = 64  # factors below 2 that a double multiplies before one logarithm is taken of them all
+FEWEST_SLOTS = 4096
 FIRST_MERGE = 64
 MERGE_GROWTH = 4
 
@@ -38,19 +39,33 @@ def number_keys(keys: Keys, bias: int, slots: Keys, direct: NDArray[np.uint32], 
 
     Fills `distinct` [number] and `local` [key → number] and returns how many there are. `slots` is an open-addressing
     table [power of two, 2] of (key, turn | number) and `direct` [keys] the same for the hottest keys, which come
-    first. `turn[0]` counts the calls, so that the tables need clearing only when it has come to 255.
+    first. `turn[0]` counts the calls, so that the tables need clearing only when it has come to 255. `turn[1]` is how
+    much of `slots` is used: no more than the batches so far had need of, so that it stays in the near caches.
     """
+    turn[1] = max(turn[1], min(slots.shape[0], FEWEST_SLOTS))
+    while True:
+        count = _number_within(keys, bias, slots, direct, turn, distinct, local)
+        if count:
+            return count
+        turn[1] *= 2
+
+
+@compiled
+def _number_within(keys: Keys, bias: int, slots: Keys, direct: NDArray[np.uint32], turn: NDArray[np.int64],
+                   distinct: Keys, local: NDArray[np.uint32]) -> int:  # fmt: skip
+    """As `number_keys`; 0 where `turn[1]` slots are too few."""
     if turn[0] == 255:
         slots[:] = 0
         direct[:] = 0
         turn[0] = 0
     turn[0] += 1
     number_mask = np.uint64(0xFFFFFF)
-    mask = np.uint64(slots.shape[0] - 1)
+    mask = np.uint64(turn[1] - 1)
+    room = np.uint64(turn[1] - turn[1] // 4 if turn[1] < slots.shape[0] else turn[1])
     num_direct = np.uint64(direct.size)
     tag = np.uint64(turn[0]) << np.uint64(24)
     distinct[0] = bias
-    count = np.uint64(1)
+    count, taken = np.uint64(1), np.uint64(0)
     # Whether a key is new is a coin toss that no processor predicts: everything is written as if it were, always.
     for k in range(np.uint64(keys.size)):
         key = np.uint64(keys[k])
@@ -70,6 +85,9 @@ def number_keys(keys: Keys, bias: int, slots: Keys, direct: NDArray[np.uint32], 
             number = count if new else entry & number_mask
             slots[slot, 0] = key
             slots[slot, 1] = tag | number
+            taken += np.uint64(new)
+            if taken > room:
+                return 0
         # No further than the nonzeros go: there is room.
         distinct[count] = key
         local[k] = number

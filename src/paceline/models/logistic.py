@@ -56,7 +56,7 @@ class LogisticScratch:
             local=np.zeros(num_nonzeros, np.uint32),
             weights=np.zeros(num_nonzeros + 1, np.float32),
             sums=np.zeros(num_nonzeros + 1, np.float32),
-            turn=np.zeros(1, np.int64),
+            turn=np.zeros(2, np.int64),
         )
 
 

@@ -133,8 +133,8 @@ def make_readers(config: RunConfig, dataset: ImageDataset, order: EpochOrder, co
     labels = torch.empty(rows, dtype=torch.int64, device=config.device)
     start = 0
     for index in range(len(dataset.split("train").blocks)):
-        block = dataset.block("train", index)
-        pixels[start : start + block.num_rows].copy_(torch.from_numpy(block.pixels.copy()))
-        labels[start : start + block.num_rows].copy_(torch.from_numpy(block.labels.astype(np.int64)))
-        start += block.num_rows
+        block, count = dataset.block("train", index), dataset.split("train").blocks[index].rows
+        pixels[start : start + count].copy_(torch.from_numpy(block.pixels[:count].copy()))
+        labels[start : start + count].copy_(torch.from_numpy(block.labels[:count].astype(np.int64)))
+        start += count
     return [ResidentReader(pixels, labels, dataset, order) for _ in range(count)]
