@@ -1,22 +1,31 @@
 """What do all shipped sweeps say? Run every one of them, one after the other.
 
-    python benchmarks/recipes.py [--data data] [--out runs] [--mnist FOLDER] [--only NAME]
+    python benchmarks/recipes.py [--data data] [--out runs] [--mnist FOLDER] [--only NAME] [--write]
 
 Data that is not there is made up first, below `--data`; `--mnist` names a folder with MNIST's four IDX files, in place
 of which images of the same shape are made up. `clicks-bottleneck` makes five hosts out of network namespaces and needs
 root; where that is missing it is left out, by name. What was done before is not done again: the same command goes on.
-Prints how long each took.
+Prints how long each took; `--write` keeps tables and curves under benchmarks/results/recipes/.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
+
+from embedded import machine
+from paceline.reports.charts import HEIGHT, WIDTH, line_class
+from paceline.reports.curves import curves_of_several
+from paceline.reports.markup import Markup, element, joined
+from paceline.run_folder import Run
 
 HERE = Path(__file__).parent
 RECIPES = HERE.parent / "recipes"
@@ -65,12 +74,47 @@ def sweep(recipe: Path, data: Path, out: Path) -> bool:
     return True
 
 
+def keep(recipe: Path, out: Path) -> None:
+    """The tables of a sweep and its curves, where it has some, with date and machine."""
+    kept = HERE / "results" / "recipes"
+    kept.mkdir(parents=True, exist_ok=True)
+    runs = {path.name: Run(path).metrics for path in sorted(out.iterdir()) if (path / "metrics.jsonl").exists()}
+    text = f"# {recipe.stem}, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. `paceline sweep recipes/{recipe.name}`.\n\n"
+    text += (out / "summary.md").read_text()
+    if (out / "nodes.md").exists():
+        text += "\n" + (out / "nodes.md").read_text()
+    if any(len(metrics) > 2 for metrics in runs.values()):
+        for figure in curves_of_several(runs):
+            title = re.findall("<figcaption>(.*?)</figcaption>", figure)[0]
+            name = f"{recipe.stem}-{re.sub('[^a-z]+', '-', title.lower())}.svg"
+            (kept / name).write_text(standalone(figure, title, list(runs)))
+            text += f"\n![{title}]({name})\n"
+    (kept / f"{recipe.stem}.md").write_text(text)
+
+
+def standalone(figure: str, title: str, names: list[str]) -> str:
+    """A chart of a page as a file of its own, with its title, its legend and the colours of the page."""
+    inside = re.findall("<svg[^>]*>(.*)</svg>", figure, re.DOTALL)[0]
+    drawn = [element("style", Markup(resources.files("paceline.reports").joinpath("page.css").read_text("utf-8")))]
+    drawn.append(
+        element("rect", x=0, y=-24, width=WIDTH, height=HEIGHT + 24 + 20 * len(names) + 8, fill="var(--paper)")
+    )
+    drawn += [element("text", title, x=4, y=-6), Markup(inside)]
+    for style, name in enumerate(names):
+        y = HEIGHT + 12 + 20 * style
+        drawn.append(element("line", x1=8, y1=y, x2=32, y2=y, class_=line_class(style)))
+        drawn.append(element("text", name, x=40, y=y + 4))
+    view = f"0 -24 {WIDTH} {HEIGHT + 24 + 20 * len(names) + 8}"
+    return element("svg", joined(drawn), xmlns="http://www.w3.org/2000/svg", viewBox=view, class_="chart") + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--mnist", type=Path)
     parser.add_argument("--only", default="", help="a part of the names of recipes")
+    parser.add_argument("--write", action="store_true")
     flags = parser.parse_args()
     make_data(flags.data.resolve(), flags.mnist)
     took = {}
@@ -80,6 +124,8 @@ def main() -> None:
             began = time.perf_counter()
             if sweep(recipe, flags.data.resolve(), flags.out):
                 took[recipe.stem] = time.perf_counter() - began
+                if flags.write:
+                    keep(recipe, flags.out / recipe.stem)
     print()
     for name, seconds in took.items():
         print(f"{name:24} {seconds:6.0f} s")

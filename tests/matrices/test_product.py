@@ -123,6 +123,45 @@ def test_memory_stays_under_the_limit(tmp_path: Path, fortran: bool) -> None:
     np.testing.assert_allclose(np.load(tmp_path / "C.npy"), a @ b, rtol=1e-4)
 
 
+MEASURE_SUM = """
+import sys
+from pathlib import Path
+import numpy as np
+from paceline import BlockMatrix
+
+def peak():
+    return 1024 * int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+
+folder, memory = Path(sys.argv[1]), int(sys.argv[2])
+a, b = (BlockMatrix.from_npy(folder / name) for name in ("A.npy", "B.npy"))
+c = BlockMatrix.random(4_000, blocks=4, seed=3)
+np.ones((500, 500), np.float32) @ np.ones((500, 500), np.float32)  # the library's own threads and buffers
+baseline = peak()
+((a @ b).T + 2 * c).to_npy(folder / "C.npy", memory=memory)
+print(peak() - baseline)
+np.testing.assert_allclose(
+    np.load(folder / "C.npy"), (np.load(folder / "A.npy") @ np.load(folder / "B.npy")).T + 2 * c.to_numpy(), rtol=1e-3
+)
+"""
+
+
+def test_memory_of_sums_and_products_stays_under_the_limit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "A.npy", rng.random((4_000, 3_000), np.float32))
+    np.save(tmp_path / "B.npy", rng.random((3_000, 4_000), np.float32))
+    memory = 100_000_000
+    done = subprocess.run([sys.executable, "-c", MEASURE_SUM, tmp_path, str(memory)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert 20_000_000 < int(done.stdout.split()[0]) < memory
+
+
+def test_too_little_memory_for_one_element_is_said(tmp_path: Path) -> None:
+    a = BlockMatrix.random(5_000, blocks=5, seed=1)
+    with pytest.raises(ConfigError, match=r"`memory` is 1KB, too little .* would do"):
+        (a @ a + a).to_npy(tmp_path / "out.npy", memory=1000)
+    assert not list(tmp_path.iterdir())
+
+
 def test_all_memory_of_the_process_stays_under_a_larger_limit(tmp_path: Path) -> None:
     """From `WHOLE_BYTES` on, what Python and its libraries take is within the limit as well."""
     rng = np.random.default_rng(0)

@@ -53,6 +53,8 @@ def test_the_gradient_is_pytorchs(name: str) -> None:
     mean = loss(module(inputs), torch.from_numpy(images.labels.astype(np.int64)))
     mean.backward()
     assert losses == pytest.approx(10 * float(mean.detach()), rel=1e-6)
+    # Its first values are not kept, and still the same when they are asked for again.
+    np.testing.assert_array_equal(model.initial(3), values)
     for (found_name, parameter), tensor in zip(module.named_parameters(), model.tensors, strict=True):
         assert tensor.name == found_name
         np.testing.assert_array_equal(tensor.of(values), parameter.detach().numpy())

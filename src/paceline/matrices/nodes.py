@@ -123,6 +123,31 @@ class Product(NamedTuple):
             out += left @ right
 
 
+def filling_elements(node: Node, rows: int, columns: int) -> int:
+    """How many elements `node.fill` holds at most for a rectangle of this size, besides the rectangle itself.
+
+    >>> from paceline.matrices.sources import RandomSource
+    >>> a = RandomSource(5000, 5000, 0, np.dtype(np.float32))
+    >>> filling_elements(a, 1000, 1000), filling_elements(Added(a, a), 1000, 1000) // STRIP
+    (0, 1000)
+    """
+    match node:
+        case Transposed(of=of):
+            height = min(STRIP, columns)
+            return height * rows + filling_elements(of, height, rows)
+        case Scaled(of=of):
+            return filling_elements(of, rows, columns)
+        case Added(left=left, right=right):
+            height = min(STRIP, rows)
+            beside = height * columns + filling_elements(right, height, columns)
+            return max(filling_elements(left, rows, columns), beside)
+        case Product(left=left, right=right):
+            depth = min(INNER, left.shape[1])
+            inside = max(filling_elements(left, rows, depth), filling_elements(right, depth, columns))
+            return rows * depth + depth * columns + max(inside, rows * columns)
+    return 0
+
+
 def cuts(size: int, blocks: int) -> list[int]:
     """Where `size` rows or columns are cut into blocks that differ by one at most, none of them empty; with both ends.
 

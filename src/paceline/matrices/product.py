@@ -14,8 +14,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.matrices.nodes import Matrix, Node, Product
-from paceline.matrices.plan import STRIP_ROWS, Plan, Shape, parse_bytes, plan_product, room_in
+from paceline.errors import ConfigError
+from paceline.matrices.nodes import Matrix, Node, Product, filling_elements
+from paceline.matrices.plan import (
+    STRIP_ROWS,
+    Plan,
+    Shape,
+    in_bytes,
+    memory_for,
+    parse_bytes,
+    plan_product,
+    room_in,
+)
 from paceline.matrices.product_file import (
     Heading,
     ProductFile,
@@ -26,6 +36,8 @@ from paceline.matrices.product_file import (
 )
 from paceline.matrices.sources import fingerprint
 
+# Tiles are whole rows down to this height, then they get narrower as well.
+LOW_TILE = 64
 # The share of the work that is done.
 Watch = Callable[[float], None]
 
@@ -102,14 +114,36 @@ def write_npy(node: Node, out: Path, memory: int | str) -> None:
         return
     rows, columns = node.shape
     check_out(out, node.shape, node.dtype)
-    height = max(1, min(rows, limit // (2 * columns * node.dtype.itemsize)))
-    heading = Heading(fingerprint(node), "", node.shape, str(node.dtype), (height, 0, columns))
+    height, width = tile_within(node, limit)
+    heading = Heading(fingerprint(node), "", node.shape, str(node.dtype), (height, 0, width))
     with product_file(out, heading) as file:
         for row in range(0, rows, height):
-            tile = np.empty((min(height, rows - row), columns), node.dtype)
-            node.fill(row, 0, tile)
-            file.write(row, 0, tile)
+            for column in range(0, columns, width):
+                tile = np.empty((min(height, rows - row), min(width, columns - column)), node.dtype)
+                node.fill(row, column, tile)
+                file.write(row, column, tile)
         file.finish()
+
+
+def tile_within(node: Node, memory: int) -> tuple[int, int]:
+    """The sides of the largest tile of a matrix that can be filled within a memory limit: whole rows where they fit."""
+    (height, width), size, room = node.shape, node.dtype.itemsize, room_in(memory)
+
+    def needed() -> int:
+        return size * (height * width + filling_elements(node, height, width))
+
+    while needed() > room and (height > 1 or width > 1):
+        # Panels of a product inside are as deep whatever the tile, so neither side should be far below the other.
+        if height >= width or height > LOW_TILE:
+            height = -(-height // 2)
+        else:
+            width = -(-width // 2)
+    if needed() > room:
+        raise ConfigError(
+            f"`memory` is {in_bytes(memory)}, too little for a single element with what it takes to compute it",
+            f'memory="{in_bytes(memory_for(needed()))}" would do',
+        )
+    return height, width
 
 
 class Multiplication:

@@ -93,6 +93,8 @@ class TorchModel:
         self._torch = torch
         self._crops = crops
         self._seed = config.seed
+        self._name = config.model
+        self._classes = classes
         self._device = _device(torch, config.device)
         self._autocast = config.precision != "float32"
         torch.manual_seed(config.seed)
@@ -108,7 +110,6 @@ class TorchModel:
         self._buffers = [*frozen, *((n, buffer) for n, buffer in self._module.named_buffers() if n in saved)]
         self.tensors = self._lay_out()
         self.num_trained = sum(parameter.numel() for parameter in self._parameters)
-        self._initial = self._gather()
         self._module.to(self._device)
         tensors = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
         self._buffers = [(name, tensors[name].detach()) for name, _ in self._buffers]
@@ -116,7 +117,13 @@ class TorchModel:
         self._sums = _Bound()
 
     def initial(self, seed: int) -> Floats:
-        return self._initial
+        """The values of the module as it was built; once it has others, it is built again for that."""
+        if not self._values.place:
+            return self._gather(self._parameters, [buffer for _, buffer in self._buffers])
+        self._torch.manual_seed(self._seed)
+        module, _ = build_module(self._name, self._crops.shape, self._classes)
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return self._gather([tensors[name] for name, _ in self._trained], [tensors[name] for name, _ in self._buffers])
 
     def gradient(self, values: Any, rows: Images, out: Any, turn: tuple[int, int]) -> Any:
         """As every model's. On a GPU the losses are a tensor: to look at them is to wait for it."""
@@ -176,12 +183,11 @@ class TorchModel:
             start = found[-1].stop
         return tuple(found)
 
-    def _gather(self) -> Floats:
-        """The values of the module as it was built."""
+    def _gather(self, parameters: list[Any], buffers: list[Any]) -> Floats:
+        """Tensors one behind the other."""
         values = np.zeros(self.tensors[-1].stop, np.float32)
-        parts = [*self._parameters, *(buffer for _, buffer in self._buffers)]
-        for tensor, part in zip(self.tensors, parts, strict=True):
-            tensor.of(values)[...] = part.detach().float().numpy()
+        for tensor, part in zip(self.tensors, [*parameters, *buffers], strict=True):
+            tensor.of(values)[...] = part.detach().float().cpu().numpy()
         return values
 
     def _bind_values(self, values: Any) -> None:
