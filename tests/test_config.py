@@ -123,7 +123,7 @@ def test_shipped_sweeps_run(
         run = run_trace(msgspec.structs.replace(trace, run=str(tmp_path / "run")), lambda *_: None, lambda _: None)
         assert run.result["status"] == "done"
         return
-    flags = {"data": str(drawings if "model" in tree else clicks), "steps": 1, "epochs": 0}
+    flags = {"data": str(drawings if "model" in tree else clicks), "steps": 1, "epochs": 0, "train_rows": 0}
     if tree.get("engine") == "ray":
         flags["address"] = ray_cluster.address
     small = ['model="alexnet-small"', "images.crop=0"] if tree.get("model") == "alexnet" else []

@@ -157,7 +157,7 @@ def test_memory_of_sums_and_products_stays_under_the_limit(tmp_path: Path) -> No
 
 def test_too_little_memory_for_one_element_is_said(tmp_path: Path) -> None:
     a = BlockMatrix.random(5_000, blocks=5, seed=1)
-    with pytest.raises(ConfigError, match=r"`memory` is 1KB, too little .* would do"):
+    with pytest.raises(ConfigError, match=r"(?s)`memory` is 1KB, too little .* would do"):
         (a @ a + a).to_npy(tmp_path / "out.npy", memory=1000)
     assert not list(tmp_path.iterdir())
 

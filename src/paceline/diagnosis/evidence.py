@@ -268,21 +268,25 @@ def _free_cores(nodes: set[str], chunks: Sequence[WorkerChunk], shards: Sequence
 
 
 class _Link(NamedTuple):
-    """What a node's link was seen to carry, in bytes a second, and for which share of the time it was busy."""
+    """What a node's link was seen to carry, in bytes a second, for which share of the time it was busy, and how fast
+    TCP found single connections over it to deliver.
+    """
 
     carried: float
     busy: float
+    delivered: float
 
 
 def _bandwidths(names: Sequence[str], probes: Sequence[NodeProbe], connections: Sequence[ConnectionProbe],
                 node_of: dict[int, str], shard_node_of: dict[int, str]) -> dict[str, float]:  # fmt: skip
     """What the nodes' links can carry. One that was busy nearly all the time carried what it can. Of one that was idle
-    for long that is only known to be at least what it did carry: it is taken to be like the best.
+    for long that is only known to be at least what it did carry: it is taken to be like the best, and as fast as it
+    delivered what it had.
     """
     links = {name: _link(name, probes, connections, node_of, shard_node_of) for name in names}
     best = max((link.carried for link in links.values() if link is not None), default=math.inf)
     return {
-        name: math.inf if link is None else link.carried if link.busy >= SATURATED else best
+        name: math.inf if link is None else link.carried if link.busy >= SATURATED else max(best, link.delivered)
         for name, link in links.items()
     }
 
@@ -298,15 +302,18 @@ def _link(node: str, probes: Sequence[NodeProbe], connections: Sequence[Connecti
         if probe.node == node
     ]
     homes = {"worker": node_of, "shard": shard_node_of}
-    rates, busy = [], []
+    rates, busy, delivered = [], [], []
     for probe in connections:
         ends = homes[probe.role].get(probe.rank), _home(probe.peer, homes)
         if node in ends and ends[0] != ends[1] and probe.busy >= BUSY_ENOUGH:
             rates.append(probe.delivered_bytes / (probe.busy * probe.seconds))
             busy.append(probe.busy)
+            delivered.append(probe.delivery_bytes_per_second)
     if not rates:
         return None
-    return _Link(max(_quantile(carried, HIGH), statistics.median(rates)), _quantile(busy, HIGH))
+    return _Link(
+        max(_quantile(carried, HIGH), statistics.median(rates)), _quantile(busy, HIGH), statistics.median(delivered)
+    )
 
 
 def _home(name: str, homes: dict[str, dict[int, str]]) -> str | None:
