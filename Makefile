@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test lint bench docs setup clean
+.PHONY: help demo test lint bench peers docs setup clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
@@ -31,6 +31,9 @@ lint: setup  ## Style, types, and who may import whom
 bench: setup  ## Measure against the peers; prints JSON lines and tables
 	$(BIN)/python benchmarks/embedded.py
 	$(BIN)/python benchmarks/prepare.py
+
+peers: setup  ## Measure against six other systems, each in an environment of its own; half an hour, some GB
+	$(BIN)/python benchmarks/peers.py --write
 
 docs: setup  ## Write docs/reference.md from --help and check every link
 	$(BIN)/python docs/build.py

@@ -1,0 +1,413 @@
+"""How does paceline compare with its peers on the same rows?
+
+    python benchmarks/peers.py [--rows 1000000] [--folder DIR] [--environments DIR] [--only PART_OF_A_NAME] [--write]
+
+TensorFlow's parameter server, PyTorch's sparse embeddings, scikit-learn, Vowpal Wabbit, LIBLINEAR and Spark MLlib, each
+in an environment of its own: rows per second, seconds to a given test log loss, peak memory, seconds to the first step,
+bytes a row. An environment that is there is used as it is; a peer that cannot be installed is named, with the reason.
+
+Each case is tuned on rows of another seed, measured, and right after it the paceline case that it is held against. What
+was measured is kept in the folder and not measured again unless `--only` names it, so a stopped run goes on where it
+was. Prints a JSON line a case and the page; `--write` keeps page and chart under benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cluster import environment, session
+from embedded import FEATURES, machine
+from peer_rows import Data, make_data
+from peers_page import Record, chart, table, victories
+
+HERE = Path(__file__).parent
+TARGET = 0.5
+PASSES = 3
+MOST_SECONDS = 90.0
+GIVE_UP_SECONDS = 280.0
+SPEED_SECONDS = 5.0
+LOOK_SECONDS = 0.25
+
+
+class Environment(NamedTuple):
+    """What a peer needs: the module that must import, and what pip is asked for."""
+
+    module: str
+    requirements: list[str]
+
+
+ENVIRONMENTS = {
+    "tensorflow": Environment("tensorflow", ["tensorflow-cpu==2.21.*", "numpy"]),
+    "pytorch": Environment("torch", ["torch==2.13.0", "numpy"]),
+    "scikit-learn": Environment("sklearn", ["scikit-learn==1.9.*", "scipy", "numpy"]),
+    "vowpal-wabbit": Environment("vowpalwabbit", ["vowpalwabbit==9.11.*", "numpy"]),
+    "liblinear": Environment("liblinear", ["liblinear-official==2.50.*", "scipy", "numpy"]),
+    "spark": Environment("pyspark", ["pyspark==4.*", "numpy"]),
+}
+
+
+class Case(NamedTuple):
+    """A line of the table. `environment` names a peer's, or is empty for paceline; `grid` is what is tuned."""
+
+    name: str
+    environment: str
+    script: str
+    setting: dict[str, Any]
+    grid: dict[str, list[Any]]
+    against: str = ""
+
+
+def ours(name: str, rates: list[float], **flags: Any) -> Case:
+    """A case of paceline's; its flags are those of `paceline train`."""
+    return Case(f"paceline, {name}", "", "", {"optimizer": "sgd", **flags}, {"learning_rate": rates})
+
+
+ONE_WORKER, TWO_WORKERS, ADAGRAD = "async, 1 worker", "async, 2 workers", "async, AdaGrad, 1 worker"
+SYNC, RAY_ASYNC, RAY_SYNC = "sync, batch 1,000", "Ray, async, batch 1,000", "Ray, sync, batch 1,000"
+SMALL_RATES, LARGE_RATES = [0.01, 0.02, 0.05, 0.1], [2.0, 5.0, 10.0, 20.0]
+ONE_BY_ONE: dict[str, Any] = {"pace": "async", "batch_size": 1}
+BATCHES: dict[str, Any] = {"workers": 2, "batch_size": 1000}
+
+CASES = [
+    ours(TWO_WORKERS, SMALL_RATES, workers=2, **ONE_BY_ONE),
+    ours(ONE_WORKER, SMALL_RATES, workers=1, **ONE_BY_ONE),
+    ours(ADAGRAD, SMALL_RATES, workers=1, **{**ONE_BY_ONE, "optimizer": "adagrad"}),
+    ours(SYNC, LARGE_RATES, pace="sync", **BATCHES),
+    ours(RAY_ASYNC, LARGE_RATES, pace="async", engine="ray", **BATCHES),
+    ours(RAY_SYNC, LARGE_RATES, pace="sync", engine="ray", **BATCHES),
+    *(
+        Case(
+            f"TensorFlow parameter server, {pace}, batch 1,000", "tensorflow", "tensorflow_server.py",
+            {"pace": pace, "batch_size": 1000}, {"rate": [0.002, 0.005, 0.01, 0.02]}, f"paceline, {against}",
+        )
+        for pace, against in (("async", RAY_ASYNC), ("sync", RAY_SYNC))
+    ),
+    *(
+        Case(
+            f"PyTorch sparse EmbeddingBag, batch {batch_size:,}", "pytorch", "pytorch_embedding.py",
+            {"batch_size": batch_size}, {"rate": rates}, f"paceline, {SYNC}",
+        )
+        for batch_size, rates in ((1000, LARGE_RATES), (10_000, [20.0, 50.0, 100.0]))
+    ),
+    *(
+        Case(
+            f"scikit-learn SGDClassifier{words}", "scikit-learn", "scikit_learn.py", {"shuffle": shuffle},
+            {"rate": SMALL_RATES}, f"paceline, {ONE_WORKER}",
+        )
+        for words, shuffle in (("", True), (", shuffling off", False))
+    ),
+    *(
+        Case(
+            f"Vowpal Wabbit, {source}", "vowpal-wabbit", "vowpal_wabbit.py", {"input": source, "passes": passes},
+            {"rate": [0.1, 0.25, 0.5, 1.0]}, f"paceline, {ADAGRAD}",
+        )
+        for source, passes in (("text", 1), ("cache", PASSES))
+    ),
+    Case(
+        "LIBLINEAR", "liblinear", "liblinear_solver.py", {"tolerances": [10.0, 3.0, 1.0, 0.3, 0.1]},
+        {"solver": [0, 7], "C": [0.03, 0.1, 0.3]}, f"paceline, {ONE_WORKER}",
+    ),
+    Case(
+        "Spark MLlib LogisticRegression", "spark", "spark_mllib.py",
+        {"iterations": [1, 2, 4, 8], "regularization": 0.0, "memory": "12g"}, {}, f"paceline, {SYNC}",
+    ),
+]  # fmt: skip
+
+
+class NotInstalledError(Exception):
+    """A peer that cannot be had here; its text says why."""
+
+
+class FailedError(Exception):
+    """A command that failed or did not end."""
+
+
+# -- environments
+
+
+def python_of(folder: Path, name: str) -> str:
+    """The Python of a peer's environment, which is made if it is not there."""
+    module, requirements = ENVIRONMENTS[name]
+    python = folder / name / "bin" / "python"
+    if not imports(python, module):
+        if not python.exists():
+            subprocess.run([sys.executable, "-m", "venv", str(folder / name)], check=True)
+        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode or not imports(python, module):
+            raise NotInstalledError(why_not_installed(done.stderr, module))
+    return str(python)
+
+
+def imports(python: Path, module: str) -> bool:
+    if not python.exists():
+        return False
+    return subprocess.run([str(python), "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
+
+
+def why_not_installed(said: str, module: str) -> str:
+    """The line of pip's output that names the reason, without addresses.
+
+    >>> why_not_installed("WARNING: old\\nERROR: No matching distribution found for torch==9", "torch")
+    'No matching distribution found for torch==9'
+    >>> why_not_installed("", "torch")
+    'it was installed, but `import torch` fails'
+    """
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith(("WARNING", "[notice"))]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")] or lines
+    reason = errors[-1] if errors else f"it was installed, but `import {module}` fails"
+    return re.sub(r"\w+://\S+|(?<!\S)/\S+", "…", reason)
+
+
+# -- running
+
+
+class Finished(NamedTuple):
+    """What a command printed, when it began (time of day), and the sum of its processes' peaks of memory."""
+
+    printed: str
+    began: float
+    peak_memory_bytes: int
+
+
+def run(command: list[str]) -> Finished:
+    """Run a command to its end in a session of its own, all of which ends with it."""
+    with tempfile.TemporaryDirectory(prefix="plb") as folder:
+        out, log = Path(folder, "out"), Path(folder, "log")
+        began, peaks = time.time(), dict[int, int]()
+        with (
+            out.open("wb") as printed,
+            log.open("wb") as errors,
+            session(command, environment(), stdout=printed, stderr=errors) as process,
+        ):
+            while process.poll() is None and time.time() - began < GIVE_UP_SECONDS:
+                peaks |= memory_of_session(process.pid)
+                time.sleep(LOOK_SECONDS)
+        if process.returncode:
+            lines = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+            print("\n".join(lines[-20:]), file=sys.stderr)
+            raise FailedError(lines[-1] if time.time() - began < GIVE_UP_SECONDS else "it did not end in time")
+        return Finished(out.read_text(), began, sum(peaks.values()))
+
+
+def memory_of_session(leader: int) -> dict[int, int]:
+    """process → the most memory it has had resident so far (VmHWM), of the processes in a session."""
+    peaks = {}
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+        try:
+            if os.getsid(pid) == leader:
+                found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+                peaks[pid] = 1024 * int(found[1]) if found else 0
+        except (ProcessLookupError, FileNotFoundError):
+            continue
+    return peaks
+
+
+def train_paceline(data: Path, setting: dict[str, Any], **flags: Any) -> Record:
+    """A run of `paceline train`, as a record."""
+    with tempfile.TemporaryDirectory(prefix="plb") as folder:
+        command = [sys.executable, "-m", "paceline", "train", "--data", str(data), "--run", f"{folder}/run"]
+        for name, value in {"checkpoint_every": 0, **setting, **flags}.items():
+            command += [f"--{name.replace('_', '-')}", str(value)]
+        finished = run(command)
+        result = json.loads(Path(folder, "run", "result.json").read_text())
+        metrics = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+    record = {
+        "rows_per_second": result["rows_per_second"],
+        "startup_seconds": result["startup_seconds"],
+        "curve": [[line["rows"], line["seconds"], line["test_loss"]] for line in metrics],
+        "peak_memory_bytes": finished.peak_memory_bytes,
+    }
+    return record | ({"bytes_per_row": result["wire"]["bytes_per_row"]} if setting.get("engine") == "ray" else {})
+
+
+def train_peer(case: Case, python: str, data: Data, setting: dict[str, Any]) -> Record:
+    """A run of a peer's script, as a record."""
+    script = str(HERE / "peers" / case.script)
+    setting = {"features": FEATURES, "passes": PASSES, "most_seconds": MOST_SECONDS, **setting}
+    if case.environment == "tensorflow":
+        finished = run([python, script, *tensorflow_words(data.exported, setting)])
+    else:
+        finished = run([python, script, str(data.exported), json.dumps(setting)])
+    found = json.loads(finished.printed.splitlines()[-1])
+    kept = {name: found[name] for name in ("rows_per_second", "curve", "version", "bytes_per_row") if name in found}
+    return kept | {
+        "startup_seconds": found["first_step_at"] - finished.began,
+        "peak_memory_bytes": finished.peak_memory_bytes,
+    }
+
+
+def tensorflow_words(exported: Path, setting: dict[str, Any]) -> list[str]:
+    """The command line of tensorflow_server.py: it trains for a time, not for so many passes."""
+    seconds = 5.0 if setting["tune"] else 20.0
+    return [
+        str(exported / "train"), "--features", str(setting["features"]), "--pace", setting["pace"],
+        "--batch-size", str(setting["batch_size"]), "--rate", str(setting["rate"]), "--seconds", str(seconds),
+        "--test", str(exported / "test"), "--test-every", "50",
+    ]  # fmt: skip
+
+
+# -- measuring
+
+
+def tune(case: Case, python: str, data: Data) -> dict[str, Any]:
+    """Of the grid, what has the least loss on held-out tuning rows after a pass over the others."""
+    losses: list[tuple[float, dict[str, Any]]] = []
+    for values in itertools.product(*case.grid.values()):
+        tried = dict(zip(case.grid, values, strict=True))
+        if case.environment:
+            found = train_peer(case, python, data, {**case.setting, **tried, "tune": True, "passes": 1})
+        else:
+            found = train_paceline(data.dataset, {**case.setting, **tried}, epochs=1)
+        losses.append((found["curve"][-1][2], tried))
+        say({"tuning": case.name, **tried, "loss": round(losses[-1][0], 5)})
+    return min(losses, key=lambda one: one[0])[1]
+
+
+def measure(case: Case, python: str, data: Data, tuned: dict[str, Any]) -> Record:
+    """The record of a case, and the rows per second of the paceline case beside it."""
+    setting = {**case.setting, **tuned}
+    if case.environment:
+        return train_peer(case, python, data, {**setting, "tune": False})
+    learned = train_paceline(data.dataset, setting, epochs=PASSES, test_every=data.num_rows // 10)
+    return learned | {"rows_per_second": speed(case, data, tuned)}
+
+
+def speed(case: Case, data: Data, tuned: dict[str, Any]) -> float:
+    """Rows per second of a paceline case that nobody looks at."""
+    return float(train_paceline(data.dataset, {**case.setting, **tuned}, seconds=SPEED_SECONDS)["rows_per_second"])
+
+
+def take(case: Case, records: dict[str, Record], folders: argparse.Namespace, data: Data, tuning: Data) -> Record:
+    """Install, tune and measure a case; what stands in the way of that is its record."""
+    record: Record = {"case": case.name, "against": case.against, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+    try:
+        python = python_of(folders.environments, case.environment) if case.environment else sys.executable
+        tuned = tune(case, python, tuning) if case.grid else {}
+        record |= {"setting": {**case.setting, **tuned}, "grid": case.grid}
+        record |= measure(case, python, data, tuned)
+    except NotInstalledError as error:
+        return record | {"left_out": f"could not be installed: {error}"}
+    except FailedError as error:
+        return record | {"left_out": f"failed: {error}"}
+    if case.against in records and "setting" in records[case.against]:
+        ours_now = next(one for one in CASES if one.name == case.against)
+        rates = {name: records[case.against]["setting"][name] for name in ours_now.grid}
+        record["paceline_rows_per_second"] = speed(ours_now, data, rates)
+    return record
+
+
+def say(line: dict[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+# -- the page
+
+
+def page(records: list[Record], rows: int, target: float, chart_name: str) -> str:
+    """The results page: machine, chart, table, where peers win, and how everything was set."""
+    dates = sorted({record["date"] for record in records})
+    out = (
+        f"# Peers, {' to '.join(dict.fromkeys([dates[0], dates[-1]]))}\n\n"
+        f"{machine()}. {rows:,} click rows of 39 nonzeros, {rows // 10:,} test rows, {FEATURES:,} features; "
+        f"`make peers`.\n\n![Rows per second of paceline and its peers]({chart_name})\n\n"
+        f"{table(records, target)}\n{HOW_TO_READ.format(target=f'{target:g}', passes=PASSES)}\n"
+    )
+    won = victories(records, target)
+    out += "## Where peers win\n\n" + ("".join(f"- {line}\n" for line in won) or "Nowhere in this run.\n")
+    out += f"\n## Settings\n\n{HOW_TUNED}\n| | tuned over | chosen | version |\n|---|---|---|---|\n"
+    for record in records:
+        if "setting" in record:
+            grid = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in record["grid"].items())
+            chosen = ", ".join(f"{name} {record['setting'][name]}" for name in record["grid"])
+            out += f"| {record['case']} | {grid or 'as it comes'} | {chosen} | {record.get('version', '')} |\n"
+    return out + f"\n{NOTES}"
+
+
+HOW_TO_READ = """\
+- **rows/s**: of steady training; of the batch solvers (LIBLINEAR, Spark) rows × passes over them.
+- **paceline makes**: so many times the peer's rows/s, by the paceline line that fits it, measured right after the peer:
+  TensorFlow is held against paceline over Ray, everything else against paceline in one process (PyTorch and Spark
+  against sync, Vowpal Wabbit against AdaGrad, which is its own rule's kin, the rest against async with 1 worker).
+- **s to log loss {target}**: seconds of training until the test rows' log loss is there, within {passes} passes; looked
+  at ten times a pass. Starting, loading and evaluating are not in it. Of a batch solver: of the shortest fit that gets
+  there.
+- **peak memory**: resident (VmHWM), rows in memory or mapped included, summed over the processes of the command.
+- **first step**: from the command's start to its first update; of a batch solver, to where the solver begins.
+- **bytes a row**: over the network, both ways; a dash where there is none.
+- **Bold**: better than the paceline line it is held against.
+"""
+HOW_TUNED = """\
+Each case takes, of a few settings, the one with the least log loss on held-out rows after a pass over half as many rows
+of another seed; no test row of the table is seen. Whatever is not named stands as the peer has it.
+"""
+NOTES = """\
+- TensorFlow: 2 workers and 1 server, one gather of a batch's distinct keys and a sparse update; two threads a kind and
+  process, which was faster than its default here. It trains for 20 seconds.
+- PyTorch: one process, its own threads; gradients of the batch's keys alone.
+- scikit-learn: CSR of float64 in memory, `partial_fit`; its default shuffles the rows before each pass.
+- Vowpal Wabbit: its default rule (adaptive, normalized, invariant), 2²⁵ weights, a table slot for nearly every key.
+  Reading is in its figures: it reads while it learns; text is for one pass. paceline reads text once, when data is
+  prepared (see benchmarks/prepare.py), which is not in its figures.
+- LIBLINEAR: one thread, to ever smaller tolerances.
+- Spark: one Java process on all cores, rows cached, L-BFGS without regularization, more and more iterations.
+"""
+
+
+def machine_name() -> str:
+    """This machine in a file name."""
+    cores, _, model = machine().partition(" cores (")
+    words = re.sub(r"\(R\)|\(TM\)|CPU|Processor|@.*", " ", model.partition("),")[0])
+    return "-".join([cores, "cores", *re.findall(r"[a-z0-9]+", words.lower())])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--folder", type=Path, default=Path("build/peers"), help="where data and measurements are kept")
+    parser.add_argument(
+        "--environments", type=Path, help="a folder of the peers' environments, in --folder if left out"
+    )
+    parser.add_argument("--only", help="measure the cases with this in their name, again if they were")
+    parser.add_argument("--target", type=float, default=TARGET, help="the test log loss to reach")
+    parser.add_argument("--write", action="store_true", help="keep page and chart under benchmarks/results/")
+    flags = parser.parse_args()
+    folder = flags.folder.resolve()
+    flags.environments = (flags.environments or folder / "environments").absolute()
+    for path in (folder, flags.environments):
+        path.mkdir(parents=True, exist_ok=True)
+    kept = folder / f"measured-{flags.rows}.json"
+    records: dict[str, Record] = json.loads(kept.read_text()) if kept.exists() else {}
+    chosen = [case for case in CASES if (flags.only in case.name if flags.only else case.name not in records)]
+    data, tuning = make_data(folder, flags.rows)
+    for case in chosen:
+        records[case.name] = take(case, records, flags, data, tuning)
+        say(records[case.name])
+        kept.write_text(json.dumps(records, indent=1))
+    show([records[case.name] for case in CASES if case.name in records], flags)
+
+
+def show(records: list[Record], flags: argparse.Namespace) -> None:
+    """Print the page; keep it and the chart if that is wanted."""
+    name = f"{datetime.now(UTC):%Y-%m-%d}-{machine_name()}"
+    text = page(records, flags.rows, flags.target, f"{name}-peers.svg")
+    print(text)
+    if flags.write:
+        (HERE / "results" / f"{name}.md").write_text(text)
+        title = f"Rows per second, {flags.rows:,} click rows, log scale"
+        (HERE / "results" / f"{name}-peers.svg").write_text(chart(records, title))
+
+
+if __name__ == "__main__":
+    main()
