@@ -37,8 +37,8 @@ def main() -> None:
         run(f"{text} {learning} --examples 1")
         first_step_at, source, curve = time.time(), text, []
         if setting["input"] == "cache":
-            run(f"{text} {learning} --cache_file {cache} -k")
-            source = f"--cache_file {cache}"
+            source = f"{text} --cache_file {cache}"
+            run(f"{source} {learning}")
 
         def add_point(count: int, words: str) -> None:
             seconds = run(f"{source} {learning} {words} -f {model}")
