@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from cluster import environment, session
 from embedded import FEATURES, machine
 from peer_rows import Data, make_data
-from peers_page import Record, chart, table, victories
+from peers_page import About, Record, chart, page
 
 HERE = Path(__file__).parent
 TARGET = 0.5
@@ -56,7 +56,7 @@ ENVIRONMENTS = {
     "scikit-learn": Environment("sklearn", ["scikit-learn==1.9.*", "scipy", "numpy"]),
     "vowpal-wabbit": Environment("vowpalwabbit", ["vowpalwabbit==9.11.*", "numpy"]),
     "liblinear": Environment("liblinear", ["liblinear-official==2.50.*", "scipy", "numpy"]),
-    "spark": Environment("pyspark", ["pyspark==4.*", "numpy"]),
+    "spark": Environment("pyspark", ["pyspark==4.3.*", "numpy"]),
 }
 
 
@@ -170,7 +170,16 @@ def why_not_installed(said: str, module: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith(("WARNING", "[notice"))]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")] or lines
     reason = errors[-1] if errors else f"it was installed, but `import {module}` fails"
-    return re.sub(r"\w+://\S+|(?<!\S)/\S+", "…", reason)
+    return without_places(reason)
+
+
+def without_places(text: str) -> str:
+    """A message without the addresses and paths of this machine, and fit for a table.
+
+    >>> without_places("cannot read /home/me/x | see http://host/y")
+    'cannot read … , see …'
+    """
+    return re.sub(r"\w+://\S+|(?<!\S)['\"]?/\S+", "…", text).replace("|", ",")
 
 
 # -- running
@@ -200,7 +209,9 @@ def run(command: list[str]) -> Finished:
         if process.returncode:
             lines = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
             print("\n".join(lines[-20:]), file=sys.stderr)
-            raise FailedError(lines[-1] if time.time() - began < GIVE_UP_SECONDS else "it did not end in time")
+            raise FailedError(
+                without_places(lines[-1]) if time.time() - began < GIVE_UP_SECONDS else "it did not end in time"
+            )
         return Finished(out.read_text(), began, sum(peaks.values()))
 
 
@@ -328,63 +339,6 @@ def say(line: dict[str, Any]) -> None:
     print(json.dumps(line), flush=True)
 
 
-# -- the page
-
-
-def page(records: list[Record], rows: int, target: float, chart_name: str) -> str:
-    """The results page: machine, chart, table, where peers win, and how everything was set."""
-    dates = sorted({record["date"] for record in records})
-    out = (
-        f"# Peers, {' to '.join(dict.fromkeys([dates[0], dates[-1]]))}\n\n"
-        f"{machine()}. {rows:,} click rows of 39 nonzeros, {rows // 10:,} test rows, {FEATURES:,} features; "
-        f"`make peers`.\n\n![Rows per second of paceline and its peers]({chart_name})\n\n"
-        f"{table(records, target)}\n{HOW_TO_READ.format(target=f'{target:g}', passes=PASSES)}\n"
-    )
-    won = victories(records, target)
-    out += "## Where peers win\n\n" + ("".join(f"- {line}\n" for line in won) or "Nowhere in this run.\n")
-    out += f"\n## Settings\n\n{HOW_TUNED}\n| | tuned over | chosen | version |\n|---|---|---|---|\n"
-    for record in records:
-        if "setting" in record:
-            grid = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in record["grid"].items())
-            chosen = ", ".join(f"{name} {record['setting'][name]}" for name in record["grid"])
-            out += f"| {record['case']} | {grid or 'as it comes'} | {chosen} | {record.get('version', '')} |\n"
-    return out + f"\n{NOTES.format(rounds=ROUNDS)}"
-
-
-HOW_TO_READ = """\
-- **rows/s**: of steady training; of the batch solvers (LIBLINEAR, Spark) rows × passes over them.
-- **paceline makes**: so many times the peer's rows/s, by the paceline line that fits it, measured right after the peer:
-  TensorFlow is held against paceline over Ray, everything else against paceline in one process (PyTorch and Spark
-  against sync, Vowpal Wabbit against AdaGrad, which is its own rule's kin, the rest against async with 1 worker).
-- **s to log loss {target}**: seconds of training until the test rows' log loss is there, within {passes} passes; looked
-  at ten times a pass. Starting, loading and evaluating are not in it. Of a batch solver: of the shortest fit that gets
-  there.
-- **peak memory**: resident (VmHWM), rows in memory or mapped included, summed over the processes of the command.
-- **first step**: from the command's start to its first update; of a batch solver, to where the solver begins.
-- **bytes a row**: over the network, both ways; a dash where there is none.
-- **Bold**: better than the paceline line it is held against.
-"""
-HOW_TUNED = """\
-Each case takes, of a few settings, the one with the least log loss on held-out rows after a pass over half as many rows
-of another seed; no test row of the table is seen. Whatever is not named stands as the peer has it.
-"""
-NOTES = """\
-- TensorFlow: 2 workers and 1 server, one gather of a batch's distinct keys and a sparse update; two threads a kind and
-  process. It trains for 20 seconds.
-- PyTorch: one process, its own threads; gradients of the batch's keys alone.
-- scikit-learn: CSR of float64 in memory, `partial_fit`; its default shuffles the rows before each pass.
-- Vowpal Wabbit: its default rule (adaptive, normalized, invariant), 2²⁵ weights, a table slot for nearly every key.
-  Reading is in its figures: it reads while it learns; text is for one pass. paceline reads text once, when data is
-  prepared (see benchmarks/prepare.py), which is not in its figures.
-- LIBLINEAR: one thread, to ever smaller tolerances. Solver 0 is its trust region Newton method, 7 its dual coordinate
-  descent.
-- Spark: one Java process on all cores, rows cached, L-BFGS without regularization, 3 iterations: each moves vectors of
-  all features, and more do not fit into the two minutes that a peer has here.
-- What takes seconds (scikit-learn, paceline in one process) is measured {rounds} times; the round with the median time
-  counts, and the median rows/s of paceline. Everything else is measured once.
-"""
-
-
 def machine_name() -> str:
     """This machine in a file name."""
     cores, _, model = machine().partition(" cores (")
@@ -421,7 +375,8 @@ def main() -> None:
 def show(records: list[Record], flags: argparse.Namespace) -> None:
     """Print the page; keep it and the chart if that is wanted."""
     name = f"{datetime.now(UTC):%Y-%m-%d}-{machine_name()}"
-    text = page(records, flags.rows, flags.target, f"{name}-peers.svg")
+    about = About(machine(), flags.rows, FEATURES, PASSES, ROUNDS)
+    text = page(records, about, flags.target, f"{name}-peers.svg")
     print(text)
     if flags.write:
         (HERE / "results" / f"{name}.md").write_text(text)

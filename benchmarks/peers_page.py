@@ -110,6 +110,73 @@ def victories(records: Sequence[Record], target: float) -> list[str]:
     return lines
 
 
+# -- the page
+
+HOW_TO_READ = """\
+- **rows/s**: of steady training; of the batch solvers (LIBLINEAR, Spark) rows × passes over them.
+- **paceline makes**: so many times the peer's rows/s, by the paceline line that fits it, measured right after the peer:
+  TensorFlow is held against paceline over Ray, everything else against paceline in one process (PyTorch and Spark
+  against sync, Vowpal Wabbit against AdaGrad, which is its own rule's kin, the rest against async with 1 worker).
+- **s to log loss {target}**: seconds of training until the test rows' log loss is there, within {passes} passes; looked
+  at ten times a pass. Starting, loading and evaluating are not in it. Of a batch solver: of the shortest fit that gets
+  there.
+- **peak memory**: resident (VmHWM), rows in memory or mapped included, summed over the processes of the command.
+- **first step**: from the command's start to its first update; of a batch solver, to where the solver begins.
+- **bytes a row**: over the network, both ways; a dash where there is none.
+- **Bold**: better than the paceline line it is held against.
+"""
+HOW_TUNED = """\
+Each case takes, of a few settings, the one with the least log loss on held-out rows after a pass over half as many rows
+of another seed; no test row of the table is seen. Whatever is not named stands as the peer has it.
+"""
+NOTES = """\
+- TensorFlow: 2 workers and 1 server, one gather of a batch's distinct keys and a sparse update; two threads a kind and
+  process. It trains for 20 seconds.
+- PyTorch: one process, its own threads; gradients of the batch's keys alone.
+- scikit-learn: CSR of float64 in memory, `partial_fit`; its default shuffles the rows before each pass.
+- Vowpal Wabbit: its default rule (adaptive, normalized, invariant), 2²⁵ weights, a table slot for nearly every key.
+  Reading is in its figures: it reads while it learns; text is for one pass. paceline reads text once, when data is
+  prepared (see benchmarks/prepare.py), which is not in its figures.
+- LIBLINEAR: one thread, to ever smaller tolerances. Solver 0 is its trust region Newton method, 7 its dual coordinate
+  descent.
+- Spark: one Java process on all cores, rows cached, L-BFGS without regularization, 3 iterations: each moves vectors of
+  all features, and more do not fit into the two minutes that a peer has here.
+- What takes seconds (scikit-learn, paceline in one process) is measured {rounds} times; the round with the median time
+  counts, and the median rows/s of paceline. Everything else is measured once.
+"""
+
+
+class About(NamedTuple):
+    """What every record was measured on and how: the machine in words, training rows, features, passes, rounds."""
+
+    machine: str
+    rows: int
+    features: int
+    passes: int
+    rounds: int
+
+
+def page(records: Sequence[Record], about: About, target: float, chart_name: str) -> str:
+    """The results page: machine, chart, table, where peers win, and how everything was set."""
+    dates = sorted({record["date"] for record in records})
+    out = (
+        f"# Peers, {' to '.join(dict.fromkeys([dates[0], dates[-1]]))}\n\n"
+        f"{about.machine}. {about.rows:,} click rows of 39 nonzeros, {about.rows // 10:,} test rows, "
+        f"{about.features:,} features; "
+        f"`make peers`.\n\n![Rows per second of paceline and its peers]({chart_name})\n\n"
+        f"{table(records, target)}\n{HOW_TO_READ.format(target=f'{target:g}', passes=about.passes)}\n"
+    )
+    won = victories(records, target)
+    out += "## Where peers win\n\n" + ("".join(f"- {line}\n" for line in won) or "Nowhere in this run.\n")
+    out += f"\n## Settings\n\n{HOW_TUNED}\n| | tuned over | chosen | version |\n|---|---|---|---|\n"
+    for record in records:
+        if "setting" in record:
+            grid = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in record["grid"].items())
+            chosen = ", ".join(f"{name} {record['setting'][name]}" for name in record["grid"])
+            out += f"| {record['case']} | {grid or 'as it comes'} | {chosen} | {record.get('version', '')} |\n"
+    return out + f"\n{NOTES.format(rounds=about.rounds)}"
+
+
 # -- the chart
 
 LABEL_WIDTH, BAR_WIDTH, VALUE_WIDTH, ROW_HEIGHT, TOP = 330, 430, 90, 24, 46

@@ -20,7 +20,6 @@ from liblinear.liblinearutil import train as fit
 
 from rows import Rows, answer, asked, load, log_loss, scores
 
-
 # solver → where it stops; LIBLINEAR's own default comes last
 TOLERANCES = {0: [0.9, 0.5, 0.2, 0.05, 0.01], 7: [1000.0, 100.0, 10.0, 1.0, 0.1]}
 

@@ -29,7 +29,7 @@ def main() -> None:
             batch = slice(first, min(leg.stop, first + setting["batch_size"]))
             odds = model(keys[batch], per_sample_weights=values[batch]).squeeze(1)
             optimizer.zero_grad()
-            binary_cross_entropy_with_logits(odds, labels[batch]).backward()
+            binary_cross_entropy_with_logits(odds, labels[batch]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             first_step_at = first_step_at or time.time()
         seconds += time.perf_counter() - began

@@ -62,7 +62,8 @@ def legs(num_rows: int, setting: dict[str, Any]) -> Iterator[slice]:
 
 def scores(rows: Rows, weights: NDArray[Any], bias: float = 0.0) -> NDArray[np.float64]:
     """The log odds that a linear model gives each row."""
-    return np.einsum("ij,ij->i", weights[rows.keys], rows.values, dtype=np.float64) + bias
+    summed: NDArray[np.float64] = np.einsum("ij,ij->i", weights[rows.keys], rows.values, dtype=np.float64)
+    return summed + bias
 
 
 def log_loss(scores: NDArray[np.float64], labels: NDArray[np.float32]) -> float:

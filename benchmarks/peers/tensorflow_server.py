@@ -42,13 +42,17 @@ WARM_STEPS = 5
 CONTEXT = multiprocessing.get_context("spawn")
 
 
+# (rows, seconds, weights of the test rows' distinct keys)
+Look = tuple[int, float, NDArray[np.float32]]
+
+
 class Report(NamedTuple):
-    """What a worker found: `looks` are (rows, seconds, weights of the test rows' distinct keys), the first's alone."""
+    """What a worker found; only the first one looks at the weights."""
 
     rows_per_second: float
     first_step_at: float
     loopback_bytes_per_second: float
-    looks: list[tuple[int, float, NDArray[np.float32]]]
+    looks: list[Look]
 
 
 def loopback_bytes() -> int:
@@ -147,7 +151,7 @@ def work(
                 reported = True
 
 
-def score(folder: Path, looks: list[tuple[int, float, NDArray[np.float32]]]) -> list[list[float]]:
+def score(folder: Path, looks: list[Look]) -> list[list[float]]:
     """[rows, seconds, test log loss] of each look at the weights."""
     test = load(folder)
     place = np.unique(test.keys, return_inverse=True)[1].reshape(test.keys.shape)
@@ -232,7 +236,7 @@ def main() -> None:
     answer |= {"rows_per_second": rate, "first_step_at": max(report.first_step_at for report in reports)}
     answer |= {"bytes_per_row": max(report.loopback_bytes_per_second for report in reports) / rate}
     if flags.test:
-        looks = next((report.looks for report in reports if report.looks), [])
+        looks: list[Look] = next((report.looks for report in reports if report.looks), [])
         answer |= {"curve": score(flags.test, looks), "version": version("tensorflow-cpu")}
     print(json.dumps(answer))
 
