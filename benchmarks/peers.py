@@ -78,7 +78,7 @@ def ours(name: str, rates: list[float], **flags: Any) -> Case:
 
 ONE_WORKER, TWO_WORKERS, ADAGRAD = "async, 1 worker", "async, 2 workers", "async, AdaGrad, 1 worker"
 SYNC, RAY_ASYNC, RAY_SYNC = "sync, batch 1,000", "Ray, async, batch 1,000", "Ray, sync, batch 1,000"
-SMALL_RATES, ADAGRAD_RATES, BATCH_RATES = [0.01, 0.02, 0.05], [0.05, 0.1, 0.2], [1.0, 2.0, 3.0]
+SMALL_RATES, ADAGRAD_RATES, BATCH_RATES = [0.01, 0.02, 0.05], [0.05, 0.1, 0.2], [0.5, 1.0, 2.0, 3.0, 5.0]
 ONE_BY_ONE: dict[str, Any] = {"pace": "async", "batch_size": 1}
 BATCHES: dict[str, Any] = {"workers": 2, "batch_size": 1000}
 
@@ -113,7 +113,7 @@ CASES = [
     *(
         Case(
             f"Vowpal Wabbit, {source}", "vowpal-wabbit", "vowpal_wabbit.py", {"input": source, "passes": passes},
-            {"rate": [0.25, 0.5, 1.0]}, f"paceline, {ADAGRAD}",
+            {"rate": [0.25, 0.5, 1.0, 2.0]}, f"paceline, {ADAGRAD}",
         )
         for source, passes in (("text", 1), ("cache", PASSES))
     ),

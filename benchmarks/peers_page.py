@@ -131,7 +131,7 @@ of another seed; no test row of the table is seen. Whatever is not named stands 
 """
 NOTES = """\
 - TensorFlow: 2 workers and 1 server, one gather of a batch's distinct keys and a sparse update; two threads a kind and
-  process. It trains for 20 seconds.
+  process. It trains for a time: 5 seconds a rate while tuning, a pass or more, and then 20 seconds.
 - PyTorch: one process, its own threads; gradients of the batch's keys alone.
 - scikit-learn: CSR of float64 in memory, `partial_fit`; its default shuffles the rows before each pass.
 - Vowpal Wabbit: its default rule (adaptive, normalized, invariant), 2²⁵ weights, a table slot for nearly every key.

@@ -72,7 +72,9 @@ def log_loss(scores: NDArray[np.float64], labels: NDArray[np.float32]) -> float:
 
 
 def steady_rate(curve: list[list[float]]) -> float:
-    """Rows a second between the first point of a curve and the last: what warms up is left out."""
+    """Rows a second between the first point of a curve and the last, where there are two: what warms up is left out."""
+    if len(curve) == 1:
+        return curve[0][0] / curve[0][1]
     (first_rows, first_seconds, _), (rows, seconds, _) = curve[0], curve[-1]
     return (rows - first_rows) / (seconds - first_seconds)
 

@@ -54,8 +54,7 @@ def main() -> None:
     for number in range(2, setting["passes"] + 1):
         seconds = curve[-1][1] + seconds_of_fit(model, rows, labels)
         curve.append([number * num_rows, seconds, log_loss(model.decision_function(test_rows), test.labels)])
-    passes = [point for point in curve if point[0] >= num_rows]
-    rate = steady_rate(passes) if len(passes) > 1 else num_rows / passes[0][1]
+    rate = steady_rate([point for point in curve if point[0] >= num_rows])
     answer(rows_per_second=rate, first_step_at=first_step_at, curve=curve, version=sklearn.__version__)
 
 

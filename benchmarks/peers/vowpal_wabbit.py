@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import vowpalwabbit
 
-from rows import answer, asked, log_loss, tenths
+from rows import answer, asked, log_loss, steady_rate, tenths
 
 
 def run(words: str) -> float:
@@ -49,8 +49,9 @@ def main() -> None:
             add_point(count, f"--examples {count}")
         for passes in range(2, setting["passes"] + 1):
             add_point(passes * num_rows, f"--passes {passes}")
-    rate = curve[-1][0] / curve[-1][1]
-    answer(rows_per_second=rate, first_step_at=first_step_at, curve=curve, version=vowpalwabbit.__version__)
+    answer(
+        rows_per_second=steady_rate(curve), first_step_at=first_step_at, curve=curve, version=vowpalwabbit.__version__
+    )
 
 
 if __name__ == "__main__":
