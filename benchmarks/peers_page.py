@@ -117,6 +117,7 @@ HOW_TO_READ = """\
 - **paceline makes**: so many times the peer's rows/s, by the paceline line that fits it, measured right after the peer:
   TensorFlow is held against paceline over Ray, everything else against paceline in one process (PyTorch and Spark
   against sync, Vowpal Wabbit against AdaGrad, which is its own rule's kin, the rest against async with 1 worker).
+  paceline's async takes one row at a time; in its sync two workers make an update of 2,000 rows.
 - **s to log loss {target}**: seconds of training until the test rows' log loss is there, within {passes} passes; looked
   at ten times a pass. Starting, loading and evaluating are not in it. Of a batch solver: of the shortest fit that gets
   there.
@@ -158,7 +159,7 @@ class About(NamedTuple):
 
 def page(records: Sequence[Record], about: About, target: float, chart_name: str) -> str:
     """The results page: machine, chart, table, where peers win, and how everything was set."""
-    dates = sorted({record["date"] for record in records})
+    dates = sorted({record["date"] for record in records if "date" in record})
     out = (
         f"# Peers, {' to '.join(dict.fromkeys([dates[0], dates[-1]]))}\n\n"
         f"{about.machine}. {about.rows:,} click rows of 39 nonzeros, {about.rows // 10:,} test rows, "
