@@ -128,7 +128,8 @@ HOW_TO_READ = """\
 """
 HOW_TUNED = """\
 Each case takes, of a few settings, the one with the least log loss on held-out rows after a pass over half as many rows
-of another seed; no test row of the table is seen. Whatever is not named stands as the peer has it.
+of another seed, and the fastest of those that are alike to four digits; no test row of the table is seen. Whatever is
+not named stands as the peer has it.
 """
 NOTES = """\
 - TensorFlow: 2 workers and 1 server, one gather of a batch's distinct keys and a sparse update; two threads a kind and
