@@ -277,7 +277,7 @@ def tensorflow_words(exported: Path, setting: dict[str, Any]) -> list[str]:
 
 
 def tune(case: Case, python: str, data: Data) -> dict[str, Any]:
-    """Of the grid, what has the least loss on held-out tuning rows after a pass over the others; if alike, the fastest."""
+    """Of the grid, what has the least loss on held-out tuning rows after a pass over the others, and is fastest."""
     found_at: list[tuple[float, float, dict[str, Any]]] = []
     for values in itertools.product(*case.grid.values()):
         tried = dict(zip(case.grid, values, strict=True))

@@ -139,8 +139,8 @@ NOTES = """\
 - Vowpal Wabbit: its default rule (adaptive, normalized, invariant), 2²⁵ weights, a table slot for nearly every key.
   Reading is in its figures: it reads while it learns; text is for one pass. paceline reads text once, when data is
   prepared (see benchmarks/prepare.py), which is not in its figures.
-- LIBLINEAR: one thread, to ever smaller tolerances. Solver 0 is its trust region Newton method, 7 its dual coordinate
-  descent.
+- LIBLINEAR: one thread, to ever smaller tolerances; while tuning, to its default. Solver 0 is its trust region Newton
+  method, 7 its dual coordinate descent.
 - Spark: one Java process on all cores, rows cached, L-BFGS without regularization, 3 iterations: each moves vectors of
   all features, and more do not fit into the two minutes that a peer has here.
 - What takes seconds (scikit-learn, paceline in one process) is measured {rounds} times; the round with the median time
