@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test lint bench recipes bottleneck docs setup clean
+.PHONY: help demo test lint bench peers recipes bottleneck docs setup clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
@@ -37,6 +37,9 @@ recipes: setup  ## Run every sweep of recipes/ (MNIST=FOLDER for its IDX files);
 
 bottleneck: setup  ## The five-host sweep alone, in network namespaces (as root)
 	$(BIN)/python benchmarks/recipes.py --only clicks-bottleneck
+
+peers: setup  ## Measure against six other systems, each in an environment of its own; half an hour, some GB
+	$(BIN)/python benchmarks/peers.py --write
 
 docs: setup  ## Write docs/reference.md from --help and check every link
 	$(BIN)/python docs/build.py

@@ -1,6 +1,7 @@
 """How fast is TensorFlow's parameter server on the same rows?
 
     python benchmarks/peers/tensorflow_server.py ROWS --features D --pace sync|async --batch-size B [--workers 2]
+        [--rate 0.005] [--test ROWS --test-every STEPS]
 
 Runs under a Python that has tensorflow and numpy, paceline is not needed. ROWS is a folder with `keys.npy` (int64
 [rows, nonzeros]), `values.npy` (float32, alike) and `labels.npy` (float32 [rows]), as benchmarks/cluster.py exports it.
@@ -8,7 +9,10 @@ Runs under a Python that has tensorflow and numpy, paceline is not needed. ROWS 
 One server holds the weights. A worker gathers the distinct keys of its batch, and only their slopes go back. The clock
 starts when every worker is warm, and the workers go on past its end until all have reported, so that nobody is
 measured alone. The other workers ask for their session when the first one has it: left to themselves they look every
-30 seconds. Prints one JSON line; `first_step_at` is the time of day at which the last worker finished its first step.
+30 seconds. Prints one JSON line; `first_step_at` is the time of day at which the last worker finished its first step,
+`bytes_per_row` what went over the loopback meanwhile. With `--test` the first worker reads the weights of the test rows
+every so many of its steps, some milliseconds each, and `curve` has [rows, seconds, test log loss]: they are scored when
+the clock has stopped.
 """
 
 from __future__ import annotations
@@ -22,17 +26,39 @@ import socket
 import sys
 import threading
 import time
+from importlib.metadata import version
 from multiprocessing.queues import Queue
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+
+from rows import load, log_loss
 
 WARM_STEPS = 5
-RATE = 0.005
 CONTEXT = multiprocessing.get_context("spawn")
+
+
+# (rows, seconds, weights of the test rows' distinct keys)
+Look = tuple[int, float, NDArray[np.float32]]
+
+
+class Report(NamedTuple):
+    """What a worker found; only the first one looks at the weights."""
+
+    rows_per_second: float
+    first_step_at: float
+    loopback_bytes_per_second: float
+    looks: list[Look]
+
+
+def loopback_bytes() -> int:
+    """How much went over the loopback since the machine began, headers included (Linux; 0 elsewhere)."""
+    path = Path("/sys/class/net/lo/statistics/tx_bytes")
+    return int(path.read_text()) if path.exists() else 0
 
 
 def free_ports(count: int) -> list[int]:
@@ -84,7 +110,7 @@ def work(
     num_warm: Synchronized[int],
     out: Queue[Any],
 ) -> None:
-    """Train until killed; once everybody is warm, put (rows per second, time of the first step) into `out`."""
+    """Train until killed; put a `Report` into `out` when the seconds since everybody was warm are over."""
     end_with_parent()
     server = start_server("worker", rank, cluster)
     num_workers, batch_size = len(cluster["worker"]), flags.batch_size
@@ -92,8 +118,8 @@ def work(
     first, last = rank * len(labels) // num_workers, (rank + 1) * len(labels) // num_workers
     if last - first < batch_size:
         sys.exit(f"error: a worker has {last - first} rows, fewer than a batch of {batch_size}")
-    inputs, train, hooks = make_step(rank, cluster, flags)
-    steps, row, began, first_step_at, reported = 0, first, 0.0, 0.0, False
+    inputs, train, hooks, test_keys, test_weights = make_step(rank, cluster, flags)
+    steps, row, began, first_step_at, reported, looks = 0, first, 0.0, 0.0, False, []
     if rank:
         chief_ready.wait()
     with session(server.target, rank, hooks) as running:
@@ -107,18 +133,34 @@ def work(
             if steps == 1:
                 first_step_at = time.time()
             if steps == WARM_STEPS:
+                distinct = np.unique(load(flags.test).keys) if flags.test and rank == 0 else None
                 with num_warm.get_lock():
                     num_warm.value += 1
             if not began:
                 if num_warm.value == num_workers:
-                    began, steps_before = time.perf_counter(), steps
-            elif not reported and (elapsed := time.perf_counter() - began) >= flags.seconds:
-                out.put(((steps - steps_before) * batch_size / elapsed, first_step_at))
+                    began, steps_before, bytes_before = time.perf_counter(), steps, loopback_bytes()
+                continue
+            elapsed = time.perf_counter() - began
+            if distinct is not None and not reported and steps % flags.test_every == 0:
+                looks.append(
+                    (steps * batch_size * num_workers, elapsed, running.run(test_weights, {test_keys: distinct}))
+                )
+            if not reported and elapsed >= flags.seconds:
+                rate = (steps - steps_before) * batch_size / elapsed
+                out.put(Report(rate, first_step_at, (loopback_bytes() - bytes_before) / elapsed, looks))
                 reported = True
 
 
+def score(folder: Path, looks: list[Look]) -> list[list[float]]:
+    """[rows, seconds, test log loss] of each look at the weights."""
+    test = load(folder)
+    place = np.unique(test.keys, return_inverse=True)[1].reshape(test.keys.shape)
+    of_each = ((count, seconds, (weights[place] * test.values).sum(axis=1)) for count, seconds, weights in looks)
+    return [[count, seconds, log_loss(odds, test.labels)] for count, seconds, odds in of_each]
+
+
 def make_step(rank: int, cluster: dict[str, list[str]], flags: argparse.Namespace) -> Any:
-    """The graph of one step: (placeholders of keys, values and labels; the operation; hooks of the session)."""
+    """The graph: (placeholders of keys, values and labels; a step; hooks of the session; other keys; their weights)."""
     import tensorflow as tf
 
     tf1, num_workers = tf.compat.v1, len(cluster["worker"])
@@ -135,13 +177,15 @@ def make_step(rank: int, cluster: dict[str, list[str]], flags: argparse.Namespac
         slope = tf.gradients(loss, [pulled])[0]
         if isinstance(slope, tf.IndexedSlices):
             slope = tf.math.unsorted_segment_sum(slope.values, slope.indices, tf.size(distinct))
-        optimizer, hooks = tf1.train.GradientDescentOptimizer(RATE), []
+        optimizer, hooks = tf1.train.GradientDescentOptimizer(flags.rate), []
         if flags.pace == "sync":
             optimizer = tf1.train.SyncReplicasOptimizer(optimizer, num_workers, num_workers)
             hooks = [optimizer.make_session_run_hook(rank == 0)]
         push = tf.IndexedSlices(slope, distinct, dense_shape=[flags.features])
         train = optimizer.apply_gradients([(push, weights)], global_step=clock)
-    return (keys, values, labels), train, hooks
+        test_keys = tf1.placeholder(tf.int64, [None])
+        test_weights = tf.nn.embedding_lookup(weights, test_keys)
+    return (keys, values, labels), train, hooks, test_keys, test_weights
 
 
 def session(target: Any, rank: int, hooks: list[Any]) -> Any:
@@ -160,6 +204,9 @@ def main() -> None:
     parser.add_argument("--pace", choices=["sync", "async"], required=True)
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rate", type=float, default=0.005, help="multiplies the sum of a batch's gradients")
+    parser.add_argument("--test", type=Path, help="a folder like that of the rows")
+    parser.add_argument("--test-every", type=int, default=50, help="steps of the first worker")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--give-up-after", type=float, default=180.0, help="seconds to the end of everything")
     flags = parser.parse_args()
@@ -185,7 +232,12 @@ def main() -> None:
             role.kill()
             role.join()
     answer = {"pace": flags.pace, "batch_size": flags.batch_size, "workers": flags.workers}
-    answer |= {"rows_per_second": sum(rate for rate, _ in reports), "first_step_at": max(at for _, at in reports)}
+    rate = sum(report.rows_per_second for report in reports)
+    answer |= {"rows_per_second": rate, "first_step_at": max(report.first_step_at for report in reports)}
+    answer |= {"bytes_per_row": max(report.loopback_bytes_per_second for report in reports) / rate}
+    if flags.test:
+        looks: list[Look] = next((report.looks for report in reports if report.looks), [])
+        answer |= {"curve": score(flags.test, looks), "version": version("tensorflow-cpu")}
     print(json.dumps(answer))
 
 

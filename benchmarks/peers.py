@@ -1,0 +1,389 @@
+"""How does paceline compare with its peers on the same rows?
+
+    python benchmarks/peers.py [--rows 1000000] [--folder DIR] [--environments DIR] [--only PART_OF_A_NAME] [--write]
+
+TensorFlow's parameter server, PyTorch's sparse embeddings, scikit-learn, Vowpal Wabbit, LIBLINEAR and Spark MLlib, each
+in an environment of its own: rows per second, seconds to a given test log loss, peak memory, seconds to the first step,
+bytes a row. An environment that is there is used as it is; a peer that cannot be installed is named, with the reason.
+
+Each case is tuned on rows of another seed, measured, and right after it the paceline case that it is held against. What
+was measured is kept in the folder and not measured again unless `--only` names it, so a stopped run goes on where it
+was. Prints a JSON line a case and the page; `--write` keeps page and chart under benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cluster import environment, session
+from embedded import FEATURES, machine
+from peer_rows import Data, make_data
+from peers_page import About, Record, chart, page
+
+HERE = Path(__file__).parent
+TARGET = 0.5
+PASSES = 3
+MOST_SECONDS = 90.0
+GIVE_UP_SECONDS = 280.0
+SPEED_SECONDS = 4.0
+# What takes seconds is measured so many times, and the median counts.
+ROUNDS = 3
+LOOK_SECONDS = 0.25
+
+
+class Environment(NamedTuple):
+    """What a peer needs: the module that must import, and what pip is asked for."""
+
+    module: str
+    requirements: list[str]
+
+
+ENVIRONMENTS = {
+    "tensorflow": Environment("tensorflow", ["tensorflow-cpu==2.21.*", "numpy"]),
+    "pytorch": Environment("torch", ["torch==2.13.0", "numpy"]),
+    "scikit-learn": Environment("sklearn", ["scikit-learn==1.9.*", "scipy", "numpy"]),
+    "vowpal-wabbit": Environment("vowpalwabbit", ["vowpalwabbit==9.11.*", "numpy"]),
+    "liblinear": Environment("liblinear", ["liblinear-official==2.50.*", "scipy", "numpy"]),
+    "spark": Environment("pyspark", ["pyspark==4.3.*", "numpy"]),
+}
+
+
+class Case(NamedTuple):
+    """A line of the table. `environment` names a peer's, or is empty for paceline; `grid` is what is tuned."""
+
+    name: str
+    environment: str
+    script: str
+    setting: dict[str, Any]
+    grid: dict[str, list[Any]]
+    against: str = ""
+
+
+def ours(name: str, rates: list[float], **flags: Any) -> Case:
+    """A case of paceline's; its flags are those of `paceline train`."""
+    return Case(f"paceline, {name}", "", "", {"optimizer": "sgd", **flags}, {"learning_rate": rates})
+
+
+ONE_WORKER, TWO_WORKERS, ADAGRAD = "async, 1 worker", "async, 2 workers", "async, AdaGrad, 1 worker"
+SYNC, RAY_ASYNC, RAY_SYNC = "sync, batch 1,000", "Ray, async, batch 1,000", "Ray, sync, batch 1,000"
+SMALL_RATES, ADAGRAD_RATES, BATCH_RATES = [0.01, 0.02, 0.05], [0.05, 0.1, 0.2], [0.5, 1.0, 2.0, 3.0, 5.0]
+ONE_BY_ONE: dict[str, Any] = {"pace": "async", "batch_size": 1}
+BATCHES: dict[str, Any] = {"workers": 2, "batch_size": 1000}
+
+CASES = [
+    ours(TWO_WORKERS, SMALL_RATES, workers=2, **ONE_BY_ONE),
+    ours(ONE_WORKER, SMALL_RATES, workers=1, **ONE_BY_ONE),
+    ours(ADAGRAD, ADAGRAD_RATES, workers=1, **{**ONE_BY_ONE, "optimizer": "adagrad"}),
+    ours(SYNC, BATCH_RATES, pace="sync", **BATCHES),
+    ours(RAY_ASYNC, BATCH_RATES, pace="async", engine="ray", **BATCHES),
+    ours(RAY_SYNC, BATCH_RATES, pace="sync", engine="ray", **BATCHES),
+    *(
+        Case(
+            f"TensorFlow parameter server, {pace}, batch 1,000", "tensorflow", "tensorflow_server.py",
+            {"pace": pace, "batch_size": 1000}, {"rate": [rate / 1000 for rate in BATCH_RATES]}, f"paceline, {against}",
+        )
+        for pace, against in (("async", RAY_ASYNC), ("sync", RAY_SYNC))
+    ),
+    *(
+        Case(
+            f"PyTorch sparse EmbeddingBag, batch {batch_size:,}", "pytorch", "pytorch_embedding.py",
+            {"batch_size": batch_size}, {"rate": BATCH_RATES}, f"paceline, {SYNC}",
+        )
+        for batch_size in (1000, 10_000)
+    ),
+    *(
+        Case(
+            f"scikit-learn SGDClassifier{words}", "scikit-learn", "scikit_learn.py", {"shuffle": shuffle},
+            {"rate": SMALL_RATES}, f"paceline, {ONE_WORKER}",
+        )
+        for words, shuffle in (("", True), (", shuffling off", False))
+    ),
+    *(
+        Case(
+            f"Vowpal Wabbit, {source}", "vowpal-wabbit", "vowpal_wabbit.py", {"input": source, "passes": passes},
+            {"rate": [0.25, 0.5, 1.0, 2.0]}, f"paceline, {ADAGRAD}",
+        )
+        for source, passes in (("text", 1), ("cache", PASSES))
+    ),
+    Case(
+        "LIBLINEAR", "liblinear", "liblinear_solver.py", {},
+        {"solver": [0, 7], "C": [0.2, 0.5]}, f"paceline, {ONE_WORKER}",
+    ),
+    Case(
+        "Spark MLlib LogisticRegression", "spark", "spark_mllib.py",
+        {"iterations": [3], "regularization": 0.0, "memory": "12g"}, {}, f"paceline, {SYNC}",
+    ),
+]  # fmt: skip
+
+
+class NotInstalledError(Exception):
+    """A peer that cannot be had here; its text says why."""
+
+
+class FailedError(Exception):
+    """A command that failed or did not end."""
+
+
+# -- environments
+
+
+def python_of(folder: Path, name: str) -> str:
+    """The Python of a peer's environment, which is made if it is not there."""
+    module, requirements = ENVIRONMENTS[name]
+    python = folder / name / "bin" / "python"
+    if not imports(python, module):
+        if not python.exists():
+            subprocess.run([sys.executable, "-m", "venv", str(folder / name)], check=True)
+        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode or not imports(python, module):
+            raise NotInstalledError(why_not_installed(done.stderr, module))
+    return str(python)
+
+
+def imports(python: Path, module: str) -> bool:
+    if not python.exists():
+        return False
+    return subprocess.run([str(python), "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
+
+
+def why_not_installed(said: str, module: str) -> str:
+    """The line of pip's output that names the reason, without addresses.
+
+    >>> why_not_installed("WARNING: old\\nERROR: No matching distribution found for torch==9", "torch")
+    'No matching distribution found for torch==9'
+    >>> why_not_installed("", "torch")
+    'it was installed, but `import torch` fails'
+    """
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith(("WARNING", "[notice"))]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")] or lines
+    reason = errors[-1] if errors else f"it was installed, but `import {module}` fails"
+    return without_places(reason)
+
+
+def without_places(text: str) -> str:
+    """A message without the addresses and paths of this machine, and fit for a table.
+
+    >>> without_places("cannot read /home/me/x | see http://host/y")
+    'cannot read … , see …'
+    """
+    return re.sub(r"\w+://\S+|(?<!\S)['\"]?/\S+", "…", text).replace("|", ",")
+
+
+# -- running
+
+
+class Finished(NamedTuple):
+    """What a command printed, when it began (time of day), and the sum of its processes' peaks of memory."""
+
+    printed: str
+    began: float
+    peak_memory_bytes: int
+
+
+def run(command: list[str]) -> Finished:
+    """Run a command to its end in a session of its own, all of which ends with it."""
+    with tempfile.TemporaryDirectory(prefix="plb") as folder:
+        out, log = Path(folder, "out"), Path(folder, "log")
+        began, peaks = time.time(), dict[int, int]()
+        with (
+            out.open("wb") as printed,
+            log.open("wb") as errors,
+            session(command, environment(), stdout=printed, stderr=errors) as process,
+        ):
+            while process.poll() is None and time.time() - began < GIVE_UP_SECONDS:
+                peaks |= memory_of_session(process.pid)
+                time.sleep(LOOK_SECONDS)
+        if process.returncode:
+            lines = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+            print("\n".join(lines[-20:]), file=sys.stderr)
+            raise FailedError(
+                without_places(lines[-1]) if time.time() - began < GIVE_UP_SECONDS else "it did not end in time"
+            )
+        return Finished(out.read_text(), began, sum(peaks.values()))
+
+
+def memory_of_session(leader: int) -> dict[int, int]:
+    """process → the most memory it has had resident so far (VmHWM), of the processes in a session."""
+    peaks = {}
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+        try:
+            found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+            # A process that has ended and is not yet waited for has no memory.
+            if found and os.getsid(pid) == leader:
+                peaks[pid] = 1024 * int(found[1])
+        except (ProcessLookupError, FileNotFoundError):
+            continue
+    return peaks
+
+
+def train_paceline(data: Path, setting: dict[str, Any], **flags: Any) -> Record:
+    """A run of `paceline train`, as a record."""
+    with tempfile.TemporaryDirectory(prefix="plb") as folder:
+        command = [sys.executable, "-m", "paceline", "train", "--data", str(data), "--run", f"{folder}/run"]
+        for name, value in {"checkpoint_every": 0, **setting, **flags}.items():
+            command += [f"--{name.replace('_', '-')}", str(value)]
+        finished = run(command)
+        result = json.loads(Path(folder, "run", "result.json").read_text())
+        metrics = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+    record = {
+        "rows_per_second": result["rows_per_second"],
+        "startup_seconds": result["startup_seconds"],
+        "curve": [[line["rows"], line["seconds"], line["test_loss"]] for line in metrics],
+        "peak_memory_bytes": finished.peak_memory_bytes,
+    }
+    return record | ({"bytes_per_row": result["wire"]["bytes_per_row"]} if setting.get("engine") == "ray" else {})
+
+
+def train_peer(case: Case, python: str, data: Data, setting: dict[str, Any]) -> Record:
+    """A run of a peer's script, as a record."""
+    script = str(HERE / "peers" / case.script)
+    setting = {"features": FEATURES, "passes": PASSES, "most_seconds": MOST_SECONDS, **setting}
+    if case.environment == "tensorflow":
+        finished = run([python, script, *tensorflow_words(data.exported, setting)])
+    else:
+        finished = run([python, script, str(data.exported), json.dumps(setting)])
+    found = json.loads(finished.printed.splitlines()[-1])
+    kept = {name: found[name] for name in ("rows_per_second", "curve", "version", "bytes_per_row") if name in found}
+    return kept | {
+        "startup_seconds": found["first_step_at"] - finished.began,
+        "peak_memory_bytes": finished.peak_memory_bytes,
+    }
+
+
+def tensorflow_words(exported: Path, setting: dict[str, Any]) -> list[str]:
+    """The command line of tensorflow_server.py: it trains for a time, not for so many passes."""
+    seconds = 5.0 if setting["tune"] else 20.0
+    return [
+        str(exported / "train"), "--features", str(setting["features"]), "--pace", setting["pace"],
+        "--batch-size", str(setting["batch_size"]), "--rate", str(setting["rate"]), "--seconds", str(seconds),
+        "--test", str(exported / "test"), "--test-every", "50",
+    ]  # fmt: skip
+
+
+# -- measuring
+
+
+def tune(case: Case, python: str, data: Data) -> dict[str, Any]:
+    """Of the grid, what has the least loss on held-out tuning rows after a pass over the others, and is fastest."""
+    found_at: list[tuple[float, float, dict[str, Any]]] = []
+    for values in itertools.product(*case.grid.values()):
+        tried = dict(zip(case.grid, values, strict=True))
+        if case.environment:
+            found = train_peer(case, python, data, {**case.setting, **tried, "tune": True, "passes": 1})
+        else:
+            found = train_paceline(data.dataset, {**case.setting, **tried}, epochs=1)
+        _, seconds, loss = found["curve"][-1]
+        found_at.append((round(loss, 4), seconds, tried))
+        say({"tuning": case.name, **tried, "loss": round(loss, 5), "seconds": round(seconds, 2)})
+    return min(found_at, key=lambda one: one[:2])[2]
+
+
+def measure(case: Case, python: str, data: Data, tuned: dict[str, Any]) -> Record:
+    """The record of a case: of several rounds, the one whose training took the median time."""
+    setting = {**case.setting, **tuned}
+    if case.environment:
+        return median([train_peer(case, python, data, {**setting, "tune": False}) for _ in range(num_rounds(case))])
+    flags = {"epochs": PASSES, "test_every": data.num_rows // 10}
+    learned = median([train_paceline(data.dataset, setting, **flags) for _ in range(num_rounds(case))])
+    return learned | {"rows_per_second": speed(case, data, tuned)}
+
+
+def median(rounds: list[Record]) -> Record:
+    return sorted(rounds, key=lambda record: record["curve"][-1][1])[len(rounds) // 2]
+
+
+def num_rounds(case: Case) -> int:
+    quick = case.environment == "scikit-learn" or (not case.environment and "engine" not in case.setting)
+    return ROUNDS if quick else 1
+
+
+def speed(case: Case, data: Data, tuned: dict[str, Any]) -> float:
+    """Rows per second of a paceline case that nobody looks at."""
+    setting = {**case.setting, **tuned}
+    rounds = [train_paceline(data.dataset, setting, seconds=SPEED_SECONDS) for _ in range(num_rounds(case))]
+    return float(statistics.median(record["rows_per_second"] for record in rounds))
+
+
+def take(case: Case, records: dict[str, Record], folders: argparse.Namespace, data: Data, tuning: Data) -> Record:
+    """Install, tune and measure a case; what stands in the way of that is its record."""
+    record: Record = {"case": case.name, "against": case.against, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+    try:
+        python = python_of(folders.environments, case.environment) if case.environment else sys.executable
+        tuned = tune(case, python, tuning) if case.grid else {}
+        record |= {"setting": {**case.setting, **tuned}, "grid": case.grid}
+        record |= measure(case, python, data, tuned)
+    except NotInstalledError as error:
+        return record | {"left_out": f"could not be installed: {error}"}
+    except FailedError as error:
+        return record | {"left_out": f"failed: {error}"}
+    if case.against in records and "setting" in records[case.against]:
+        ours_now = next(one for one in CASES if one.name == case.against)
+        rates = {name: records[case.against]["setting"][name] for name in ours_now.grid}
+        record["paceline_rows_per_second"] = speed(ours_now, data, rates)
+    return record
+
+
+def say(line: dict[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def machine_name() -> str:
+    """This machine in a file name."""
+    cores, _, model = machine().partition(" cores (")
+    words = re.sub(r"\(R\)|\(TM\)|CPU|Processor|@.*", " ", model.partition("),")[0])
+    return "-".join([cores, "cores", *re.findall(r"[a-z0-9]+", words.lower())])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--folder", type=Path, default=Path("build/peers"), help="where data and measurements are kept")
+    parser.add_argument(
+        "--environments", type=Path, help="a folder of the peers' environments, in --folder if left out"
+    )
+    parser.add_argument("--only", help="measure the cases with this in their name, again if they were")
+    parser.add_argument("--target", type=float, default=TARGET, help="the test log loss to reach")
+    parser.add_argument("--write", action="store_true", help="keep page and chart under benchmarks/results/")
+    flags = parser.parse_args()
+    folder = flags.folder.resolve()
+    flags.environments = (flags.environments or folder / "environments").absolute()
+    for path in (folder, flags.environments):
+        path.mkdir(parents=True, exist_ok=True)
+    kept = folder / f"measured-{flags.rows}.json"
+    records: dict[str, Record] = json.loads(kept.read_text()) if kept.exists() else {}
+    chosen = [case for case in CASES if (flags.only in case.name if flags.only else case.name not in records)]
+    data, tuning = make_data(folder, flags.rows)
+    for case in chosen:
+        records[case.name] = take(case, records, flags, data, tuning)
+        say(records[case.name])
+        kept.write_text(json.dumps(records, indent=1))
+    show([records.get(case.name, {"case": case.name, "left_out": "not measured yet"}) for case in CASES], flags)
+
+
+def show(records: list[Record], flags: argparse.Namespace) -> None:
+    """Print the page; keep it and the chart if that is wanted."""
+    name = f"{datetime.now(UTC):%Y-%m-%d}-{machine_name()}"
+    about = About(machine(), flags.rows, FEATURES, PASSES, ROUNDS)
+    text = page(records, about, flags.target, f"{name}-peers.svg")
+    print(text)
+    if flags.write:
+        (HERE / "results" / f"{name}.md").write_text(text)
+        title = f"Rows per second, {flags.rows:,} click rows, log scale"
+        (HERE / "results" / f"{name}-peers.svg").write_text(chart(records, title))
+
+
+if __name__ == "__main__":
+    main()

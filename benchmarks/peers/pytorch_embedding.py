@@ -1,0 +1,43 @@
+"""How fast does PyTorch train a sparse EmbeddingBag on the same rows?  (called as rows.py says)
+
+The setting has `batch_size` and `rate`. One process, PyTorch's threads as they come. An EmbeddingBag of width 1 that
+sums is the linear model; `sparse=True` makes its gradient one of the batch's keys alone. It needs no bias: exactly one
+key of every categorical column is in each row.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from rows import answer, asked, legs, load, log_loss, scores, steady_rate
+
+
+def main() -> None:
+    folder, setting = asked()
+    train, test = (load(folder / split) for split in ("train", "test"))
+    keys, values, labels = (torch.from_numpy(array) for array in train)
+    model = torch.nn.EmbeddingBag(setting["features"], 1, mode="sum", sparse=True)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=setting["rate"])
+    first_step_at, num_rows, seconds, curve = 0.0, 0, 0.0, []
+    for leg in legs(len(labels), setting):
+        began = time.perf_counter()
+        for first in range(leg.start, leg.stop, setting["batch_size"]):
+            batch = slice(first, min(leg.stop, first + setting["batch_size"]))
+            odds = model(keys[batch], per_sample_weights=values[batch]).squeeze(1)
+            optimizer.zero_grad()
+            binary_cross_entropy_with_logits(odds, labels[batch]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            first_step_at = first_step_at or time.time()
+        seconds += time.perf_counter() - began
+        num_rows += leg.stop - leg.start
+        weights = model.weight.detach().numpy()[:, 0]
+        curve.append([num_rows, seconds, log_loss(scores(test, weights), test.labels)])
+    answer(rows_per_second=steady_rate(curve), first_step_at=first_step_at, curve=curve, version=torch.__version__)
+
+
+if __name__ == "__main__":
+    main()
