@@ -25,12 +25,14 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cluster import environment, session
 from embedded import FEATURES, machine
-from peer_rows import Data, make_data
 from peers_page import About, Record, chart, page
+
+if TYPE_CHECKING:
+    from peer_rows import Data
 
 HERE = Path(__file__).parent
 TARGET = 0.5
@@ -365,7 +367,10 @@ def main() -> None:
     kept = folder / f"measured-{flags.rows}.json"
     records: dict[str, Record] = json.loads(kept.read_text()) if kept.exists() else {}
     chosen = [case for case in CASES if (flags.only in case.name if flags.only else case.name not in records)]
-    data, tuning = make_data(folder, flags.rows)
+    if chosen:
+        from peer_rows import make_data
+
+        data, tuning = make_data(folder, flags.rows)
     for case in chosen:
         records[case.name] = take(case, records, flags, data, tuning)
         say(records[case.name])

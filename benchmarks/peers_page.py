@@ -117,7 +117,8 @@ HOW_TO_READ = """\
 - **paceline makes**: so many times the peer's rows/s, by the paceline line that fits it, measured right after the peer:
   TensorFlow is held against paceline over Ray, everything else against paceline in one process (PyTorch and Spark
   against sync, Vowpal Wabbit against AdaGrad, which is its own rule's kin, the rest against async with 1 worker).
-  paceline's async takes one row at a time; in its sync two workers make an update of 2,000 rows.
+  In one process paceline's async takes one row at a time; in sync two workers make an update of 2,000 rows. On a
+  shared machine figures move by a third from run to run, so neighbours are compared, not lines of the table.
 - **s to log loss {target}**: seconds of training until the test rows' log loss is there, within {passes} passes; looked
   at ten times a pass. Starting, loading and evaluating are not in it. Of a batch solver: of the shortest fit that gets
   there.
@@ -133,7 +134,8 @@ not named stands as the peer has it.
 """
 NOTES = """\
 - TensorFlow: 2 workers and 1 server, one gather of a batch's distinct keys and a sparse update; two threads a kind and
-  process. It trains for a time: 5 seconds a rate while tuning, a pass or more, and then 20 seconds.
+  process. It trains for a time: 5 seconds a rate while tuning, a pass or more, and then 20 seconds,
+  some three passes.
 - PyTorch: one process, its own threads; gradients of the batch's keys alone.
 - scikit-learn: CSR of float64 in memory, `partial_fit`; its default shuffles the rows before each pass.
 - Vowpal Wabbit: its default rule (adaptive, normalized, invariant), 2²⁵ weights, a table slot for nearly every key.
