@@ -19,6 +19,7 @@ from paceline.errors import ConfigError, DataError
 from paceline.matrices import nodes, sources, trace
 from paceline.matrices.matrix import MOST_BLOCKS, BlockMatrix
 from paceline.matrices.nodes import Product
+from paceline.matrices.plan import memory_for
 from paceline.matrices.trace import Pair, RandomPairs, sum_up
 
 sizes = st.one_of(st.just(1), st.integers(1, 40))
@@ -200,7 +201,7 @@ def test_files_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(nodes, "STRIP", 3)
     A = BlockMatrix.random((31, 17), blocks=(4, 3), seed=1)
     A.to_blocks(tmp_path / "blocks")
-    A.to_npy(tmp_path / "A.npy", memory=17 * 4 * 2 * 5)
+    A.to_npy(tmp_path / "A.npy", memory=memory_for(17 * 4 * 5))
     for path in ("blocks", "A.npy"):
         read = BlockMatrix.from_npy(tmp_path / path)
         assert np.array_equal(read.to_numpy(), A.to_numpy())
