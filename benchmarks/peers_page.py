@@ -183,7 +183,7 @@ def page(records: Sequence[Record], about: About, target: float, chart_name: str
 
 # -- the chart
 
-LABEL_WIDTH, BAR_WIDTH, VALUE_WIDTH, ROW_HEIGHT, TOP = 330, 430, 90, 24, 46
+LABEL_WIDTH, BAR_WIDTH, VALUE_WIDTH, ROW_HEIGHT, TOP = 370, 430, 90, 24, 46
 STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #24292f; }
   .value { font-variant-numeric: tabular-nums; }
