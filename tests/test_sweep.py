@@ -204,7 +204,7 @@ def test_a_sweep_of_traces(tmp_path: Path, command: Command) -> None:
     [
         ('job = "matmul"\n[sweep]\nblocks = [1]', "is 'matmul'; it is train or trace"),
         ('job = "trace"\nsize = 10\n[sweep]\nblocks = [1, 0]', "point blocks=0: "),
-        ('job = "trace"\nsize = 10\npace = "sync"\n[sweep]\nblocks = [1]', "point blocks=1: object contains unknown"),
+        ('job = "trace"\nsize = 10\npace = "sync"\n[sweep]\nblocks = [1]', "point blocks=1: unknown setting `pace`"),
         ('job = "trace"\n[sweep]\nblocks = [1]', "point blocks=1: object missing required field `size`"),
         ('job = "trace"\nsize = 10\nops = true\n[sweep]\nblocks = [1]', "only the steps of `logistic`"),
         ("ops = 3\n[sweep]\nworkers = [1]", "`ops` in"),

@@ -206,14 +206,14 @@ def _apply_setting(tree: dict[str, Any], setting: str) -> None:
 
 
 def _convert(tree: dict[str, Any]) -> RunConfig:
-    _refuse_unknown(tree, RunConfig, "")
+    refuse_unknown(tree, RunConfig, "")
     for section, kind in SECTIONS.items():
         if not isinstance(tree.get(section, {}), dict):
             raise ConfigError(
                 f"`{section}` is `{tree[section]}`; it is a section of a recipe",
                 f"write its settings below a line [{section}]: {', '.join(kind.__struct_fields__)}",
             )
-        _refuse_unknown(tree.get(section, {}), kind, f"{section}.")
+        refuse_unknown(tree.get(section, {}), kind, f"{section}.")
     pace = tree.get("pace")
     if isinstance(pace, str) and pace.lstrip("+-").isdigit():
         tree = {**tree, "pace": int(pace)}
@@ -231,12 +231,13 @@ def converted(tree: dict[str, Any], kind: type[T], hint: str) -> T:
         raise ConfigError(f"`{name}`: {said}" if name else said, hint) from None
 
 
-def _refuse_unknown(tree: Mapping[str, Any], kind: type[msgspec.Struct], prefix: str) -> None:
+def refuse_unknown(tree: Mapping[str, Any], kind: type[msgspec.Struct], prefix: str) -> None:
+    """Raise for the first name that settings of this kind do not have."""
     known = kind.__struct_fields__
     for name in tree:
         if name not in known:
             places = {prefix + other: other for other in known}
-            if not prefix:
+            if kind is RunConfig:
                 places |= {f"{s}.{other}": other for s, part in SECTIONS.items() for other in part.__struct_fields__}
             near = difflib.get_close_matches(name, places.values(), n=1, cutoff=0.5)
             found = [place for place, other in places.items() if other in near]

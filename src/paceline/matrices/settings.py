@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 import tomli_w
 
-from paceline.config import ENGINES, MOST_WORKERS, converted
+from paceline.config import ENGINES, MOST_WORKERS, converted, refuse_unknown
 from paceline.errors import ConfigError
 from paceline.matrices.matrix import BlockMatrix
 from paceline.matrices.plan import parse_bytes
@@ -69,6 +69,7 @@ def check_settings(settings: Settings) -> None:
 
 def trace_settings_of(tree: dict[str, Any]) -> TraceSettings:
     """The checked settings of a trace, as a recipe has them."""
+    refuse_unknown(tree, TraceSettings, "")
     settings = converted(tree, TraceSettings, "see `paceline trace --help`")
     check_settings(settings)
     return settings
