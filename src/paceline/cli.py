@@ -334,10 +334,9 @@ def diagnose(run: str, ops: bool, as_json: bool) -> None:
     folder = Run(run)
     found = folder.diagnose()
     if ops:
-        from paceline.diagnosis.operations import time_operations
+        from paceline.diagnosis.operations import add_operations
 
-        found["operations"] = [one._asdict() for one in time_operations(folder)]
-        folder.write_json("diagnosis.json", found)
+        add_operations(folder, found)
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return

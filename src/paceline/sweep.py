@@ -31,7 +31,7 @@ import msgspec
 
 from paceline.config import SPARSE_MODEL, RunConfig, config_of, overrule, read_recipe
 from paceline.data.datasets import open_for
-from paceline.diagnosis.operations import time_operations
+from paceline.diagnosis.operations import add_operations
 from paceline.errors import ConfigError, InterruptedRunError, PacelineError, UsageError
 from paceline.files import replace_file, translated_disk_errors
 from paceline.matrices.settings import TraceSettings, trace_settings_of
@@ -197,9 +197,7 @@ def _run(path: Path, point: Point, start: Callable[[RunConfig | TraceSettings], 
             shutil.rmtree(path, ignore_errors=True)
             run = start(msgspec.structs.replace(point.config, run=str(path)))
         if point.ops:
-            found = run.diagnosis
-            found["operations"] = [one._asdict() for one in time_operations(run)]
-            run.write_json("diagnosis.json", found)
+            add_operations(run, run.diagnosis)
         return Outcome(point, run, "")
     except InterruptedRunError:
         raise

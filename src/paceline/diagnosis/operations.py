@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,12 @@ def time_operations(run: Run, batches: int = BATCHES) -> list[Operation]:
             for name, nanoseconds in spent.items():
                 found.setdefault(name, []).append(nanoseconds / rows)
     return [Operation(name, WHAT[name], statistics.median(each)) for name, each in found.items()]
+
+
+def add_operations(run: Run, diagnosis: dict[str, Any]) -> None:
+    """Time the operations of a step, and keep them with what else was found out about the run."""
+    diagnosis["operations"] = [one._asdict() for one in time_operations(run)]
+    run.write_json("diagnosis.json", diagnosis)
 
 
 def _time_step(batch: Batch, scratch: LogisticScratch, rules: Rules, table: NDArray[np.float32]) -> dict[str, int]:
