@@ -15,15 +15,15 @@ from typing import Any
 import paceline
 from tests.ray_cluster import ROOT, RayCluster
 
-MODULE = ["-m", "paceline"]
-
 
 class Running:
     """`paceline train` or `resume`, in the background."""
 
-    def __init__(self, cluster: RayCluster | None, arguments: list[Any], run: Path, entry: str = "") -> None:
-        start = ["-m", "tests.faults.driver", f"tests.faults.roles:{entry}"] if entry else MODULE
+    def __init__(self, cluster: RayCluster | None, arguments: list[Any], run: Path, entry: str = "",
+                 module: str = "paceline") -> None:  # fmt: skip
+        start = ["-m", "tests.faults.driver", f"tests.faults.roles:{entry}"] if entry else ["-m", module]
         environment = cluster.environment if cluster else {k: v for k, v in os.environ.items() if "RAY_" not in k}
+        environment = {**environment, "PYTHONFAULTHANDLER": "1"}
         self.path = run
         self.began = time.monotonic()
         self.process = subprocess.Popen(
@@ -62,8 +62,9 @@ class Running:
         try:
             out, err = self.process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise AssertionError(self.process.communicate()) from None
+            # Python tells what all its threads were doing.
+            self.process.send_signal(signal.SIGABRT)
+            raise AssertionError("\n".join(self.process.communicate())) from None
         assert self.process.returncode == code, out + err
         return out + err
 

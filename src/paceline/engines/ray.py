@@ -6,6 +6,7 @@ knows the nodes. What the roles say to each other does not go through it.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import secrets
@@ -15,9 +16,11 @@ import socket
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from paceline.errors import ConfigError, UsageError
 
@@ -25,6 +28,7 @@ LOOPBACK = "127.0.0.1"
 PROBE_SECONDS = 3.0
 LONGEST_QUOTE = 120
 ROOM_SECONDS = 10.0
+CLOSE_SECONDS = 20.0
 TOKEN_FILE = "~/.ray/auth_token"
 NO_RAY = "`ray status` shows whether one runs; `ray start --head` starts one; without --address paceline does"
 HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -175,13 +179,25 @@ class RayEngine:
         return {"node": self.name_of(self._own_node), "address": "", "pid": os.getpid()}
 
     def close(self) -> None:
+        # What a Ray that hangs has not done by then, the run does not wait for.
+        leaving = threading.Thread(target=self._leave, name="paceline-leave", daemon=True)
+        leaving.start()
+        leaving.join(CLOSE_SECONDS)
+        if leaving.is_alive():
+            # Python would call it once more at the very end.
+            atexit.unregister(self._ray.shutdown)
+            if self._folder is not None:
+                _kill_ray_in(self._folder)
+        self._forget_own()
+
+    def _leave(self) -> None:
         # Whatever fails, the rest is done; last things first.
-        with ExitStack() as stack:
-            stack.callback(self._forget_own)
+        with suppress(self._ray.exceptions.RayError), ExitStack() as stack:
             if self._ray.is_initialized():
                 if self._joined:
                     stack.callback(self._ray.shutdown)
-                if self._group is not None:
+                # A Ray of our own ends with all that is in it.
+                if self._group is not None and self._folder is None:
                     stack.callback(self._ray.util.remove_placement_group, self._group)
                 for actor in self._actors:
                     stack.callback(self._ray.kill, actor, no_restart=True)
@@ -306,6 +322,16 @@ def _is_role(pid: int) -> bool:
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Host")
     except OSError:
         return False
+
+
+def _kill_ray_in(folder: Path) -> None:
+    """End the Ray that this process started there, which does not end when it is asked to."""
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if any(str(folder) in word for word in child.cmdline()):
+                for process in [*child.children(recursive=True), child]:
+                    process.kill()
+                child.wait(CLOSE_SECONDS)
 
 
 def _last_line(error: BaseException) -> str:

@@ -376,7 +376,10 @@ class ClusterCrew:
 
     def snapshot(self) -> Snapshot:
         with self._shards_may_die():
-            return self._snapshot(lambda: False)
+            return self._snapshot(self._misses_a_shard)
+
+    def _misses_a_shard(self) -> bool:
+        return any(role.peer is None for role in self._shards)
 
     def _may_copy(self, last: threading.Thread | None) -> bool:
         """One snapshot at a time, and a pause after one that failed."""
@@ -386,8 +389,7 @@ class ClusterCrew:
         """Copy all shards while workers go on, and keep the copy."""
 
         def give_up() -> bool:
-            unfinished = not self._leg_is_on and len(self._idle) < len(self._workers)
-            return unfinished or any(role.peer is None for role in self._shards)
+            return (not self._leg_is_on and len(self._idle) < len(self._workers)) or self._misses_a_shard()
 
         def work() -> None:
             try:

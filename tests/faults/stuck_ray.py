@@ -1,0 +1,16 @@
+"""The command `paceline`, with a Ray that does not end when it is asked to."""
+
+import atexit
+import threading
+
+import ray
+
+from paceline.cli import main
+from paceline.engines import ray as ray_engine
+
+if __name__ == "__main__":
+    atexit.unregister(ray.shutdown)
+    ray.shutdown = threading.Event().wait
+    atexit.register(ray.shutdown)
+    ray_engine.CLOSE_SECONDS = 1.0
+    main()
