@@ -59,6 +59,10 @@ class QuickCache(FunctionCache):  # type: ignore[misc]
             return self._load_overload(sig, target_context)
 
 
+# What a loop calls would be compiled with the liberties of the loop that called it first, and kept so for all others.
+STRICT: dict[str, Any] = {"fastmath": False}
+
+
 def _cached(function: F, **options: Any) -> F:
     result: Any = numba.njit(**OPTIONS, **options)(function)
     result._cache = QuickCache(function)
@@ -67,12 +71,12 @@ def _cached(function: F, **options: Any) -> F:
 
 def compiled(function: F) -> F:
     """Compile a loop over arrays: called without the GIL; sums are added in the order that is written."""
-    return _cached(function)
+    return _cached(function, **STRICT)
 
 
 def inlined(function: F) -> F:
     """Like `compiled`, and copied into each loop that calls it."""
-    return _cached(function, forceinline=True)
+    return _cached(function, forceinline=True, **STRICT)
 
 
 def reassociated(function: F) -> F:

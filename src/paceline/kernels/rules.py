@@ -19,6 +19,8 @@ import numpy as np
 from numba.extending import overload, register_jitable
 from numpy.typing import NDArray
 
+from paceline.kernels.jit import STRICT
+
 Table = NDArray[np.float32]
 Weight = Callable[[Any, Table, Any], Any]
 Update = Callable[[Any, Table, Any, Any], None]
@@ -28,7 +30,8 @@ _RULES: dict[type, tuple[int, Weight, Update]] = {}
 
 def optimizer_rule(rule: type, width: int, weight: Weight, update: Update) -> None:
     """Let compiled loops use `weight` and `update` wherever they are given a `rule` of this type."""
-    _RULES[rule] = (width, register_jitable(weight), register_jitable(update))
+    strict = register_jitable(**STRICT)
+    _RULES[rule] = (width, strict(weight), strict(update))
 
 
 def width(rule: Any) -> int:

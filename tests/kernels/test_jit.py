@@ -1,0 +1,69 @@
+"""A loop's sums are added as they are written, whoever called what it calls first."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from paceline.kernels.jit import compiled, inlined, reassociated
+from paceline.kernels.rules import optimizer_rule, update
+
+# Its square rounds to 1 + 2⁻²⁶: what is left over is 0, or 2⁻⁵⁴ where product and sum are rounded once.
+NEAR_ONE = 1 + 2.0**-27
+
+
+@reassociated
+def left_over_at_liberty(x: float) -> float:
+    return x * x - (1 + 2.0**-26)
+
+
+@compiled
+def left_over(x: float) -> float:
+    return x * x - (1 + 2.0**-26)
+
+
+@inlined
+def left_over_inlined(x: float) -> float:
+    return x * x - (1 + 2.0**-26)
+
+
+@reassociated
+def call_both(x: float) -> float:
+    return left_over(x) + left_over_inlined(x)
+
+
+def test_called_first_by_a_loop_that_may_reassociate() -> None:
+    if left_over_at_liberty(NEAR_ONE) == 0:
+        pytest.skip("this processor has no fused multiplication and addition")
+    assert call_both(NEAR_ONE) == 0
+    assert left_over(NEAR_ONE) == 0
+    assert left_over_inlined(NEAR_ONE) == 0
+
+
+class Keep(NamedTuple):
+    """A rule that replaces a state by what is left over of it."""
+
+    scale: np.float64
+
+
+def test_an_optimizer_called_first_by_a_loop_that_may_reassociate() -> None:
+    def keep(rule: Any, table: Any, key: Any, gradient: Any) -> None:
+        table[key] = table[key] * gradient - rule.scale
+
+    optimizer_rule(Keep, 1, lambda rule, table, key: table[key], keep)
+
+    @reassociated
+    def liberal(rule: Any, table: NDArray[np.float64]) -> None:
+        update(rule, table, 0, NEAR_ONE)
+
+    @compiled
+    def strict(rule: Any, table: NDArray[np.float64]) -> None:
+        update(rule, table, 0, NEAR_ONE)
+
+    for loop in (liberal, strict):
+        table = np.array([NEAR_ONE])
+        loop(Keep(np.float64(1 + 2.0**-26)), table)
+        assert table[0] == 0
