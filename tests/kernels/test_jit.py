@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from paceline.kernels.jit import compiled, inlined, reassociated
 from paceline.kernels.rules import optimizer_rule, update
@@ -56,11 +55,11 @@ def test_an_optimizer_called_first_by_a_loop_that_may_reassociate() -> None:
     optimizer_rule(Keep, 1, lambda rule, table, key: table[key], keep)
 
     @reassociated
-    def liberal(rule: Any, table: NDArray[np.float64]) -> None:
+    def liberal(rule: Any, table: Any) -> None:
         update(rule, table, 0, NEAR_ONE)
 
     @compiled
-    def strict(rule: Any, table: NDArray[np.float64]) -> None:
+    def strict(rule: Any, table: Any) -> None:
         update(rule, table, 0, NEAR_ONE)
 
     for loop in (liberal, strict):

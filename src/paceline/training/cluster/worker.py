@@ -29,7 +29,7 @@ from paceline.training.cluster.messages import Begin, Idle, RoleSpec, Stop, Wait
 from paceline.training.cluster.rations import Rations, RecalledError
 from paceline.training.pace import Pace
 from paceline.training.worker import check_losses
-from paceline.wire.coding import VALUE_BYTES, read_values
+from paceline.wire.coding import VALUE_BYTES, Floats, read_values
 from paceline.wire.tls import Tls
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class Prepared:
         self._num_shards = num_shards
         self._keys_a_shard = dataset.features // num_shards + 1
         self._ascending = ascending
+        # One shard has all keys in the order of their numbers: nothing needs to be moved there and back.
+        self._in_order = num_shards == 1 and not ascending
         self._make_room(0)
 
     def read(self, number: int, start: int, stop: int, trained: int) -> None:
@@ -68,15 +70,20 @@ class Prepared:
         tables = self._scratch.room_for(self.rows.num_nonzeros)
         if self.rows.num_nonzeros > len(self._local):
             self._local = np.zeros(len(tables.local), np.uint32)
+            if self._in_order:
+                self._make_room(len(tables.distinct))
+        distinct = self._indices if self._in_order else tables.distinct
         self.count = 0
         if self.rows.num_rows:
             self.count = number_keys(
-                self.rows.keys, self._scratch.bias, tables.slots, tables.direct, tables.turn, tables.distinct,
-                self._local,
-            )  # fmt: skip
+                self.rows.keys, self._scratch.bias, tables.slots, tables.direct, tables.turn, distinct, self._local
+            )
+        if self._in_order:
+            self.ends[1] = self.count
+            return
         if self.count > len(self._numbers):
             self._make_room(self.count + self.count // 4)
-        distinct = tables.distinct[: self.count]
+        distinct = distinct[: self.count]
         if self._ascending:
             packed = self._packed[: self.count]
             pack_order(distinct, self._num_shards, self._keys_a_shard, packed)
@@ -85,7 +92,22 @@ class Prepared:
         else:
             deal_keys(distinct, self._num_shards, self._numbers, self._indices, self.ends)
 
-    def numbers(self, shard: int) -> Any:
+    def put(self, shard: int, values: Floats) -> None:
+        """Take on the weights of the keys that a shard holds, for the next `gradient`."""
+        if self._in_order:
+            self._weights = values
+        else:
+            put(values, self._numbers_of(shard), self._weights)
+
+    def pick(self, shard: int) -> Floats:
+        """The sums of the gradients of the keys that a shard holds; as they are until the next `gradient`."""
+        if self._in_order:
+            return self._sums[: self.count]
+        picked = self._outgoing[self.ends[shard] : self.ends[shard + 1]]
+        pick(self._sums, self._numbers_of(shard), picked)
+        return picked
+
+    def _numbers_of(self, shard: int) -> Any:
         """Which of the batch's distinct keys a shard holds, in the order of `indices`."""
         return self._numbers[self.ends[shard] : self.ends[shard + 1]]
 
@@ -94,15 +116,16 @@ class Prepared:
         return self._indices[self.ends[shard] : self.ends[shard + 1]]
 
     def gradient(self) -> float:
-        """Sums of the gradients by number into `sums`, from `weights`; the sum of the losses."""
+        """Add the gradients up from the weights that were put, for `pick`; the sum of the losses."""
         rows = self.rows
-        return gradient(rows.offsets, self._local, rows.values, rows.labels, self.weights[: self.count], self.sums)
+        return gradient(rows.offsets, self._local, rows.values, rows.labels, self._weights[: self.count], self._sums)
 
     def _make_room(self, num_keys: int) -> None:
-        self.weights = np.zeros(num_keys, np.float32)
-        self.sums = np.zeros(num_keys, np.float32)
-        self.outgoing = np.zeros(num_keys, np.float32)
-        self._numbers = np.zeros(num_keys, np.uint32)
+        num_moved = 0 if self._in_order else num_keys
+        self._weights = np.zeros(num_moved, np.float32)
+        self._sums = np.zeros(num_keys, np.float32)
+        self._outgoing = np.zeros(num_moved, np.float32)
+        self._numbers = np.zeros(num_moved, np.uint32)
         self._indices = np.zeros(num_keys, self._scratch.buffers.distinct.dtype)
         self._packed = np.zeros(num_keys if self._ascending else 0, np.uint64)
 
@@ -153,9 +176,9 @@ class ClusterWorker:
                 batch.read(0, 0, rows, 0)
                 batch.number_keys()
                 if rows:
+                    batch.put(0, np.zeros(batch.ends[1], np.float32))
                     batch.gradient()
-        pick(EMPTY, batch.numbers(0), EMPTY)
-        put(EMPTY, batch.numbers(0), EMPTY)
+                batch.pick(0)
         pick_keys(EMPTY, batch.indices(0), EMPTY)
 
     def run(self) -> None:
@@ -226,8 +249,7 @@ class ClusterWorker:
         for shard, link in enumerate(self._links):
             pushed = EMPTY
             if done is not None:
-                pushed = done.outgoing[done.ends[shard] : done.ends[shard + 1]]
-                pick(done.sums, done.numbers(shard), pushed)
+                pushed = done.pick(shard)
             indices = ahead.indices(shard) if ahead else self._no_indices
             link.send(Ask(flags, number, trained, losses, rows, pushed, indices))
 
@@ -242,16 +264,16 @@ class ClusterWorker:
             meter.got_reply(*reply.times)
             if reply.times.held > SHORTEST_HELD:
                 meter.waited_within(PULL, min(reply.times.held, meter.phases[PULL] - pull))
-            indices, numbers = batch.indices(shard), batch.numbers(shard)
+            indices = batch.indices(shard)
             if self._config.wire.pull == "all" and len(indices):
                 all_values = read_values(reply.data, len(reply.data) // VALUE_BYTES[kind], kind)
                 if len(self._picked) < len(indices):
-                    self._picked = np.empty(len(batch.weights), np.float32)
+                    self._picked = np.empty(len(indices) * 5 // 4, np.float32)
                 values = self._picked[: len(indices)]
                 pick_keys(all_values, indices, values)
             else:
                 values = read_values(reply.data, len(indices), kind)
-            put(values, numbers, batch.weights)
+            batch.put(shard, values)
         self._doing = "computes"
 
     def _read_next(self) -> Prepared | None:
