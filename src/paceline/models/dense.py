@@ -48,6 +48,10 @@ class DenseModel(Protocol):
     """Whether it computes on several threads by itself, so that workers had better take turns."""
     holds_values: bool
     """Whether it looks at the values all the while it computes, and not only at first."""
+    filled: Callable[[int], None] | None
+    """Where set, called by `gradient` with the number of a tensor when its part of `out` is complete before the others
+    are; of those that it is not called with, nothing is known before `gradient` returns.
+    """
 
     def initial(self, seed: int) -> Floats:
         """The values that training begins with."""

@@ -6,6 +6,7 @@ The loss of a row is −log p(label), and its gradient (p − y) xᵀ for W and 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class Softmax:
             Tensor("bias", (classes,), features * classes),
         )
         self.num_trained = (features + 1) * classes
+        self.filled: Callable[[int], None] | None = None
         self._classes = classes
         self._length = kernels.padded_classes(classes)
         self._padded = _on_lines((features + 1) * self._length)

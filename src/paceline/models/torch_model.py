@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,11 @@ class TorchModel:
         self._buffers = [(name, tensors[name].detach()) for name, _ in self._buffers]
         self._values = _Bound()
         self._sums = _Bound()
+        self._num_rows = 0
+        self._missing: set[int] = set()
+        self.filled: Callable[[int], None] | None = None
+        for number, parameter in enumerate(self._parameters):
+            parameter.register_post_accumulate_grad_hook(partial(self._take_gradient, number))
 
     def initial(self, seed: int) -> Floats:
         """The values of the module as it was built; once it has others, it is built again for that."""
@@ -138,13 +144,10 @@ class TorchModel:
         images, labels = self._batch(self._crops.training(rows, turn))
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
             loss = self._loss(module(images), labels)
+        self._num_rows, self._missing = rows.num_rows, set(range(len(self._parameters)))
         loss.backward()
-        for parameter, part in zip(self._parameters, sums, strict=False):
-            if parameter.grad is None:
-                part.zero_()
-            else:
-                torch.mul(parameter.grad, rows.num_rows, out=part)
-                parameter.grad = None
+        for number in self._missing:
+            sums[number].zero_()
         # How far buffers have moved, as often as there are rows: an update divides by those.
         first = len(self._parameters)
         for (_, buffer), before, moved in zip(self._buffers, self._values.parts[first:], sums[first:], strict=True):
@@ -154,6 +157,21 @@ class TorchModel:
         self._sums.copy_back(out)
         losses = loss.detach() * rows.num_rows
         return losses if isinstance(out, torch.Tensor) else float(losses)
+
+    def _take_gradient(self, number: int, parameter: Any) -> None:
+        """PyTorch has the gradient of a parameter while it computes those of the layers before: take it at once."""
+        part = self._sums.parts[number]
+        if number in self._missing:
+            self._missing.remove(number)
+            self._torch.mul(parameter.grad, self._num_rows, out=part)
+            if self.filled is not None and not self._sums.on_gpu:
+                self.filled(number)
+        elif self.filled is None:
+            part.add_(parameter.grad, alpha=self._num_rows)
+        else:
+            name = self._trained[number][0]
+            raise ConfigError(f"the gradient of `{name}` comes in several pieces", "--exchange shard takes it so")
+        parameter.grad = None
 
     def scores(self, values: Any, rows: Images) -> Floats:
         torch = self._torch
@@ -256,9 +274,13 @@ class _Bound:
             self._flat.copy_(given)
         return self.parts
 
+    @property
+    def on_gpu(self) -> bool:
+        return bool(self._flat.device.type != "cpu")
+
     def copy_back(self, flat: Any) -> None:
         """What was written to the copy on a GPU, to the array itself."""
-        if isinstance(flat, np.ndarray) and self._flat.device.type != "cpu":
+        if isinstance(flat, np.ndarray) and self.on_gpu:
             flat[...] = self._flat.cpu().numpy()
 
 

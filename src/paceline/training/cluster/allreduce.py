@@ -17,6 +17,7 @@ import numpy as np
 
 from paceline.config import RunConfig
 from paceline.data.images import ImageDataset
+from paceline.models.dense import Tensor
 from paceline.models.torch_model import import_torch, make_group
 from paceline.optimizers.dense import DenseRule
 from paceline.telemetry.meter import COMPUTE, PULL, PUSH, WAIT
@@ -36,6 +37,8 @@ LOOK_SECONDS = 0.02
 MEET_SECONDS = 30.0
 # A long step is no fault: others wait for the slowest worker's.
 GROUP_SECONDS = 600.0
+PARCEL_VALUES = 4 << 20
+NEVER = 1 << 30
 
 
 class Notes:
@@ -68,6 +71,76 @@ class Notes:
         return value
 
 
+class Message:
+    """The sums of a step, which go to the other workers in parcels: the last layers' first, while those of the layers
+    before are still being computed. All workers send the same parcels in the same order.
+    """
+
+    def __init__(self, tensors: tuple[Tensor, ...], num_trained: int) -> None:
+        # One number more than there are values: the rows that the sums are of. It is in the last parcel, with what
+        # is not trained.
+        self._flat = np.zeros(tensors[-1].stop + 1, np.float32)
+        self.sums = self._flat[:-1]
+        self._parcels = _pack([tensor for tensor in tensors if tensor.stop <= num_trained])
+        self._parcels.append(range(num_trained, len(self._flat)))
+        self._of_tensor = [
+            next(number for number, parcel in enumerate(self._parcels) if tensor.start in parcel) for tensor in tensors
+        ]
+        self._group: Any = None
+        self._begin()
+
+    def meet(self, group: Any) -> None:
+        """From now on the other workers are those of this group. Only while nothing is on its way."""
+        self._group = group
+        self._begin()
+
+    @property
+    def on_its_way(self) -> bool:
+        """Whether some of it was sent and not waited for."""
+        return bool(self._sent)
+
+    def filled(self, tensor: int) -> None:
+        """The sums of this tensor are complete: send what may go."""
+        self._left[self._of_tensor[tensor]] -= 1
+        try:
+            while self._left[len(self._sent)] == 0:
+                self._send()
+        except RuntimeError:
+            # Another worker is gone, which `add_up` will find out as well.
+            self._left[len(self._sent)] = NEVER
+
+    def add_up(self, rows: int) -> int:
+        """Send what has not gone, with the rows, and wait; the rows of all workers. `RuntimeError` if one is gone."""
+        self._flat[-1] = rows
+        while len(self._sent) < len(self._parcels):
+            self._send()
+        for sent in self._sent:
+            sent.wait(timedelta(seconds=GROUP_SECONDS))
+        self._begin()
+        return int(self._flat[-1])
+
+    def _begin(self) -> None:
+        self._sent: list[Any] = []
+        # By parcel, the tensors that are not complete. The last one waits for the end of the step.
+        self._left = [self._of_tensor.count(number) for number in range(len(self._parcels) - 1)] + [NEVER]
+
+    def _send(self) -> None:
+        parcel = self._parcels[len(self._sent)]
+        part = import_torch().from_numpy(self._flat[parcel.start : parcel.stop])
+        self._sent.append(self._group.allreduce([part]))
+
+
+def _pack(tensors: list[Tensor]) -> list[range]:
+    """Neighbours together until there are enough values, from the last on."""
+    parcels: list[range] = []
+    for tensor in reversed(tensors):
+        if parcels and len(parcels[-1]) < PARCEL_VALUES:
+            parcels[-1] = range(tensor.start, parcels[-1].stop)
+        else:
+            parcels.append(range(tensor.start, tensor.stop))
+    return parcels
+
+
 class AllreduceWorker(DenseWorker):
     """One worker that adds up with the others."""
 
@@ -77,13 +150,21 @@ class AllreduceWorker(DenseWorker):
         self._host = host
         self._planes = np.zeros((self._parts.width, self._parts.num_keys), np.float32)
         self._values = self._planes[0]
-        # One number more than there are values: the rows that the sums are of.
-        self._message = np.zeros(self._parts.num_keys + 1, np.float32)
-        self._sums = self._message[:-1]
+        self._use(self._new_message())
         count = count_updates(config, dataset.split("train").rows)
         self._rule = DenseRule(config.optimizer, self._model.num_trained, count)
-        self._group: Any = None
         self._notes: Connection | None = None
+
+    def _new_message(self) -> Message:
+        return Message(self._model.tensors, self._model.num_trained)
+
+    def _use(self, message: Message) -> None:
+        self._message, self._sums = message, message.sums
+
+    def warm_up(self) -> None:
+        super().warm_up()
+        # Once there is somebody to send it to.
+        self._model.filled = lambda tensor: self._message.filled(tensor)
 
     def _join(self, begin: Begin) -> None:
         """Take the states over, and meet the other workers."""
@@ -99,8 +180,11 @@ class AllreduceWorker(DenseWorker):
             self._notes.close()
         self._notes = connect(begin.shards[0], self._spec.token, self._tls)
         notes = Notes(self._notes, begin.generation, self._rations.recalled)
+        if self._message.on_its_way:
+            # What a group that is gone may still write to.
+            self._use(self._new_message())
         try:
-            self._group = make_group(notes, self._spec.rank, self._config.workers, self._host, GROUP_SECONDS)
+            self._message.meet(make_group(notes, self._spec.rank, self._config.workers, self._host, GROUP_SECONDS))
         except RuntimeError as error:
             raise LostConnectionError(f"the other workers cannot be met: {error}") from None
 
@@ -112,16 +196,14 @@ class AllreduceWorker(DenseWorker):
     def _push(self, number: int, flags: int, trained: int, losses: float, rows: int) -> None:
         """Add up with the others, update, and tell the shard; bring it all states if it wants them."""
         self._doing = "adds up with the other workers"
-        self._message[-1] = rows
-        torch = import_torch()
         try:
-            self._group.allreduce([torch.from_numpy(self._message)]).wait(timedelta(seconds=GROUP_SECONDS))
+            all_rows = self._message.add_up(rows)
         except RuntimeError as error:
             if self._rations.recalled():
                 raise RecalledError from None
             raise LostConnectionError(f"another worker is gone: {str(error).splitlines()[0]}") from None
         self.meter.mark(PUSH)
-        self._rule.apply(self._planes, self._sums, int(self._message[-1]), trained)
+        self._rule.apply(self._planes, self._sums, all_rows, trained)
         self.meter.mark(COMPUTE)
         link = self._links[0]
         link.announce(number, flags, trained, losses, rows)

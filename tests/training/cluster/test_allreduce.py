@@ -1,0 +1,86 @@
+"""The sums of a step go out in the same parcels in the same order, whatever is complete first."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.models.dense import Tensor
+from paceline.training.cluster import allreduce
+from paceline.training.cluster.allreduce import Message
+
+NUM_TRAINED = 60
+# The last two are buffers.
+TENSORS = tuple(
+    Tensor(f"t{number}", (size,), start) for number, (start, size) in enumerate(
+        [(0, 10), (10, 20), (30, 0), (30, 5), (35, 25), (60, 3), (63, 2)]
+    )
+)  # fmt: skip
+
+
+class Group:
+    """Two workers with the same sums; from parcel `broken` on, the other one is gone."""
+
+    def __init__(self, broken: int = 1 << 30) -> None:
+        self.sizes: list[int] = []
+        self.waited = 0
+        self._broken = broken
+
+    def allreduce(self, parts: list[Any]) -> Any:
+        if len(self.sizes) >= self._broken:
+            raise RuntimeError("connection closed by peer")
+        (part,) = parts
+        self.sizes.append(len(part))
+        part.mul_(2)
+        return self
+
+    def wait(self, _timeout: timedelta) -> None:
+        self.waited += 1
+
+
+@pytest.fixture(autouse=True)
+def small_parcels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allreduce, "PARCEL_VALUES", 20)
+
+
+@given(order=st.permutations(range(5)), told=st.integers(0, 5))
+def test_each_value_goes_once(order: list[int], told: int) -> None:
+    message, group = Message(TENSORS, NUM_TRAINED), Group()
+    message.meet(group)
+    for _step in range(2):
+        group.sizes.clear()
+        for tensor in order[:told]:
+            TENSORS[tensor].of(message.sums)[...] = 1 + np.arange(*TENSORS[tensor].shape)
+            message.filled(tensor)
+        for tensor in [*order[told:], 5, 6]:
+            TENSORS[tensor].of(message.sums)[...] = 1 + np.arange(*TENSORS[tensor].shape)
+        assert message.add_up(rows=7) == 14
+        assert group.sizes == [25, 25, 10, 6]
+        for found in TENSORS:
+            assert found.of(message.sums).tolist() == [2 * (1 + i) for i in range(*found.shape)]
+        assert not message.on_its_way
+
+
+def test_the_last_layers_go_first() -> None:
+    message, group = Message(TENSORS, NUM_TRAINED), Group()
+    message.meet(group)
+    message.filled(0)
+    assert group.sizes == []
+    message.filled(4)
+    assert group.sizes == [25]
+    assert message.on_its_way
+
+
+def test_another_worker_is_gone() -> None:
+    message = Message(TENSORS, NUM_TRAINED)
+    message.meet(Group(broken=1))
+    for tensor in (4, 3, 2, 1, 0):
+        message.filled(tensor)
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        message.add_up(rows=7)
+    assert message.on_its_way
