@@ -53,12 +53,12 @@ class DenseSlice:
         else:
             add_to(self._total[start : start + len(sums)], sums)
 
-    def apply_total(self, rows: int, trained: int) -> None:
-        """Update all values by the mean of what was added up."""
-        self._rule.apply(self._planes, self._total, rows, trained, self._first)
+    def apply_total(self, start: int, count: int, rows: int, trained: int) -> None:
+        """Update a range of values by the mean of what was added up there."""
+        self.apply(start, self._total[start : start + count], rows, trained)
 
     def apply(self, start: int, sums: Floats, rows: int, trained: int) -> None:
-        """Update a range of values by a piece of one worker's gradient."""
+        """Update a range of values by a piece of a gradient."""
         self._rule.apply(self._planes[:, start : start + len(sums)], sums, rows, trained, self._first + start)
 
     def weights(self, start: int, count: int, rows: int) -> Floats:
@@ -164,6 +164,9 @@ class DenseShardService(ShardService):
             raise BadFrameError(f"worker {worker.rank} sends {len(sums)} values from {start} on")
         if self._fold == "mean":
             self.slice.add(start, sums, first=not self._total_rows)
+            if self._num_pushed + 1 == len(self._workers):
+                # The last of them: the sum of this piece is complete, and still in the near caches.
+                self.slice.apply_total(start, len(sums), self._total_rows + step.rows, step.trained)
         else:
             self.slice.apply(start, sums, step.rows, step.trained)
         worker.received += len(sums)
@@ -183,9 +186,9 @@ class DenseShardService(ShardService):
             self._num_pushed += 1
             worker.added = True
             if self._num_pushed == len(self._workers):
-                began = time.perf_counter()
-                self.slice.apply_total(self._total_rows, step.trained)
-                worker.service += time.perf_counter() - began
+                if not step.rows:
+                    # It came without pieces.
+                    self.slice.apply_total(0, self.slice.num_keys, self._total_rows, step.trained)
                 self._num_pushed = self._total_rows = 0
                 for other in self._workers:
                     other.added = False

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float32]
 
-PIECE_VALUES = 1 << 20
-PIECES_ASKED_FOR = 4
+PIECE_VALUES = 1 << 17
+PIECES_ASKED_FOR = 8
 POLL_SECONDS = 0.5
 SILENCE_SECONDS = 5.0
 # A lost shard is known to the coordinator, and so to its workers, after this many seconds.
