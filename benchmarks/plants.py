@@ -1,4 +1,5 @@
-"""Roles with something planted in them: a bottleneck for benchmarks/verdicts.py, silence for benchmarks/recording.py.
+"""Roles with something planted in them: a bottleneck for benchmarks/verdicts.py, pauses of recording for
+benchmarks/recording.py.
 
     python benchmarks/plants.py ENTRY train …
 
@@ -7,8 +8,11 @@ is the command `paceline` whose roles begin at one of the functions below.
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from paceline import engines
@@ -23,6 +27,7 @@ STRAGGLER_TIMES_SLOWER = 3
 BASE_TIMES = 8
 SHARD_SECONDS_A_PUSH = 0.01
 INPUT_SECONDS_A_BATCH = 0.012
+TURN_SECONDS = 0.05
 
 
 def _repeat(times: Any) -> None:
@@ -92,33 +97,95 @@ def nothing(content: bytes, node: str, host: str) -> None:
     role.run_role(content, node, host)
 
 
-def record_nothing() -> None:
-    """In this process, no time is taken, no counter read, and nothing written down."""
+class Turns:
+    """What one worker did while it recorded and while it did not, turn by turn."""
+
+    def __init__(self) -> None:
+        self.on = True
+        self.last = 0.0
+        # By turn: whether it was recorded, rows, and seconds.
+        self.turns: list[list[float]] = []
+
+    def add(self, rows: int) -> None:
+        """A step has ended, or several: count it, and see whose turn it is."""
+        now = time.perf_counter()
+        on = int(time.monotonic() / TURN_SECONDS) % 2 == 0
+        if self.last:
+            self.turns[-1][1] += rows
+            self.turns[-1][2] += now - self.last
+        if not self.last or on != self.on:
+            self.turns.append([on, 0, 0.0])
+        self.on, self.last = on, now
+
+
+def record_by_turns() -> None:
+    """In this process, workers use their meters for `TURN_SECONDS`, then leave them alone for as long, and so on; at
+    the same time in all processes. What they did in each turn, and the processor time of all that is taken down once
+    a second, is left in the folder that PACELINE_TURNS names.
+    """
     from paceline.telemetry.meter import ShardReport, WorkerMeter, WorkerReport
     from paceline.telemetry.probes import ConnectionProber, NodeProber
     from paceline.telemetry.recorder import Journal
 
-    def nothing_at_all(*_arguments: Any) -> None:
-        return None
+    found: dict[WorkerMeter, Turns] = {}
+    probing = [0.0]
+    end_step, restart = WorkerMeter.end_step, WorkerMeter.restart
 
-    def no_records(*_arguments: Any) -> list[Any]:
-        return []
+    def of(meter: WorkerMeter) -> Turns:
+        return found.setdefault(meter, Turns())
 
-    for name in ("mark", "got_reply", "waited_within", "end_step", "_begin_step"):
-        setattr(WorkerMeter, name, nothing_at_all)
-    for reporter in (WorkerReport, ShardReport, NodeProber, ConnectionProber):
-        setattr(reporter, "take", no_records)  # noqa: B010 (they differ in what they take)
-    Journal.add = nothing_at_all  # type: ignore[assignment, method-assign]
+    def ended(meter: WorkerMeter, rows: int, *rest: Any) -> None:
+        turns = of(meter)
+        if turns.on:
+            end_step(meter, rows, *rest)
+        turns.add(rows)
+        if not turns.on:
+            meter.sampling = False
+
+    def restarted(meter: WorkerMeter) -> None:
+        of(meter).last = 0.0
+        restart(meter)
+
+    def only_in_turn(real: Any) -> Any:
+        def call(meter: WorkerMeter, *arguments: Any) -> None:
+            if of(meter).on:
+                real(meter, *arguments)
+
+        return call
+
+    def timed(real: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            before = time.thread_time()
+            try:
+                return real(*arguments)
+            finally:
+                probing[0] += time.thread_time() - before
+                leave()
+
+        return call
+
+    def leave() -> None:
+        turns = [turns.turns for turns in list(found.values())]
+        path = Path(os.environ["PACELINE_TURNS"], f"{os.getpid()}.json")
+        path.with_suffix(".new").write_text(json.dumps({"probing": probing[0], "turns": turns}))
+        path.with_suffix(".new").replace(path)
+
+    for name in ("mark", "got_reply", "waited_within"):
+        setattr(WorkerMeter, name, only_in_turn(getattr(WorkerMeter, name)))
+    WorkerMeter.end_step, WorkerMeter.restart = ended, restarted  # type: ignore[method-assign, assignment]
+    for reporter, name in ((WorkerReport, "take"), (ShardReport, "take"), (NodeProber, "take"),
+                           (ConnectionProber, "take"), (Journal, "add")):  # fmt: skip
+        setattr(reporter, name, timed(getattr(reporter, name)))
 
 
-def unrecorded(content: bytes, node: str, host: str) -> None:
-    """Nothing is recorded."""
-    record_nothing()
+def by_turns(content: bytes, node: str, host: str) -> None:
+    """Recorded now and then."""
+    record_by_turns()
     role.run_role(content, node, host)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "unrecorded":
-        record_nothing()
+    if sys.argv[1] == "by_turns":
+        record_by_turns()
     engines.StartingEngine.__init__.__defaults__ = (f"plants:{sys.argv.pop(1)}",)
     main()

@@ -1,11 +1,12 @@
 """What does it cost that every run records where its time goes?
 
-    python benchmarks/recording.py [--rounds 10] [--write]
+    python benchmarks/recording.py [--seconds 30] [--write]
 
-The same training with and without recording, by turns, which of them first by turns too: embedded and over a running
-Ray. The machine's speed moves more within seconds than recording costs, so the figure is the median of the ratios of
-neighbours, beside it the middle half of them. Prints a JSON line a measurement, then a table; `--write` keeps it under
-benchmarks/results/.
+One run a case, embedded and over a running Ray, in which workers use their meters for 50 ms, do without for 50 ms, and
+so on: the machine's speed moves more within seconds than recording costs, but not within a tenth of one. The figure is
+the median over neighbouring turns of what the one with meters lacks in rows a second, and the interval that holds it
+with 95 % probability; beside it what is taken down once a second, by its processor time as a share of the machine's.
+Prints a JSON line a case, then a table; `--write` keeps it under benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cluster import environment, make_data, running_ray, say, session, wait_for
 from embedded import FEATURES, machine
 from hosts import exit_on_signals
+from paceline.machine import num_cores
+from plants import TURN_SECONDS
 
 HERE = Path(__file__).parent
-SECONDS = 3.0
 AT_MOST = 0.02
 CASES: dict[str, dict[str, Any]] = {
     "embedded, async, batch 1": {"engine": "local", "pace": "async", "batch_size": 1},
@@ -37,52 +41,59 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def rows_per_second(entry: str, data: Path, flags: dict[str, Any], env: dict[str, str]) -> float:
-    """Of one training command, whose roles begin at one of plants.py's functions."""
+def measure(
+    name: str, data: Path, seconds: float, flags: dict[str, Any], env: dict[str, str], turns: Path
+) -> dict[str, Any]:
+    """One training command whose roles record by turns, and leave what they did there, as plants.py has it."""
+    for path in turns.iterdir():
+        path.unlink()
     with tempfile.TemporaryDirectory(prefix="plb") as folder:
         run, log = Path(folder, "run"), Path(folder, "log")
         asked = {"data": data, "run": run, "workers": 2, "optimizer": "sgd", "learning_rate": 0.02,
-                 "checkpoint_every": 0, "seconds": SECONDS, **flags}  # fmt: skip
-        words = [sys.executable, str(HERE / "plants.py"), entry, "train"]
-        for name, value in asked.items():
-            words += [f"--{name.replace('_', '-')}", str(value)]
+                 "checkpoint_every": 0, "seconds": seconds, **flags}  # fmt: skip
+        words = [sys.executable, str(HERE / "plants.py"), "by_turns", "train"]
+        for flag, value in asked.items():
+            words += [f"--{flag.replace('_', '-')}", str(value)]
         with log.open("wb") as out, session(words, environment(env), stdout=out, stderr=out) as process:
             wait_for(process, log)
-        return float(json.loads((run / "result.json").read_text())["rows_per_second"])
+        result = json.loads((run / "result.json").read_text())
+        left = [json.loads(path.read_text()) for path in turns.glob("*.json")]
+    costs = np.array([cost for role in left for worker in role["turns"] for cost in costs_of(worker)])
+    draws = np.random.default_rng(0).choice(costs, (2000, len(costs)))
+    low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
+    probing = sum(role["probing"] for role in left) / result["train_seconds"] / num_cores()
+    cost = float(np.median(costs))
+    return {"case": name, "rows_per_second": round(result["rows_per_second"]), "pairs": len(costs),
+            "cost": round(cost, 4), "low": round(float(low), 4), "high": round(float(high), 4),
+            "probing": round(probing, 4), "holds": cost + probing < AT_MOST}  # fmt: skip
 
 
-def measure(data: Path, rounds: int, address: str, env: dict[str, str]) -> list[dict[str, Any]]:
-    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}
-    for turn in range(rounds):
-        for name, case in CASES.items():
-            flags = case | ({"address": address} if case["engine"] == "ray" else {})
-            found = {}
-            for entry in ("nothing", "unrecorded") if turn % 2 else ("unrecorded", "nothing"):
-                found[entry] = rows_per_second(entry, data, flags, env)
-            rates[name].append((found["nothing"], found["unrecorded"]))
-            say({"measured": name, "recorded": round(found["nothing"]), "unrecorded": round(found["unrecorded"])})
-    lines = []
-    for name, pairs in rates.items():
-        costs = [1 - recorded / unrecorded for recorded, unrecorded in pairs]
-        low, cost, high = statistics.quantiles(costs, n=4)
-        lines.append({"case": name, "rows_per_second": round(statistics.median(pair[0] for pair in pairs)),
-                      "cost": round(cost, 4), "low": round(low, 4), "high": round(high, 4),
-                      "holds": cost < AT_MOST})  # fmt: skip
-    return lines
+def costs_of(turns: list[list[float]]) -> list[float]:
+    """What each turn with meters lacks in rows a second, compared with its neighbours without; first and last left out,
+    and turns that a pause or a single long step cut.
+    """
+    rates = [(bool(on), rows / seconds if seconds > TURN_SECONDS / 2 else None) for on, rows, seconds in turns]
+    costs = []
+    for (_, before), (on, rate), (_, after) in zip(rates[1:-3], rates[2:-2], rates[3:-1], strict=True):
+        if on and rate and before and after:
+            costs.append(1 - rate / ((before + after) / 2))
+    return costs
 
 
-def markdown(lines: list[dict[str, Any]], rows: int, rounds: int) -> str:
+def markdown(lines: list[dict[str, Any]], rows: int, seconds: float) -> str:
     out = (
         f"# What recording costs, {datetime.now(UTC):%Y-%m-%d}\n\n"
-        f"{machine()}. {rows:,} click rows, {FEATURES:,} features, 2 workers (and a shard over Ray), {SECONDS:g} "
-        f"seconds a run, {rounds} pairs of runs with and without recording. `python benchmarks/recording.py`.\n\n"
-        f"| case | rows/s, recorded | recording costs | middle half of the pairs | asked for | holds |\n"
-        f"|---|---|---|---|---|---|\n"
+        f"{machine()}. {rows:,} click rows, {FEATURES:,} features, 2 workers (and a shard over Ray), {seconds:g} "
+        f"seconds a run, in turns of {TURN_SECONDS * 1000:g} ms with meters and without. "
+        f"`python benchmarks/recording.py`.\n\n"
+        f"| case | rows/s | turns compared | meters cost | 95 % interval | once a second | asked for | holds |\n"
+        f"|---|---|---|---|---|---|---|---|\n"
     )
     for line in lines:
         out += (
-            f"| {line['case']} | {line['rows_per_second']:,} | {line['cost']:.1%} | {line['low']:.1%} to "
-            f"{line['high']:.1%} | < {AT_MOST:.0%} | {'yes' if line['holds'] else '**no**'} |\n"
+            f"| {line['case']} | {line['rows_per_second']:,} | {line['pairs']} | {line['cost']:.2%} | "
+            f"{line['low']:.2%} to {line['high']:.2%} | {line['probing']:.2%} | < {AT_MOST:.0%} | "
+            f"{'yes' if line['holds'] else '**no**'} |\n"
         )
     return out
 
@@ -90,22 +101,26 @@ def markdown(lines: list[dict[str, Any]], rows: int, rounds: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=30, help="of training a case")
     parser.add_argument("--folder", type=Path, help="where data is kept")
     parser.add_argument("--write", action="store_true", help="keep the table under benchmarks/results/")
     arguments = parser.parse_args()
-    if arguments.rounds < 2:
-        sys.exit(f"error: `rounds` is {arguments.rounds}; it is 2 or more\nhint: one pair says nothing of their spread")
     exit_on_signals()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with tempfile.TemporaryDirectory() as temporary, running_ray() as (address, env):
-        folder = arguments.folder or Path(temporary)
+    with ExitStack() as stack:
+        temporary, turns = (Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="plb"))) for _ in range(2))
+        # Before Ray starts, which hands it on to the roles.
+        os.environ["PACELINE_TURNS"] = str(turns)
+        address, env = stack.enter_context(running_ray())
+        folder = arguments.folder or temporary
         folder.mkdir(parents=True, exist_ok=True)
         data = make_data(folder.resolve(), arguments.rows)
-        lines = measure(data, arguments.rounds, address, env)
-    for line in lines:
-        say(line)
-    table = markdown(lines, arguments.rows, arguments.rounds)
+        lines = []
+        for name, case in CASES.items():
+            flags = case | ({"address": address} if case["engine"] == "ray" else {})
+            lines.append(measure(name, data, arguments.seconds, flags, env, turns))
+            say(lines[-1])
+    table = markdown(lines, arguments.rows, arguments.seconds)
     print(table)
     if arguments.write:
         (HERE / "results" / f"{datetime.now(UTC):%Y-%m-%d}-recording.md").write_text(table)
