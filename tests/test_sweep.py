@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,11 @@ from typing import Any
 
 import pytest
 
+import paceline.run
 from paceline import sweep
 from paceline.config import RunConfig
 from paceline.errors import ConfigError, RunError
+from paceline.files import locked
 from paceline.run_folder import Run
 from paceline.sweep import read_sweep
 from tests.conftest import Command
@@ -97,6 +100,8 @@ def test_points_and_grid_combine(recipe: Path, clicks: Path) -> None:
             "batch_size=50, model=softmax: the model `softmax` learns from images",
         ),
         ("seed = [3, 3]", "asks for pace=sync, batch_size=50, seed=3 more than once"),
+        ("train_rows = [0, 1_000_000]", "batch_size=50, train_rows=1000000: "),
+        ("[[points]]\nseed = 1\nbatch_size = 5", "has `batch_size` in [[points]] and in [sweep]"),
     ],
 )
 def test_all_is_checked_before_the_first_run(
@@ -119,8 +124,6 @@ def test_a_recipe_that_varies_nothing(recipe: Path, clicks: Path, command: Comma
 def test_a_failed_point_is_named_and_tried_again(
     recipe: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import paceline.run
-
     train: Any = paceline.run.train
 
     def fail_once(config: RunConfig, *rest: Any, **more: Any) -> Run:
@@ -161,10 +164,14 @@ def test_killed_and_gone_on_with(recipe: Path, tmp_path: Path, command: Command,
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
+    assert [row["seed"] for row in read_csv(out / "summary.csv")] == ["1"]
     first = Run(out / "seed-1").result["model_sha256"]
+    inode = (out / "seed-2" / "config.toml").stat().st_ino
     done = command("sweep", recipe, "--out", out)
     assert done.code == 0, done.err
     assert "[1/2] seed=1: done before" in done.err
+    # Begun anew, it would be another file.
+    assert (out / "seed-2" / "config.toml").stat().st_ino == inode
     assert Run(out / "seed-1").result["model_sha256"] == first
     assert Run(out / "seed-2").result["rows"] == 300 * 6_000
 
@@ -176,6 +183,124 @@ def test_another_recipe_in_the_same_folder(recipe: Path, tmp_path: Path, command
     done = command("sweep", recipe, "--out", out)
     assert done.code == 2
     assert "was run with other settings than the recipe has now" in done.err
+
+
+def test_a_folder_of_other_settings_is_found_before_the_first_run(
+    recipe: Path, tmp_path: Path, command: Command
+) -> None:
+    out = tmp_path / "out"
+    assert command("sweep", recipe, "--out", out).code == 0
+    changed = recipe.read_text().replace("0.1", "0.3").replace('["sync", "async"]', '[1, "sync"]')
+    recipe.write_text(changed)
+    assert command("sweep", recipe, "--out", out).code == 2
+    assert not (out / "pace-1_batch_size-50").exists()
+
+
+def test_other_data(recipe: Path, tmp_path: Path, command: Command, mostly_clicks: Path, clicks: Path) -> None:
+    out = tmp_path / "out"
+    assert command("sweep", recipe, "--out", out).code == 0
+    moved = tmp_path / "moved"
+    shutil.copytree(clicks, moved)
+    same = command("sweep", recipe, "--out", out, "--data", moved)
+    assert same.err.count("done before") == 4
+    other = command("sweep", recipe, "--out", out, "--data", mostly_clicks)
+    assert other.code == 2
+    assert "was run on other data" in other.err
+
+
+def test_what_is_no_run_is_left_alone(recipe: Path, tmp_path: Path, command: Command) -> None:
+    kept = tmp_path / "out" / "pace-async_batch_size-500" / "thesis.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("years of work")
+    done = command("sweep", recipe, "--out", tmp_path / "out")
+    assert done.code == 2
+    assert "exists already" in done.err
+    assert kept.read_text() == "years of work"
+
+
+def test_two_sweeps_in_one_folder(recipe: Path, tmp_path: Path, command: Command) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / sweep.LOCK).touch()
+    with locked(out / sweep.LOCK):
+        done = command("sweep", recipe, "--out", out)
+    assert done.code == 2
+    assert "another process is at work" in done.err
+    assert not list(out.glob("*/*"))
+
+
+def test_what_is_varied_cannot_be_set(recipe: Path, tmp_path: Path, command: Command) -> None:
+    done = command("sweep", recipe, "--out", tmp_path / "out", "--set", "batch_size=5")
+    assert done.code == 2
+    assert "`batch_size` is what" in done.err
+
+
+def test_names_that_differ_only_in_what_folders_cannot_have(recipe: Path, clicks: Path) -> None:
+    recipe.write_text(f'data = "{clicks}"\n[sweep]\nrun = ["a/b", "a-b", "{"x" * 300}"]\n')
+    folders = [point.folder for point in read_sweep(recipe, {})]
+    assert len(set(folders)) == 3
+    assert max(map(len, folders)) <= 255
+
+
+class CrashError(Exception):
+    """As a library may raise."""
+
+
+def test_an_error_that_is_not_ours_loses_nothing(
+    recipe: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train: Any = paceline.run.train
+
+    def crash(config: RunConfig, *rest: Any, **more: Any) -> Run:
+        run: Run = train(config, *rest, **more)
+        if config.pace == "sync" and config.batch_size == 50:
+            raise CrashError("out of memory | on a GPU\nwith details")
+        return run
+
+    monkeypatch.setattr("paceline.run.train", crash)
+    done = command("sweep", recipe, "--out", tmp_path / "out")
+    assert done.code == 1
+    assert "CrashError: out of memory" in done.err
+    assert "traceback.txt" in done.err
+    assert [row["status"] for row in read_csv(tmp_path / "out" / "summary.csv")][1:] == ["done"] * 3
+    assert "CrashError: out of memory \\| on a GPU |" in (tmp_path / "out" / "summary.md").read_text()
+
+
+def test_operations_that_are_missing_are_timed_without_training_again(
+    recipe: Path, tmp_path: Path, command: Command
+) -> None:
+    out = tmp_path / "out"
+    recipe.write_text("checkpoint_every = 0.001\n" + recipe.read_text())
+    assert command("sweep", recipe, "--out", out).code == 0
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/result.json")}
+    recipe.write_text("ops = true\n" + recipe.read_text())
+    done = command("sweep", recipe, "--out", out)
+    assert done.code == 0, done.err
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/result.json")} == before
+    assert all(row["gather_ns_a_row"] for row in read_csv(out / "summary.csv"))
+
+
+def test_stopped_by_the_user(recipe: Path, tmp_path: Path, clicks: Path) -> None:
+    """Ctrl-C in the second run: what is done is in the tables, and the hint is the sweep's."""
+    out = tmp_path / "out"
+    recipe.write_text(f'data = "{clicks}"\n[[points]]\nepochs = 1\n[[points]]\nepochs = 100000\nbatch_size = 5\n')
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paceline", "sweep", str(recipe), "--out", str(out)], stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 100
+        while not (out / "epochs-100000_batch_size-5" / "roles.json").exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.3)
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on with the sweep" in err
+    assert [row["epochs"] for row in read_csv(out / "summary.csv")] == ["1"]
 
 
 def test_too_many(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +331,7 @@ def test_a_sweep_of_traces(tmp_path: Path, command: Command) -> None:
         ('job = "trace"\nsize = 10\n[sweep]\nblocks = [1, 0]', "point blocks=0: "),
         ('job = "trace"\nsize = 10\npace = "sync"\n[sweep]\nblocks = [1]', "point blocks=1: unknown setting `pace`"),
         ('job = "trace"\n[sweep]\nblocks = [1]', "point blocks=1: object missing required field `size`"),
-        ('job = "trace"\nsize = 10\nops = true\n[sweep]\nblocks = [1]', "only the steps of `logistic`"),
+        ('job = "trace"\nsize = 10\nops = true\n[sweep]\nblocks = [1]', "`ops` is for the steps of `logistic` only"),
         ("ops = 3\n[sweep]\nworkers = [1]", "`ops` in"),
     ],
 )

@@ -467,23 +467,26 @@ def sweep(recipe: Path, out: Path | None, settings: tuple[str, ...], **flags: An
     from paceline.matrices.jobs import run_trace
     from paceline.reports.terminal import print_table
     from paceline.run import resume as resume_run
-    from paceline.sweep import in_words, read_sweep, run_sweep, summarise, write_summary
+    from paceline.sweep import Runner, in_short, read_sweep, run_sweep, write_summary
 
     points = read_sweep(recipe, {name: value for name, value in flags.items() if value is not None}, settings)
     folder = out or Path("runs") / recipe.stem
 
-    def carry_on(run: Run) -> Run:
-        return watched("resume", lambda watch: resume_run(run.path, watch, time.time(), print_notice))
+    def carry_on(run: Run, config: RunConfig) -> Run:
+        return watched(
+            "resume",
+            lambda watch: resume_run(run.path, watch, time.time(), print_notice, config.address, config.data),
+        )
 
     def start(config: RunConfig | TraceSettings) -> Run:
         if isinstance(config, RunConfig):
             return on_terminal_train(config, time.time())
         return on_terminal_job(config, lambda watch: run_trace(config, watch, print_notice))
 
-    outcomes = run_sweep(points, folder, start, carry_on, lambda text: click.echo(text, err=True))
-    columns, rows = summarise(outcomes)
-    print_table(columns, [[in_words(value) for value in row] for row in rows])
-    for path in write_summary(outcomes, folder):
+    outcomes = run_sweep(points, folder, Runner(start, carry_on, lambda text: click.echo(text, err=True)))
+    written = write_summary(outcomes, folder)
+    print_table(*in_short(outcomes))
+    for path in written:
         click.echo(f"{path.stem}: {path}")
     failed = sum(1 for outcome in outcomes if outcome.error)
     if failed:

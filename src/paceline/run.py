@@ -60,10 +60,10 @@ def train(config: RunConfig, starting: StartingEngine, watch: Watch = watch_noth
 
 
 def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None = None, notice: Notice = print,
-           address: str | None = None) -> Run:  # fmt: skip
+           address: str | None = None, data: str | None = None) -> Run:  # fmt: skip
     """Go on with a run from its newest checkpoint; `notice` hears what the user should know.
 
-    `address` is that of a cluster, where it is another one now.
+    `address` is that of a cluster, and `data` the place of the same data, where it is another one now.
     """
     began = began or time.time()
     run = Run(path)
@@ -72,6 +72,8 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
         raise UsageError(f"`{path}` is finished", "train a new run, with more --epochs if it should learn on")
     if address is not None:
         config = check(msgspec.structs.replace(config, address=address))
+    if data is not None:
+        config = msgspec.structs.replace(config, data=data)
     checkpoint = load_checkpoint(run.path / "checkpoints")
     for damage in checkpoint.damaged:
         notice(f"{damage}; going on from the one before, after {checkpoint.progress.position:,} rows")
@@ -127,24 +129,27 @@ def _save(path: Path, parameters: NDArray[np.float32], coordinator: Coordinator)
 
 def _carry_out(run: Run, coordinator: Coordinator, began: float) -> Run:
     """Train, keep the model, and write down how it went, however it ends."""
-    coordinator.evaluated = on_board(run)
-    try:
-        with locked(run.path / "config.toml"), coordinator.interrupts():
-            parameters = coordinator.train(run)
-            sha256 = _save(run.path / "model", parameters, coordinator)
-            coordinator.measure_memory()
-            run.write_json("result.json", _result(coordinator, "done", began) | {"model_sha256": sha256})
-    except InterruptedRunError:
-        run.write_json("result.json", _result(coordinator, "interrupted", began))
-        raise
-    except Exception as error:
-        # A full disk may refuse these too; what went wrong first is what counts.
-        with suppress(PacelineError):
-            run.write_json("result.json", _result(coordinator, "failed", began) | {"error": str(error)})
-        raise
-    finally:
-        with suppress(PacelineError):
-            run.write_json("roles.json", [])
+    # What another process is at work on is not ours to write to.
+    with locked(run.path / "config.toml"):
+        coordinator.evaluated = on_board(run)
+        try:
+            with coordinator.interrupts():
+                parameters = coordinator.train(run)
+                sha256 = _save(run.path / "model", parameters, coordinator)
+                coordinator.measure_memory()
+                run.write_json("result.json", _result(coordinator, "done", began) | {"model_sha256": sha256})
+        except InterruptedRunError:
+            run.write_json("result.json", _result(coordinator, "interrupted", began))
+            raise
+        except Exception as error:
+            # A full disk may refuse these too; what went wrong first is what counts.
+            with suppress(PacelineError):
+                what = {"error": str(error), "error_kind": type(error).__name__}
+                run.write_json("result.json", _result(coordinator, "failed", began) | what)
+            raise
+        finally:
+            with suppress(PacelineError):
+                run.write_json("roles.json", [])
     return run
 
 
@@ -162,6 +167,7 @@ def _result(coordinator: Coordinator, status: str, began: float) -> dict[str, An
         "shards": config.shards,
         "batch_size": config.batch_size,
         "optimizer": config.optimizer.name,
+        "data_fingerprint": coordinator.dataset.fingerprint,
         "rows": at.position,
         "steps": at.clock,
         "startup_seconds": max(0.0, coordinator.began - began),

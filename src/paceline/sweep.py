@@ -18,30 +18,39 @@ one that failed is tried anew: so the same command carries a sweep on, whatever 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import itertools
 import re
 import shutil
+import time
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from paceline.config import SPARSE_MODEL, RunConfig, config_of, overrule, read_recipe
-from paceline.data.datasets import open_for
+from paceline.data.datasets import AnyDataset, open_for
+from paceline.data.images import ImageDataset
 from paceline.diagnosis.operations import add_operations
-from paceline.errors import ConfigError, InterruptedRunError, PacelineError, UsageError
-from paceline.files import replace_file, translated_disk_errors
+from paceline.errors import ConfigError, DataError, DivergedError, InterruptedRunError, PacelineError, UsageError
+from paceline.files import locked, refuse_existing, replace_file, translated_disk_errors
 from paceline.matrices.settings import TraceSettings, trace_settings_of
+from paceline.models.dense import build_model
 from paceline.reports.compare import write_comparison
 from paceline.run_folder import TRAIN, Run
 from paceline.training.checkpoint import has_checkpoint
+from paceline.training.embedded import check_clock_size
 
 MOST_POINTS = 1000
+LONGEST_NAME = 200
+LOCK = "sweep.lock"
 JOBS = (TRAIN, "trace")
-# Settings that say where a run lies, and not what it is.
+# Settings that say where things lie, and not what a run is; of data, its fingerprint does.
 PLACES = ("data", "run", "address")
 
 
@@ -68,24 +77,29 @@ class Point(NamedTuple):
         >>> Point({"pace": "async", "optimizer.l2": 0.5}, RunConfig()).folder
         'pace-async_optimizer.l2-0.5'
         """
-        words = "_".join(f"{key}-{value}" for key, value in self.settings.items())
-        return re.sub(r"[^\w.\-]+", "-", words) or "only"
+        words = "_".join(f"{key}-{value}" for key, value in self.settings.items()) or "only"
+        name = re.sub(r"[^\w.\-]+", "-", words)
+        if name == words and len(name.encode()) <= LONGEST_NAME:
+            return name
+        # What was left out may be all that sets it apart.
+        return f"{name[: LONGEST_NAME // 4]}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
 
 
 class Outcome(NamedTuple):
-    """What came of a point: its run, or what went wrong."""
+    """What came of a point: its run, and what went wrong."""
 
     point: Point
     run: Run | None
-    error: str
+    error: str = ""
+    hint: str = ""
 
 
-def read_sweep(recipe: Path, flags: Mapping[str, Any], settings: Iterable[str] = ()) -> list[Point]:
-    """All points of a recipe, checked; flags and `--set` hold for each, unless it varies them."""
+def read_sweep(recipe: Path, flags: Mapping[str, Any], settings: Sequence[str] = ()) -> list[Point]:
+    """All points of a recipe, checked; flags and `--set` hold for each."""
     tree = read_recipe(recipe)
     grid, points = tree.pop("sweep", {}), tree.pop("points", [])
     job, ops = tree.pop("job", TRAIN), tree.pop("ops", False)
-    _check_job(recipe, tree, job, ops)
+    _check_job(recipe, job, ops)
     if not grid and not points:
         raise ConfigError(f"`{recipe}` varies nothing", 'a table [sweep] lists values: pace = ["sync", "async"]')
     if not isinstance(points, list) or not all(isinstance(point, dict) and point for point in points):
@@ -94,6 +108,11 @@ def read_sweep(recipe: Path, flags: Mapping[str, Any], settings: Iterable[str] =
     for key, values in flat.items():
         if not isinstance(values, list) or not values:
             raise ConfigError(f"`sweep.{key}` is {values!r}; it is a list of values", f"{key} = [1, 2, 4]")
+    given = {*flags, *(setting.partition("=")[0].strip() for setting in settings)}
+    if twice := sorted({key for point in points for key in _flat(point)} & {*flat}):
+        raise ConfigError(f"`{recipe}` has `{twice[0]}` in [[points]] and in [sweep]", "leave one of them out")
+    if varied := sorted(given & {*flat, *(key for point in points for key in _flat(point))}):
+        raise ConfigError(f"`{varied[0]}` is what `{recipe}` varies", "change the recipe, or leave it out here")
     combined = [
         {**_flat(point), **dict(zip(flat, values, strict=True))}
         for point in points or [{}]
@@ -101,7 +120,9 @@ def read_sweep(recipe: Path, flags: Mapping[str, Any], settings: Iterable[str] =
     ]
     if len(combined) > MOST_POINTS:
         raise ConfigError(f"`{recipe}` asks for {len(combined):,} runs; {MOST_POINTS:,} is the most", "vary less")
-    found = [_point(job, tree, varied, flags, list(settings))._replace(ops=ops) for varied in combined]
+    found = [_point(job, tree, settings_of, flags, list(settings))._replace(ops=ops) for settings_of in combined]
+    for point in found:
+        _check_ops(point)
     names = [point.folder for point in found]
     for point in found:
         if names.count(point.folder) > 1:
@@ -117,13 +138,19 @@ def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _check_job(recipe: Path, tree: Mapping[str, Any], job: Any, ops: Any) -> None:
+def _check_job(recipe: Path, job: Any, ops: Any) -> None:
     if job not in JOBS:
         raise ConfigError(f"`job` in `{recipe}` is {job!r}; it is {' or '.join(JOBS)}", f'job = "{JOBS[-1]}"')
     if not isinstance(ops, bool):
         raise ConfigError(f"`ops` in `{recipe}` is {ops!r}; it is true or false", "ops = true")
-    if ops and (job != TRAIN or tree.get("model", SPARSE_MODEL) != SPARSE_MODEL):
-        raise ConfigError(f"`ops` in `{recipe}`: only the steps of `{SPARSE_MODEL}` can be timed", "leave `ops` out")
+
+
+def _check_ops(point: Point) -> None:
+    config = point.config
+    if point.ops and not (isinstance(config, RunConfig) and config.model == SPARSE_MODEL):
+        raise ConfigError(
+            f"point {point.name}: `ops` is for the steps of `{SPARSE_MODEL}` only", "leave `ops` out of the recipe"
+        )
 
 
 def _point(job: str, tree: Mapping[str, Any], varied: dict[str, Any], flags: Mapping[str, Any],
@@ -139,40 +166,96 @@ def _point(job: str, tree: Mapping[str, Any], varied: dict[str, Any], flags: Map
         raise ConfigError(f"point {name}: {error.message}", error.hint) from None
 
 
-def check_data(points: list[Point]) -> None:
-    """See that every point's data is there, and is what its model learns from."""
-    seen: set[tuple[str, str]] = set()
+def check_data(points: list[Point]) -> list[str]:
+    """See that every point's data is there, and what its model learns from; the fingerprints of all points' data."""
+    opened: dict[str, AnyDataset] = {}
+    found = []
     for point in points:
-        config = point.config
-        if not isinstance(config, RunConfig) or (config.data, config.model) in seen:
-            continue
-        seen.add((config.data, config.model))
-        try:
-            open_for(config)
-        except PacelineError as error:
-            raise UsageError(f"point {point.name}: {error.message}", error.hint) from None
+        config, fingerprint = point.config, ""
+        if isinstance(config, RunConfig):
+            key = repr((config.data, config.model, config.train_rows, config.images, config.device))
+            try:
+                dataset = opened[key] = opened.get(key) or _open(config)
+                if not isinstance(dataset, ImageDataset):
+                    check_clock_size(config, dataset)
+            except PacelineError as error:
+                raise UsageError(f"point {point.name}: {error.message}", error.hint) from None
+            fingerprint = dataset.fingerprint
+        found.append(fingerprint)
+    return found
 
 
-def run_sweep(points: list[Point], out: Path, start: Callable[[RunConfig | TraceSettings], Run],
-              resume: Callable[[Run], Run], tell: Callable[[str], None]) -> list[Outcome]:  # fmt: skip
-    """Run all points that are not done yet, one after the other, each in a folder of its own below `out`."""
-    check_data(points)
+def _open(config: RunConfig) -> AnyDataset:
+    """A point's data, of which its model can be built."""
+    dataset = open_for(config)
+    if isinstance(dataset, ImageDataset):
+        build_model(config, dataset.shape, dataset.classes).close()
+    return dataset
+
+
+class Runner(NamedTuple):
+    """How a sweep carries its points out; `tell` hears, in lines, how far it is."""
+
+    start: Callable[[RunConfig | TraceSettings], Run]
+    resume: Callable[[Run, RunConfig], Run]
+    tell: Callable[[str], None]
+
+
+def run_sweep(points: list[Point], out: Path, runner: Runner) -> list[Outcome]:
+    """Run all points that are not done yet, one after the other, each in a folder of its own below `out`; keep what
+    `write_summary` writes up to date.
+    """
+    fingerprints = check_data(points)
     with translated_disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    outcomes = []
-    for number, point in enumerate(points, 1):
-        path = out / point.folder
-        done = _finished(path, point)
-        tell(f"[{number}/{len(points)}] {point.name}" + (": done before" if done else ""))
-        outcomes.append(Outcome(point, done, "") if done else _run(path, point, start, resume))
-        if outcomes[-1].error:
-            tell(f"[{number}/{len(points)}] {point.name}: {outcomes[-1].error}")
+        (out / LOCK).touch()
+    with locked(out / LOCK):
+        begun = [_begun(out / point.folder, point, data) for point, data in zip(points, fingerprints, strict=True)]
+        outcomes: list[Outcome] = []
+        seconds: list[float] = []
+        try:
+            for number, (point, run) in enumerate(zip(points, begun, strict=True), 1):
+                name = f"[{number}/{len(points)}] {point.name}"
+                if run and _is_done(run, point):
+                    runner.tell(f"{name}: done before")
+                    outcomes.append(Outcome(point, run))
+                    continue
+                runner.tell(name)
+                began = time.monotonic()
+                outcomes.append(_run(out / point.folder, point, run, runner))
+                seconds.append(time.monotonic() - began)
+                _tell_outcome(name, outcomes[-1], seconds, len(points) - number, runner.tell)
+                write_tables(outcomes, out)
+        finally:
+            write_summary(outcomes, out)
     return outcomes
 
 
-def _finished(path: Path, point: Point) -> Run | None:
-    """The run of a point that is done; `ConfigError` where its folder holds another one."""
+def _tell_outcome(name: str, outcome: Outcome, seconds: list[float], left: int, tell: Callable[[str], None]) -> None:
+    if outcome.error:
+        tell(f"{name}: {outcome.error}")
+    if outcome.hint:
+        tell(f"hint: {outcome.hint}")
+    if left:
+        about = left * sum(seconds) / len(seconds)
+        tell(f"{name}: {seconds[-1]:.1f} s; {left} to go, about {_duration(about)}")
+
+
+def _duration(seconds: float) -> str:
+    """As people say it.
+
+    >>> _duration(40), _duration(400), _duration(8000)
+    ('40 s', '7 min', '2.2 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _begun(path: Path, point: Point, fingerprint: str) -> Run | None:
+    """The run in a point's folder, if there is one; an error where that is another one, or no run."""
     if not (path / "config.toml").exists():
+        refuse_existing(path)
         return None
     run = Run(path)
     before = tomllib.loads((path / "config.toml").read_text("utf-8"))
@@ -180,29 +263,51 @@ def _finished(path: Path, point: Point) -> Run | None:
         raise ConfigError(
             f"`{path}` was run with other settings than the recipe has now", "remove it, or choose another --out"
         )
-    return run if run.result.get("status") == "done" and (not point.ops or _operations(run)) else None
+    if run.result.get("data_fingerprint", fingerprint) != fingerprint:
+        raise ConfigError(f"`{path}` was run on other data", "remove it, or choose another --out")
+    return run
+
+
+def _is_done(run: Run, point: Point) -> bool:
+    return run.result.get("status") == "done" and (not point.ops or bool(_operations(run)))
 
 
 def _what(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in PLACES}
 
 
-def _run(path: Path, point: Point, start: Callable[[RunConfig | TraceSettings], Run],
-         resume: Callable[[Run], Run]) -> Outcome:  # fmt: skip
+def _run(path: Path, point: Point, run: Run | None, runner: Runner) -> Outcome:
     """Carry a point out, or on; what goes wrong with it does not concern the others."""
     try:
-        if has_checkpoint(path / "checkpoints") and Run(path).result.get("status") != "failed":
-            run = resume(Run(path))
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-            run = start(msgspec.structs.replace(point.config, run=str(path)))
+        if run is None or run.result.get("status") != "done":
+            run = _train(path, point, run, runner)
         if point.ops:
             add_operations(run, run.diagnosis)
-        return Outcome(point, run, "")
-    except InterruptedRunError:
-        raise
+        return Outcome(point, run)
+    except InterruptedRunError as error:
+        raise InterruptedRunError(error.message, "the same command goes on with the sweep") from None
     except PacelineError as error:
-        return Outcome(point, None, error.message)
+        return Outcome(point, run, error.message, error.hint)
+    except Exception as error:  # noqa: BLE001 (a library's error ends its point, and not the others)
+        with suppress(OSError):
+            (path / "traceback.txt").write_text(traceback.format_exc())
+        first = (str(error).splitlines() or [""])[0]
+        return Outcome(point, run, f"{type(error).__name__}: {first}", f"see {path / 'traceback.txt'}")
+
+
+def _train(path: Path, point: Point, run: Run | None, runner: Runner) -> Run:
+    """Go on from a point's checkpoint, if it has one that is of use; else begin."""
+    if run and isinstance(point.config, RunConfig) and has_checkpoint(path / "checkpoints"):
+        try:
+            # Where the loss was no number any more, it will not be one again.
+            if run.result.get("error_kind") != DivergedError.__name__:
+                return runner.resume(run, point.config)
+        except DataError as error:
+            runner.tell(f"{point.name}: {error.message}; beginning anew")
+    if run:
+        with translated_disk_errors(path):
+            shutil.rmtree(path)
+    return runner.start(msgspec.structs.replace(point.config, run=str(path)))
 
 
 def _operations(run: Run) -> list[dict[str, Any]]:
@@ -234,12 +339,25 @@ MEASURES: dict[str, tuple[str, ...]] = {
 }
 
 
+# What a terminal has room for, besides what varied.
+IN_SHORT = ("status", "rows_per_second", "train_seconds", "test_loss", "test_error", "test_auc", "test_accuracy",
+            "seconds", "elements_per_second", "trace", "bottleneck", "error")  # fmt: skip
+
+
+def in_short(outcomes: list[Outcome]) -> tuple[list[str], list[list[str]]]:
+    """The columns of `summarise` that a terminal has room for, as text."""
+    columns, rows = summarise(outcomes)
+    varied = {key for outcome in outcomes for key in outcome.point.settings}
+    kept = [place for place, name in enumerate(columns) if name in varied or name in IN_SHORT]
+    return [columns[place] for place in kept], [[in_words(row[place]) for place in kept] for row in rows]
+
+
 def summarise(outcomes: list[Outcome]) -> tuple[list[str], list[list[Any]]]:
     """A table: what varied, what came out, and the verdict; columns that no run has are left out."""
     settings = list(dict.fromkeys(key for outcome in outcomes for key in outcome.point.settings))
     rows: list[dict[str, Any]] = []
     for outcome in outcomes:
-        result: dict[str, Any] = outcome.run.result if outcome.run else {"status": "failed"}
+        result: dict[str, Any] = (outcome.run.result if outcome.run else {}) or {"status": "failed"}
         row: dict[str, Any] = {key: outcome.point.settings.get(key) for key in settings}
         for name, path in MEASURES.items():
             value: Any = result
@@ -275,13 +393,29 @@ def node_table(outcomes: list[Outcome]) -> tuple[list[str], list[list[Any]]]:
 
 
 def write_summary(outcomes: list[Outcome], out: Path) -> list[Path]:
-    """`summary` and, of runs on several nodes, `nodes`, each as .csv and .md; of two runs or more `comparison.html`."""
-    tables = {"summary": summarise(outcomes), "nodes": node_table(outcomes)}
-    written = [path for name, table in tables.items() if table[1] for path in _write_table(*table, out / name)]
-    runs = [outcome.run for outcome in outcomes if outcome.run]
+    """`summary` and, of runs on several nodes, `nodes`, each as .csv and .md; of two runs or more `comparison.html`.
+    Those of them that there is nothing for are removed.
+    """
+    written = write_tables(outcomes, out)
+    runs = [outcome.run for outcome in outcomes if outcome.run and outcome.run.result]
+    page = out / "comparison.html"
     if len(runs) > 1:
-        write_comparison(runs, out / "comparison.html")
-        written.append(out / "comparison.html")
+        write_comparison(runs, page)
+        written.append(page)
+    else:
+        page.unlink(missing_ok=True)
+    return written
+
+
+def write_tables(outcomes: list[Outcome], out: Path) -> list[Path]:
+    """The tables of `write_summary`."""
+    written = []
+    for name, table in {"summary": summarise(outcomes), "nodes": node_table(outcomes)}.items():
+        if table[1]:
+            written += _write_table(*table, out / name)
+        else:
+            for suffix in (".csv", ".md"):
+                (out / name).with_suffix(suffix).unlink(missing_ok=True)
     return written
 
 
@@ -291,7 +425,8 @@ def _write_table(columns: list[str], rows: list[list[Any]], path: Path) -> list[
     writer = csv.writer(text)
     writer.writerow(columns)
     writer.writerows(rows)
-    lines = [columns, ["---"] * len(columns), *([in_words(value) for value in row] for row in rows)]
+    cells = [[" ".join(in_words(value).replace("|", "\\|").split()) for value in row] for row in rows]
+    lines = [columns, ["---"] * len(columns), *cells]
     files = {
         ".csv": text.getvalue(),
         ".md": "".join(f"| {' | '.join(line)} |\n" for line in lines),
