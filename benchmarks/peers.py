@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import re
 import statistics
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cluster import environment, session
 from embedded import FEATURES, machine
+from paceline.files import replace_file
 from peers_page import About, Record, chart, page
 
 if TYPE_CHECKING:
@@ -147,7 +149,9 @@ def python_of(folder: Path, name: str) -> str:
     python = folder / name / "bin" / "python"
     if not imports(python, module):
         if not python.exists():
-            subprocess.run([sys.executable, "-m", "venv", str(folder / name)], check=True)
+            made = subprocess.run([sys.executable, "-m", "venv", str(folder / name)], capture_output=True, text=True)
+            if made.returncode:
+                raise NotInstalledError(why_not_installed(made.stderr or made.stdout, "venv"))
         command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode or not imports(python, module):
@@ -257,7 +261,10 @@ def train_peer(case: Case, python: str, data: Data, setting: dict[str, Any]) -> 
         finished = run([python, script, *tensorflow_words(data.exported, setting)])
     else:
         finished = run([python, script, str(data.exported), json.dumps(setting)])
-    found = json.loads(finished.printed.splitlines()[-1])
+    try:
+        found = json.loads(finished.printed.splitlines()[-1])
+    except (IndexError, ValueError):
+        raise FailedError(f"{case.script} printed no record") from None
     kept = {name: found[name] for name in ("rows_per_second", "curve", "version", "bytes_per_row") if name in found}
     return kept | {
         "startup_seconds": found["first_step_at"] - finished.began,
@@ -283,13 +290,21 @@ def tune(case: Case, python: str, data: Data) -> dict[str, Any]:
     found_at: list[tuple[float, float, dict[str, Any]]] = []
     for values in itertools.product(*case.grid.values()):
         tried = dict(zip(case.grid, values, strict=True))
-        if case.environment:
-            found = train_peer(case, python, data, {**case.setting, **tried, "tune": True, "passes": 1})
-        else:
-            found = train_paceline(data.dataset, {**case.setting, **tried}, epochs=1)
+        try:
+            if case.environment:
+                found = train_peer(case, python, data, {**case.setting, **tried, "tune": True, "passes": 1})
+            else:
+                found = train_paceline(data.dataset, {**case.setting, **tried}, epochs=1)
+        except FailedError as error:
+            say({"tuning": case.name, **tried, "failed": str(error)})
+            continue
         _, seconds, loss = found["curve"][-1]
+        if not math.isfinite(loss):
+            continue
         found_at.append((round(loss, 4), seconds, tried))
         say({"tuning": case.name, **tried, "loss": round(loss, 5), "seconds": round(seconds, 2)})
+    if not found_at:
+        raise FailedError("it failed or diverged at every setting that was tried")
     return min(found_at, key=lambda one: one[:2])[2]
 
 
@@ -366,7 +381,9 @@ def main() -> None:
         path.mkdir(parents=True, exist_ok=True)
     kept = folder / f"measured-{flags.rows}.json"
     records: dict[str, Record] = json.loads(kept.read_text()) if kept.exists() else {}
-    chosen = [case for case in CASES if (flags.only in case.name if flags.only else case.name not in records)]
+    chosen = [case for case in CASES if (flags.only in case.name if flags.only else not is_measured(case, records))]
+    if not chosen and flags.only:
+        sys.exit(f"error: no case has `{flags.only}` in its name\nhint: {', '.join(case.name for case in CASES)}")
     if chosen:
         from peer_rows import make_data
 
@@ -374,8 +391,13 @@ def main() -> None:
     for case in chosen:
         records[case.name] = take(case, records, flags, data, tuning)
         say(records[case.name])
-        kept.write_text(json.dumps(records, indent=1))
+        replace_file(kept, json.dumps(records, indent=1).encode())
     show([records.get(case.name, {"case": case.name, "left_out": "not measured yet"}) for case in CASES], flags)
+
+
+def is_measured(case: Case, records: dict[str, Record]) -> bool:
+    """Whether a case need not be tried; one that was left out may work now."""
+    return case.name in records and "left_out" not in records[case.name]
 
 
 def show(records: list[Record], flags: argparse.Namespace) -> None:

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -26,60 +27,83 @@ from paceline.reports.charts import HEIGHT, WIDTH, line_class
 from paceline.reports.curves import curves_of_several
 from paceline.reports.markup import Markup, element, joined
 from paceline.run_folder import Run
+from paceline.sweep import read_sweep
 
 HERE = Path(__file__).parent
 RECIPES = HERE.parent / "recipes"
 ON_HOSTS = "clicks-bottleneck"
+INTERRUPTED = 130
+MADE_UP_DIGITS = "made-up-digits"
 CLICK_ROWS, DIGITS, PICTURES = 1_000_000, 60_000, 2_048
 DIGIT_LOOKS = ["--size", "28", "--channels", "1", "--classes", "10"]
 
 
+def run(*words: object) -> int:
+    """Run a command to its end, which it sees to itself when it is interrupted; its exit code."""
+    with subprocess.Popen([str(word) for word in words]) as process:
+        while True:
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:
+                # A terminal has told it, too.
+                continue
+            if code == INTERRUPTED:
+                sys.exit(code)
+            return code
+
+
 def paceline(*words: object) -> None:
     """Run a command of paceline; where it fails, so does this one."""
-    command = [sys.executable, "-m", "paceline", *map(str, words)]
     print("$", "paceline", *words, flush=True)
-    if code := subprocess.run(command).returncode:
+    if code := run(sys.executable, "-m", "paceline", *words):
         sys.exit(code)
 
 
-def make_data(data: Path, mnist: Path | None) -> None:
-    """Make what the recipes train on, as far as it is not there."""
+def data_of(recipe: Path) -> str:
+    """The name of the data that a recipe trains on, below `data`; empty if it needs none."""
+    return str(tomllib.loads(recipe.read_text()).get("data", "")).removeprefix("data/")
+
+
+def make_data(name: str, data: Path, mnist: Path | None) -> Path:
+    """Where the data of this name is; made if it is not there. Made-up digits have a folder of their own."""
     data.mkdir(parents=True, exist_ok=True)
-    if not (data / "clicks").exists():
-        paceline("generate", "clicks", "--rows", CLICK_ROWS, "--out", data / "clicks")
-    if not (data / "fake").exists():
-        paceline("generate", "images", "--rows", PICTURES, "--size", 256, "--classes", 1000, "--out", data / "fake")
-    if not (data / "mnist").exists():
-        if mnist:
-            paceline("prepare", mnist, "--out", data / "mnist")
-        else:
-            print("MNIST was not given (--mnist FOLDER): images of its shape are made up", flush=True)
-            paceline("generate", "images", "--rows", DIGITS, *DIGIT_LOOKS, "--out", data / "mnist")
+    path = data / (MADE_UP_DIGITS if name == "mnist" and not mnist and not (data / name).exists() else name)
+    if path.exists():
+        return path
+    if name == "clicks":
+        paceline("generate", "clicks", "--rows", CLICK_ROWS, "--out", path)
+    elif name == "fake":
+        paceline("generate", "images", "--rows", PICTURES, "--size", 256, "--classes", 1000, "--out", path)
+    elif mnist:
+        paceline("prepare", mnist, "--out", path)
+    else:
+        print("MNIST was not given (--mnist FOLDER): images of its shape are made up", flush=True)
+        paceline("generate", "images", "--rows", DIGITS, *DIGIT_LOOKS, "--out", path)
+    return path
 
 
-def sweep(recipe: Path, data: Path, out: Path) -> bool:
-    """Run one recipe; whether it could be."""
-    text = recipe.read_text()
-    words: list[object] = [sys.executable, "-m", "paceline", "sweep", recipe, "--out", out / recipe.stem]
-    for line in text.splitlines():
-        if line.startswith('data = "data/'):
-            words += ["--data", data / line.split('"')[1].removeprefix("data/")]
-    if recipe.stem == ON_HOSTS:
-        if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
-            print(f"{recipe.stem} is left out: it needs root, `ip` and `tc` for its five hosts", flush=True)
-            return False
-        words = [sys.executable, HERE / "on_hosts.py", "--", *words, "--address", "auto"]
-    if code := subprocess.run([str(word) for word in words]).returncode:
-        sys.exit(code)
-    return True
+def command_of(recipe: Path, data: Path | None, out: Path) -> list[object]:
+    """What runs a recipe; nothing where this machine cannot."""
+    words: list[object] = [sys.executable, "-m", "paceline", "sweep", recipe, "--out", out]
+    words += ["--data", data] if data else []
+    if recipe.stem != ON_HOSTS:
+        return words
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
+        print(f"{recipe.stem} is left out: it needs root, `ip` and `tc` for its five hosts", flush=True)
+        return []
+    return [sys.executable, HERE / "on_hosts.py", "--", *words, "--address", "auto"]
 
 
-def keep(recipe: Path, out: Path) -> None:
+def keep(recipe: Path, data: Path | None, out: Path) -> None:
     """The tables of a sweep and its curves, where it has some, with date and machine."""
     kept = HERE / "results" / "recipes"
     kept.mkdir(parents=True, exist_ok=True)
-    runs = {path.name: Run(path).metrics for path in sorted(out.iterdir()) if (path / "metrics.jsonl").exists()}
-    text = f"# {recipe.stem}, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. `paceline sweep recipes/{recipe.name}`.\n\n"
+    folders = [out / point.folder for point in read_sweep(recipe, {})]
+    runs = {path.name: Run(path).metrics for path in folders if (path / "metrics.jsonl").exists()}
+    how = "make bottleneck" if recipe.stem == ON_HOSTS else f"paceline sweep recipes/{recipe.name}"
+    text = f"# {recipe.stem}, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. `{how}`.\n\n"
+    if data and data.name == MADE_UP_DIGITS:
+        text += "On made-up images, not on MNIST's digits.\n\n"
     text += (out / "summary.md").read_text()
     if (out / "nodes.md").exists():
         text += "\n" + (out / "nodes.md").read_text()
@@ -90,6 +114,10 @@ def keep(recipe: Path, out: Path) -> None:
             (kept / name).write_text(standalone(figure, title, list(runs)))
             text += f"\n![{title}]({name})\n"
     (kept / f"{recipe.stem}.md").write_text(text)
+
+
+def is_sweep(recipe: Path) -> bool:
+    return bool({"sweep", "points"} & {*tomllib.loads(recipe.read_text())})
 
 
 def standalone(figure: str, title: str, names: list[str]) -> str:
@@ -116,20 +144,28 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a part of the names of recipes")
     parser.add_argument("--write", action="store_true")
     flags = parser.parse_args()
-    make_data(flags.data.resolve(), flags.mnist)
-    took = {}
-    for recipe in sorted(RECIPES.glob("*.toml")):
-        if flags.only in recipe.stem and ("[sweep" in recipe.read_text() or "[[points" in recipe.read_text()):
-            print(f"\n== {recipe.stem}", flush=True)
-            began = time.perf_counter()
-            if sweep(recipe, flags.data.resolve(), flags.out):
-                took[recipe.stem] = time.perf_counter() - began
-                if flags.write:
-                    keep(recipe, flags.out / recipe.stem)
+    chosen = [path for path in sorted(RECIPES.glob("*.toml")) if flags.only in path.stem and is_sweep(path)]
+    if not chosen:
+        sys.exit(f"error: no recipe has `{flags.only}` in its name\nhint: see {RECIPES.name}/")
+    took, failed = {}, []
+    for recipe in chosen:
+        print(f"\n== {recipe.stem}", flush=True)
+        name, out = data_of(recipe), flags.out / recipe.stem
+        data = make_data(name, flags.data.resolve(), flags.mnist) if name else None
+        began = time.perf_counter()
+        words = command_of(recipe, data, out)
+        if words and run(*words):
+            failed.append(recipe.stem)
+        elif words:
+            took[recipe.stem] = time.perf_counter() - began
+            if flags.write:
+                keep(recipe, data, out)
     print()
     for name, seconds in took.items():
         print(f"{name:24} {seconds:6.0f} s")
     print(f"{'together':24} {sum(took.values()):6.0f} s")
+    if failed:
+        sys.exit(f"error: {', '.join(failed)} failed\nhint: the same command tries again")
 
 
 if __name__ == "__main__":
