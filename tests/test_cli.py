@@ -47,8 +47,8 @@ def test_result_has_what_scripts_rely_on(clicks: Path, tmp_path: Path) -> None:
     result = paceline.train(data=clicks, run=tmp_path / "run", workers=2).result
     assert set(result) == {
         "status", "model", "pace", "engine", "device", "workers", "shards", "batch_size", "optimizer", "rows", "steps",
-        "startup_seconds", "train_seconds", "rows_per_second", "test", "wire", "max_staleness", "restarts",
-        "recoveries", "peak_memory_bytes", "model_sha256",
+        "data_fingerprint", "startup_seconds", "train_seconds", "rows_per_second", "test", "wire", "max_staleness",
+        "restarts", "recoveries", "peak_memory_bytes", "model_sha256",
     }  # fmt: skip
     assert set(result["test"]) == {"loss", "error", "auc"}
     assert result["wire"] == {"bytes_sent": 0, "bytes_received": 0, "bytes_per_row": 0.0, "refused": 0}
