@@ -115,6 +115,17 @@ class TestRunningRay:
         finally:
             ray.shutdown()
 
+    def test_ray_was_loaded_before_its_token_was_named(
+        self, ray_cluster: RayCluster, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from paceline.engines.ray import _read_token_again, import_ray
+
+        with monkeypatch.context() as patch:
+            patch.delenv("RAY_AUTH_MODE")
+            import_ray()
+            _read_token_again()
+        paceline.train(data=clicks, engine="ray", address=ray_cluster.address, run=tmp_path / "run")
+
     def test_too_few_processors(self, ray_cluster: RayCluster, clicks: Path) -> None:
         with pytest.raises(ConfigError, match=r"the cluster has 8 processors; 12 are needed") as caught:
             paceline.train(data=clicks, engine="ray", address=ray_cluster.address, workers=10, shards=2)

@@ -3,12 +3,12 @@
 import atexit
 import threading
 
-import ray
-
 from paceline.cli import main
 from paceline.engines import ray as ray_engine
 
 if __name__ == "__main__":
+    import ray
+
     atexit.unregister(ray.shutdown)
     ray.shutdown = threading.Event().wait
     atexit.register(ray.shutdown)

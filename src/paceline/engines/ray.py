@@ -93,7 +93,8 @@ class RayEngine:
         token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", TOKEN_FILE)).expanduser()
         if "RAY_AUTH_MODE" not in os.environ and ("RAY_AUTH_TOKEN" in os.environ or token.exists()):
             os.environ["RAY_AUTH_MODE"] = "token"
-            _read_token_again()
+        # Ray may have been loaded before the environment was as it is now.
+        _read_token_again()
         try:
             _probe(_find_cluster() if address == "auto" else address)
             self._ray.init(address=address, log_to_driver=False, logging_level="ERROR")
