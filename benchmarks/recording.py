@@ -2,7 +2,7 @@
 
     python benchmarks/recording.py [--seconds 30] [--write]
 
-One run a case, embedded and over a running Ray, in which workers use their meters for 50 ms, do without for 50 ms, and
+One run a case, embedded and over a running Ray, in which workers use their meters for 37 ms, do without for 37 ms, and
 so on: the machine's speed moves more within seconds than recording costs, but not within a tenth of one. The figure is
 the median over neighbouring turns of what the one with meters lacks in rows a second, and the interval that holds it
 with 95 % probability; beside it what is taken down once a second, by its processor time as a share of the machine's.
