@@ -48,10 +48,11 @@ class TestOwnRay:
         assert running.process.poll() is not None
         # All processes of the run are in its session.
         deadline = time.monotonic() + 10
-        while left := [p for p in psutil.process_iter() if session_of(p) == running.process.pid]:
+        while left := [
+            *(p for p in psutil.process_iter() if session_of(p) == running.process.pid), *temporary.iterdir()
+        ]:  # fmt: skip
             assert time.monotonic() < deadline, left
             time.sleep(0.1)
-        assert not list(temporary.iterdir())
         temporary.rmdir()
         assert not list(home.glob(".ray/*")), "a token was left in the user's home"
 
@@ -83,9 +84,12 @@ class TestOwnRay:
         assert "interrupted" in running.end(130)
 
     def test_a_ray_that_does_not_end(self, begin: Any, clicks: Path) -> None:
-        """It is not waited for, and its processes are ended."""
+        """It is not waited for, and ends with the command."""
         running = begin(clicks, module="tests.faults.stuck_ray", workers=2)
-        assert f"run: {running.path}" in running.end()
+        # Its exit code is Ray's affair: a driver that ends without having left may crash in Ray's own threads.
+        out, _ = running.process.communicate(timeout=60)
+        assert f"run: {running.path}" in out
+        assert running.result["status"] == "done"
 
 
 def session_of(process: psutil.Process) -> int:

@@ -13,6 +13,8 @@ import secrets
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -33,6 +35,18 @@ TOKEN_FILE = "~/.ray/auth_token"
 NO_RAY = "`ray status` shows whether one runs; `ray start --head` starts one; without --address paceline does"
 HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 HTTP2_SETTINGS = 4
+# Waits until whoever started it is gone, then ends processes and removes their folder.
+ENDER = """
+import os, shutil, signal, sys
+sys.stdin.read()
+for pid in sys.argv[2:]:
+    try:
+        os.kill(int(pid), signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+shutil.rmtree(sys.argv[1], ignore_errors=True)
+"""
+_ENDERS: list[subprocess.Popen[bytes]] = []
 
 
 class RayEngine:
@@ -188,7 +202,8 @@ class RayEngine:
             # Python would call it once more at the very end.
             atexit.unregister(self._ray.shutdown)
             if self._folder is not None:
-                _kill_ray_in(self._folder)
+                _end_with_this_process(self._folder)
+                self._folder = None
         self._forget_own()
 
     def _leave(self) -> None:
@@ -325,14 +340,21 @@ def _is_role(pid: int) -> bool:
         return False
 
 
-def _kill_ray_in(folder: Path) -> None:
-    """End the Ray that this process started there, which does not end when it is asked to."""
+def _end_with_this_process(folder: Path) -> None:
+    """Let the Ray that was started there end when this process does, and its folder go: it does not end when asked to,
+    and where it is killed it takes this process along.
+    """
+    pids = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
             if any(str(folder) in word for word in child.cmdline()):
-                for process in [*child.children(recursive=True), child]:
-                    process.kill()
-                child.wait(CLOSE_SECONDS)
+                pids += [process.pid for process in [child, *child.children(recursive=True)]]
+    _ENDERS.append(
+        subprocess.Popen(
+            [sys.executable, "-c", ENDER, str(folder), *map(str, pids)], stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )
+    )  # fmt: skip
 
 
 def _last_line(error: BaseException) -> str:
