@@ -35,15 +35,17 @@ TOKEN_FILE = "~/.ray/auth_token"
 NO_RAY = "`ray status` shows whether one runs; `ray start --head` starts one; without --address paceline does"
 HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 HTTP2_SETTINGS = 4
-# Waits until whoever started it is gone, then ends processes and removes their folder.
+# Waits until whoever started it is gone, then ends processes, unless their numbers are others' by then, and removes
+# their folder.
 ENDER = """
-import os, shutil, signal, sys
+import contextlib, psutil, shutil, sys
 sys.stdin.read()
-for pid in sys.argv[2:]:
-    try:
-        os.kill(int(pid), signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+for word in sys.argv[2:]:
+    pid, started = word.split("@")
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(int(pid))
+        if process.create_time() == float(started):
+            process.kill()
 shutil.rmtree(sys.argv[1], ignore_errors=True)
 """
 _ENDERS: list[subprocess.Popen[bytes]] = []
@@ -344,14 +346,14 @@ def _end_with_this_process(folder: Path) -> None:
     """Let the Ray that was started there end when this process does, and its folder go: it does not end when asked to,
     and where it is killed it takes this process along.
     """
-    pids = []
+    started = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
             if any(str(folder) in word for word in child.cmdline()):
-                pids += [process.pid for process in [child, *child.children(recursive=True)]]
+                started += [f"{p.pid}@{p.create_time()!r}" for p in [child, *child.children(recursive=True)]]
     _ENDERS.append(
         subprocess.Popen(
-            [sys.executable, "-c", ENDER, str(folder), *map(str, pids)], stdin=subprocess.PIPE,
+            [sys.executable, "-c", ENDER, str(folder), *started], stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )
     )  # fmt: skip
