@@ -218,6 +218,26 @@ def test_what_is_no_run_is_left_alone(recipe: Path, tmp_path: Path, command: Com
     assert kept.read_text() == "years of work"
 
 
+@pytest.mark.parametrize("name", ["result.json", "config.toml"])
+def test_a_broken_file_of_a_run_is_named(recipe: Path, tmp_path: Path, command: Command, name: str) -> None:
+    out = tmp_path / "out"
+    assert command("sweep", recipe, "--out", out).code == 0
+    broken = out / "pace-sync_batch_size-50" / name
+    broken.write_text("{broken")
+    done = command("sweep", recipe, "--out", out)
+    assert done.code == 2
+    assert done.err.startswith("error: ")
+    assert str(broken) in done.err
+    assert "hint: " in done.err
+
+
+def test_a_file_in_place_of_the_folder(recipe: Path, tmp_path: Path, command: Command) -> None:
+    (tmp_path / "out").touch()
+    done = command("sweep", recipe, "--out", tmp_path / "out")
+    assert done.code == 2
+    assert "cannot be written: File exists" in done.err
+
+
 def test_two_sweeps_in_one_folder(recipe: Path, tmp_path: Path, command: Command) -> None:
     out = tmp_path / "out"
     out.mkdir()

@@ -467,7 +467,7 @@ def sweep(recipe: Path, out: Path | None, settings: tuple[str, ...], **flags: An
     from paceline.matrices.jobs import run_trace
     from paceline.reports.terminal import print_table
     from paceline.run import resume as resume_run
-    from paceline.sweep import Runner, in_short, read_sweep, run_sweep, write_summary
+    from paceline.sweep import Runner, in_short, read_sweep, run_sweep
 
     points = read_sweep(recipe, {name: value for name, value in flags.items() if value is not None}, settings)
     folder = out or Path("runs") / recipe.stem
@@ -483,8 +483,7 @@ def sweep(recipe: Path, out: Path | None, settings: tuple[str, ...], **flags: An
             return on_terminal_train(config, time.time())
         return on_terminal_job(config, lambda watch: run_trace(config, watch, print_notice))
 
-    outcomes = run_sweep(points, folder, Runner(start, carry_on, lambda text: click.echo(text, err=True)))
-    written = write_summary(outcomes, folder)
+    outcomes, written = run_sweep(points, folder, Runner(start, carry_on, lambda text: click.echo(text, err=True)))
     print_table(*in_short(outcomes))
     for path in written:
         click.echo(f"{path.stem}: {path}")

@@ -16,6 +16,9 @@ from safetensors import SafetensorError
 
 from paceline.errors import RunError, UsageError
 
+# Nothing can be written there, whatever the disk is like.
+NO_PLACE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+
 
 def refuse_existing(path: Path) -> None:
     """Raise unless `path` is free: absent, or an empty folder."""
@@ -85,6 +88,6 @@ def translated_disk_errors(path: Path) -> Iterator[None]:
             raise UsageError(
                 f"no room left on the disk while writing `{path}`", "free some, or write elsewhere"
             ) from None
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
+        if error.errno in NO_PLACE:
             raise UsageError(f"`{path}` cannot be written: {error.strerror}", "write elsewhere") from None
         raise RunError(f"writing `{path}` failed: {error.strerror or error}", "check the disk") from error

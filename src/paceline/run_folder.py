@@ -62,7 +62,7 @@ class Run:
     def result(self) -> dict[str, Any]:
         """The summary of a run that has ended; empty before that."""
         path = self.path / "result.json"
-        return dict(json.loads(path.read_bytes())) if path.exists() else {}
+        return _read_json(path) if path.exists() else {}
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -79,7 +79,7 @@ class Run:
         `DataError` where too little was recorded.
         """
         path = self.path / "diagnosis.json"
-        return dict(json.loads(path.read_bytes())) if path.exists() else self.diagnose()
+        return _read_json(path) if path.exists() else self.diagnose()
 
     def diagnose(self) -> dict[str, Any]:
         """Find out what limited the run, and write `diagnosis.json`. Jobs other than training have written theirs."""
@@ -87,7 +87,7 @@ class Run:
             path = self.path / "diagnosis.json"
             if not path.exists():
                 raise DataError(f"`{self.path}` has no diagnosis: its {self.job} did not end", "run it to its end")
-            return dict(json.loads(path.read_bytes()))
+            return _read_json(path)
         from paceline.diagnosis import diagnose
 
         found = diagnose(self)
@@ -126,6 +126,13 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except ValueError as error:
+        raise DataError(f"`{path}` is broken: {error}", "remove it, or its run, and run again") from None
 
 
 def _free_name(parent: Path, name: str) -> Path:

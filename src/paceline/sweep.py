@@ -24,7 +24,6 @@ import itertools
 import re
 import shutil
 import time
-import tomllib
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -201,9 +200,9 @@ class Runner(NamedTuple):
     tell: Callable[[str], None]
 
 
-def run_sweep(points: list[Point], out: Path, runner: Runner) -> list[Outcome]:
-    """Run all points that are not done yet, one after the other, each in a folder of its own below `out`; keep what
-    `write_summary` writes up to date.
+def run_sweep(points: list[Point], out: Path, runner: Runner) -> tuple[list[Outcome], list[Path]]:
+    """Run all points that are not done yet, one after the other, each in a folder of its own below `out`; what came of
+    them, and the files of `write_summary`, whose tables are kept up to date on the way.
     """
     fingerprints = check_data(points)
     with translated_disk_errors(out):
@@ -227,8 +226,8 @@ def run_sweep(points: list[Point], out: Path, runner: Runner) -> list[Outcome]:
                 _tell_outcome(name, outcomes[-1], seconds, len(points) - number, runner.tell)
                 write_tables(outcomes, out)
         finally:
-            write_summary(outcomes, out)
-    return outcomes
+            written = write_summary(outcomes, out)
+    return outcomes, written
 
 
 def _tell_outcome(name: str, outcome: Outcome, seconds: list[float], left: int, tell: Callable[[str], None]) -> None:
@@ -258,7 +257,7 @@ def _begun(path: Path, point: Point, fingerprint: str) -> Run | None:
         refuse_existing(path)
         return None
     run = Run(path)
-    before = tomllib.loads((path / "config.toml").read_text("utf-8"))
+    before = read_recipe(path / "config.toml")
     if _what(before) != _what(msgspec.to_builtins(point.config)):
         raise ConfigError(
             f"`{path}` was run with other settings than the recipe has now", "remove it, or choose another --out"
