@@ -103,10 +103,11 @@ def pick_keys(values: NDArray[np.float32], indices: Keys, out: NDArray[np.float3
 
 
 @compiled
-def below(indices: Keys, limit: int) -> bool:
-    """Whether all are smaller than `limit`."""
+def copy_below(indices: Keys, limit: int, out: Keys) -> bool:
+    """Copy indices, of which `out` has as many; whether all are smaller than `limit`."""
     largest = np.uint64(0)
-    for i in range(indices.size):
+    for i in range(np.uint64(indices.size)):
+        out[i] = indices[i]
         largest = max(largest, np.uint64(indices[i]))
     return indices.size == 0 or largest < np.uint64(limit)
 

@@ -25,7 +25,7 @@ Floats = NDArray[np.float32]
 Offsets = NDArray[np.int64]
 
 ROWS_AHEAD = 8
-KEYS_AHEAD = 16
+KEYS_AHEAD = 32
 ROWS_A_LOG = 64  # factors below 2 that a double multiplies before one logarithm is taken of them all
 FEWEST_SLOTS = 4096
 FIRST_MERGE = 64
@@ -61,7 +61,8 @@ def _number_within(keys: Keys, bias: int, slots: Keys, direct: NDArray[np.uint32
     turn[0] += 1
     number_mask = np.uint64(0xFFFFFF)
     mask = np.uint64(turn[1] - 1)
-    room = np.uint64(turn[1] - turn[1] // 4 if turn[1] < slots.shape[0] else turn[1])
+    # Where more than a third is taken, looking for a place is what takes long.
+    room = np.uint64(turn[1] // 8 * 3 if turn[1] < slots.shape[0] else turn[1])
     num_direct = np.uint64(direct.size)
     tag = np.uint64(turn[0]) << np.uint64(24)
     distinct[0] = bias
