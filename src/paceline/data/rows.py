@@ -231,10 +231,12 @@ class QueueRows:
     """Other paces: whole batches from one queue, in pieces that get smaller towards a stop so that none is late."""
 
     def __init__(self, num_rows: int, workers: int, batch_size: int, *, position: int, last: int, last_clock: int,
-                 clock: int) -> None:  # fmt: skip
+                 clock: int, most_rows: int = 0) -> None:  # fmt: skip
+        """Pieces have up to `most_rows`, or 0 for as many as one compiled loop should run through."""
         self._num_rows = num_rows
         self._workers = workers
         self._batch_size = batch_size
+        self._most_rows = most_rows or PIECE_ROWS
         self._last = last
         self._last_clock = last_clock
         self._lock = threading.Lock()
@@ -272,5 +274,5 @@ class QueueRows:
     def _batches_a_piece(self) -> int:
         """A quarter of a fair share of what is left, within bounds, and no batch that begins after the limit."""
         left = self._until - self.position
-        rows = max(SMALLEST_PIECE_ROWS, min(left // (4 * self._workers), PIECE_ROWS))
+        rows = max(SMALLEST_PIECE_ROWS, min(left // (4 * self._workers), self._most_rows))
         return min(max(1, rows // self._batch_size), -(-left // self._batch_size))

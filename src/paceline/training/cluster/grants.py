@@ -13,12 +13,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.rows import PIECE_ROWS, ClockRows, QueueRows, RowFeed
+from paceline.data.rows import ClockRows, QueueRows, RowFeed
 from paceline.errors import RunError
 from paceline.training.checkpoint import Handed
 
-# A worker is given work for about this long at a time: enough to hide the asking, little enough to stop soon.
+# A worker is given work for about this long at a time, and so many rows: enough to hide the asking, little enough to
+# stop soon.
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.2, 0.8
+MOST_ROWS = 65_536
 
 Piece = tuple[int, int, int]
 
@@ -54,7 +56,7 @@ class GrantSizes:
     """How many batches to give a worker at a time: twice as many when it soon comes back, half when it is late."""
 
     def __init__(self, num_workers: int, batch_size: int, now: Callable[[], float] = time.perf_counter) -> None:
-        self._most = max(1, PIECE_ROWS // batch_size)
+        self._most = max(1, MOST_ROWS // batch_size)
         self._sizes = [1] * num_workers
         self._last = [0.0] * num_workers
         self._now = now
