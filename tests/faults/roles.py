@@ -16,7 +16,7 @@ from paceline.training.cluster.messages import RoleSpec
 from paceline.training.cluster.shard import ShardService
 from paceline.training.cluster.worker import ClusterWorker, Prepared
 from paceline.wire.connection import Connection
-from paceline.wire.frames import Kind, LostConnectionError, frame_views
+from paceline.wire.frames import Kind, LostConnectionError, frame_buffers, views_of
 
 
 def marker(spec: RoleSpec) -> Path:
@@ -52,7 +52,7 @@ def cut_in_a_frame(content: bytes, node: str, host: str) -> None:
     def cut(connection: Connection, kind: Kind, flags: int, *parts: Any) -> None:
         sent[0] += kind == Kind.STEP
         if sent[0] == 200 and kind == Kind.STEP and _once(spec):
-            frame = b"".join(frame_views(kind, flags, parts, connection.peer))
+            frame = b"".join(views_of(frame_buffers(kind, flags, parts, connection.peer)[0]))
             connection._stream.socket.setblocking(True)
             connection._stream.socket.sendall(frame[: len(frame) // 2])
             connection._stream.socket.shutdown(socket.SHUT_RDWR)

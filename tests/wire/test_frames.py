@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from paceline.errors import RunError
 from paceline.wire import frames
-from paceline.wire.frames import CAPS, HEADER, BadFrameError, Kind, WireError, frame_views, read_header
+from paceline.wire.frames import CAPS, HEADER, BadFrameError, Kind, WireError, frame_buffers, read_header, views_of
 
 
 @given(st.sampled_from(Kind), st.integers(0, 2**32 - 1), st.data())
@@ -47,20 +47,24 @@ def test_a_bad_header_is_named_with_its_sender(header: bytes, says: str) -> None
 
 def test_parts_of_any_shape_make_one_body() -> None:
     parts = (b"ab", np.empty((0, 3)), np.arange(6, dtype=np.int64).reshape(2, 3), memoryview(b""), bytearray(b"c"))
-    views = frame_views(Kind.STEP, 5, parts, "peer")
+    buffers, num_bytes = frame_buffers(Kind.STEP, 5, parts, "peer")
     body = b"ab" + np.arange(6, dtype=np.int64).tobytes() + b"c"
-    assert b"".join(views) == HEADER.pack(b"pl", 1, Kind.STEP, 5, len(body)) + body
-    assert all(view.nbytes for view in views)
+    frame = HEADER.pack(b"pl", 1, Kind.STEP, 5, len(body)) + body
+    assert num_bytes == len(frame)
+    for skipped in range(num_bytes + 1):
+        views = views_of(buffers, skipped)
+        assert b"".join(views) == frame[skipped:]
+        assert all(view.nbytes for view in views)
 
 
 def test_what_is_too_long_is_not_sent() -> None:
     with pytest.raises(BadFrameError, match="65,537 bytes of HELD"):
-        frame_views(Kind.HELD, 0, (bytes(65_537),), "peer")
+        frame_buffers(Kind.HELD, 0, (bytes(65_537),), "peer")
 
 
 def test_what_is_not_contiguous_is_not_sent() -> None:
     with pytest.raises(TypeError):
-        frame_views(Kind.STEP, 0, (np.zeros((4, 4))[:, :2],), "peer")
+        views_of([np.zeros((4, 4))[:, :2]])
 
 
 def test_all_errors_are_errors_of_the_wire() -> None:

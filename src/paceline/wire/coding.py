@@ -14,7 +14,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from paceline.kernels.exchange import LONGEST_VARINT, below, decode_deltas, encode_deltas, from_bfloat16, to_bfloat16
+from paceline.kernels.exchange import (
+    LONGEST_VARINT,
+    copy_below,
+    decode_deltas,
+    encode_deltas,
+    from_bfloat16,
+    to_bfloat16,
+)
 from paceline.wire.frames import BadFrameError
 
 PLAIN, DELTAS, CACHED = 0, 1, 2
@@ -94,10 +101,12 @@ class KeyReader:
         if coding == PLAIN:
             if len(data) != out.nbytes:
                 raise BadFrameError(f"{len(data)} bytes for {len(out)} keys")
-            out.view(np.uint8)[:] = data
-        elif coding != DELTAS or not decode_deltas(data, out):
+            all_exist = copy_below(data.view(self._key_dtype), self._num_keys, out)
+        elif coding == DELTAS and decode_deltas(data, out):
+            all_exist = not len(out) or out[-1] < self._num_keys
+        else:
             raise BadFrameError(f"{len(data)} bytes do not hold {len(out)} keys")
-        if not below(out, self._num_keys):
+        if not all_exist:
             raise BadFrameError(f"a key is beyond the {self._num_keys} of this shard")
         if self._cache is not None and len(out):
             self._cache.add(signature_of(out), out)

@@ -17,7 +17,7 @@ from paceline.wire.frames import (
     LostConnectionError,
     RefusedError,
     SilentPeerError,
-    frame_views,
+    frame_buffers,
 )
 from paceline.wire.handshake import Deadline, greet_server
 from paceline.wire.streams import Incoming, Stream, split_address, stream_of, wire_error
@@ -106,9 +106,10 @@ class Connection:
         Parts are contiguous, and may be empty. Raises `SilentPeerError` when the other side takes nothing for
         `SEND_SECONDS`. When it raises for whatever reason the connection is closed: half a frame cannot be taken back.
         """
-        views = frame_views(kind, flags, parts, self.peer)
+        buffers, num_bytes = frame_buffers(kind, flags, parts, self.peer)
         with self._sending:
             try:
+                views = self._stream.start(buffers, num_bytes)
                 while views:
                     if not self._stream.write(views):
                         self._wait_writable()

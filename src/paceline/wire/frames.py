@@ -106,19 +106,27 @@ def read_header(data: bytes | bytearray | memoryview, peer: str = "the other sid
     return kind, flags, length
 
 
-def frame_views(kind: Kind, flags: int, parts: tuple[Buffer, ...], peer: str) -> list[memoryview]:
-    """A frame for `peer` as views of bytes, none of them empty: its header, then `parts`, which are not copied."""
-    views = [memoryview(b"")]
+def frame_buffers(kind: Kind, flags: int, parts: tuple[Buffer, ...], peer: str) -> tuple[list[Buffer], int]:
+    """A frame for `peer`: its header and then `parts`, which are not copied, and how many bytes they are together."""
     length = 0
     for part in parts:
-        view = part.data if isinstance(part, np.ndarray) else memoryview(part)
-        if view.nbytes:
-            views.append(view.cast("B"))
-            length += view.nbytes
+        length += len(part) if isinstance(part, bytes | bytearray) else part.nbytes
     if length > CAPS[kind]:
         raise BadFrameError(
             f"{length:,} bytes of {kind.name} do not fit into one frame to {peer}, which may have {CAPS[kind]:,}",
             "spread the parameters over more shards",
         )
-    views[0] = memoryview(HEADER.pack(MAGIC, VERSION, kind, flags, length))
+    return [HEADER.pack(MAGIC, VERSION, kind, flags, length), *parts], HEADER.size + length
+
+
+def views_of(buffers: list[Buffer], skipped: int = 0) -> list[memoryview]:
+    """What lies in `buffers` after the first `skipped` bytes, as views of bytes, none of them empty."""
+    views = []
+    for buffer in buffers:
+        view = memoryview(buffer)  # type: ignore[arg-type]  # arrays are buffers
+        if skipped >= view.nbytes:
+            skipped -= view.nbytes
+        else:
+            views.append(view.cast("B")[skipped:])
+            skipped = 0
     return views

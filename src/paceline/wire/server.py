@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from paceline.wire.admission import Admission
-from paceline.wire.frames import BadFrameError, Buffer, Frame, Kind, WireError, frame_views
+from paceline.wire.frames import BadFrameError, Buffer, Frame, Kind, WireError, frame_buffers, views_of
 from paceline.wire.streams import Incoming, stream_of
 from paceline.wire.tls import Tls, server_context
 
@@ -75,16 +75,21 @@ class Peer:
         What the socket does not take now is copied and sent later. To a peer that is closed, or is found to be
         gone, nothing is sent; `Service.closed` tells of it.
         """
-        views = frame_views(kind, flags, parts, self.address)
+        buffers, num_bytes = frame_buffers(kind, flags, parts, self.address)
         if not self.open:
             return
-        if not self._queue:
-            self._write(views)
-            if not views or not self.open:
+        if self._queue:
+            left = views_of(buffers)
+        else:
+            try:
+                left = self._stream.start(buffers, num_bytes)
+            except WireError:
+                return self.close()
+            if not left:
                 return
             self.stalled_since = time.monotonic()
             self._server.watch(self, _READ | _WRITE)
-        self._queue.extend(memoryview(bytes(view)) for view in views)
+        self._queue.extend(memoryview(bytes(view)) for view in left)
 
     def close(self) -> None:
         """Close the connection and forget what is queued; a second time does nothing."""

@@ -11,7 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import ConfigError
-from paceline.wire.frames import HEADER, Frame, Kind, LostConnectionError, SilentPeerError, WireError, read_header
+from paceline.wire.frames import (
+    HEADER,
+    Buffer,
+    Frame,
+    Kind,
+    LostConnectionError,
+    SilentPeerError,
+    WireError,
+    read_header,
+    views_of,
+)
 
 USER_TIMEOUT_SECONDS = 30
 """When the system gives a connection up: nothing was acknowledged, or on Linux no room was made, for so long."""
@@ -84,6 +94,19 @@ class Stream:
         self.bytes_received += count
         return count
 
+    def start(self, buffers: list[Buffer], num_bytes: int) -> list[memoryview]:
+        """Send what lies in `buffers`, so many bytes, or the beginning of it; what is left for `write`."""
+        if len(buffers) > IOV_MAX:
+            return views_of(buffers)
+        try:
+            count = self.socket.sendmsg(buffers)  # type: ignore[arg-type]  # arrays are buffers
+        except BlockingIOError:
+            count = 0
+        except OSError as error:
+            raise wire_error(self.peer, error) from None
+        self.bytes_sent += count
+        return [] if count == num_bytes else views_of(buffers, count)
+
     def write(self, views: list[memoryview]) -> int:
         """Send the beginning of `views` and remove it there; how many bytes went, 0 when none can go now."""
         try:
@@ -121,6 +144,11 @@ class TlsStream(Stream):
         super().__init__(connected, peer)
         self._tls = connected
         self._using = threading.Lock()
+
+    def start(self, buffers: list[Buffer], num_bytes: int) -> list[memoryview]:
+        views = views_of(buffers)
+        self.write(views)
+        return views
 
     def pending(self) -> int:
         with self._using:

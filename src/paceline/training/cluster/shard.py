@@ -53,25 +53,18 @@ class _Pull:
         self.batch = 0
         self.times = Times(0, 0, 0)
         self.answered = False
-        self._keys: NDArray[Any] = np.empty(0, key_dtype)
-        self._values: Floats = np.empty(0, np.float32)
-        self.count = 0
+        self._key_room: NDArray[Any] = np.empty(0, key_dtype)
+        self._value_room: Floats = np.empty(0, np.float32)
+        self.keys, self.values, self.count = self._key_room, self._value_room, 0
 
     def ask(self, batch: int, count: int) -> NDArray[Any]:
         """Begin a pull; returns room for its keys."""
-        if count > len(self._keys):
-            self._keys = np.empty(count + count // 4, self._keys.dtype)
-            self._values = np.empty(len(self._keys), np.float32)
+        if count > len(self._key_room):
+            self._key_room = np.empty(count + count // 4, self._key_room.dtype)
+            self._value_room = np.empty(len(self._key_room), np.float32)
         self.batch, self.count, self.answered = batch, count, False
+        self.keys, self.values = self._key_room[:count], self._value_room[:count]
         return self.keys
-
-    @property
-    def keys(self) -> NDArray[Any]:
-        return self._keys[: self.count]
-
-    @property
-    def values(self) -> Floats:
-        return self._values[: self.count]
 
 
 class _Push(NamedTuple):
@@ -121,7 +114,11 @@ class ShardWorker:
     @property
     def clock(self) -> int:
         """Batches finished in this leg."""
-        return max(0, min(self.asked - self.in_flight, self.applied) - self.base)
+        # In plain comparisons: this is asked of every worker in every step.
+        done = self.asked - self.in_flight
+        if done > self.applied:
+            done = self.applied
+        return done - self.base if done > self.base else 0
 
     def pull(self, batch: int) -> _Pull:
         """Where the pull of a batch is kept, or was."""
@@ -274,7 +271,7 @@ class ShardService:
 
     def _answer_who_may_go_on(self) -> None:
         """The gate: answer all that wait and are not too far ahead of the slowest."""
-        slowest = min((worker.clock for worker in self._workers if worker.present), default=0)
+        slowest = min([worker.clock for worker in self._workers if worker.present], default=0)
         for worker in self._workers:
             if not worker.waiting or self._holds(worker):
                 continue
