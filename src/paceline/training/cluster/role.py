@@ -44,6 +44,7 @@ from paceline.training.cluster.messages import (
 from paceline.training.cluster.parts import Parts
 from paceline.training.cluster.shard import ShardService
 from paceline.training.cluster.slice import Slice
+from paceline.training.pace import Pace
 from paceline.version import VERSION
 from paceline.wire.connection import Connection, connect
 from paceline.wire.frames import Kind, SilentPeerError, WireError
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 BEAT_SECONDS = 1.0
 TICK_SECONDS = 0.5
 SPIN_SECONDS = 0.0003
+NICENESS = 5
 LOOPBACK = "127.0.0.1"
 KINDS: dict[type[PacelineError], str] = {DataError: "data", ConfigError: "config", DivergedError: "diverged"}
 
@@ -206,6 +208,9 @@ def _run_worker(spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Li
     worker, fingerprint = _make_worker(spec, config, tls, lifeline, host)
     lifeline.status = worker.status
     worker.warm_up()
+    if spec.loopback and not config.dense and Pace.of(config.pace).in_flight > 1:
+        # All roles share this machine's cores, and all workers wait for the shards: those go first.
+        os.nice(NICENESS)
     chunks = WorkerReport(worker.meter)
     node, wire = NodeProber(), ConnectionProber("worker", spec.rank)
     lifeline.records = lambda: [*chunks.take(), *node.take(), *wire.take(worker.sockets())]
