@@ -12,7 +12,7 @@ from paceline.diagnosis.evidence import gather_evidence
 from paceline.diagnosis.simulator import UNBOUNDED, Rules, simulate
 from paceline.errors import DataError
 from paceline.telemetry.recorder import Telemetry
-from paceline.telemetry.records import NodeProbe, StepSample, WorkerChunk
+from paceline.telemetry.records import NodeProbe, ShardChunk, StepSample, WorkerChunk
 from tests.diagnosis.folders import CORES, LATENCY, PLANTS, make_embedded, make_planted
 from tests.reports.folders import make_half_run, write_records
 
@@ -51,6 +51,21 @@ class TestDemands:
             assert {(d.bytes_out, d.bytes_in) for d in own} == {((step.sent,), (step.received,))}
             # With what reading a request takes, which a shard does not count.
             assert statistics.fmean(d.service[0] for d in own) == pytest.approx(step.service, rel=0.2)
+
+    @pytest.mark.parametrize("stretch", [1.0, 2.5])
+    def test_a_shard_without_a_core_of_its_own(self, tmp_path: Path, stretch: float) -> None:
+        """Where roles share cores, only what a shard needs the processor for is its work."""
+        run = make_planted(tmp_path / "run", "shard-compute")
+        probes, shards = Telemetry(run.path).read(NodeProbe), Telemetry(run.path).read(ShardChunk)
+        for probe in probes:
+            probe.machine, probe.cores = "one", [0.1]
+        for chunk in shards:
+            chunk.timed, chunk.timed_processor = stretch * 0.02, 0.02
+        write_records(run.path, list(probes))
+        write_records(run.path, list(shards))
+        for own in gather_evidence(run).demands:
+            service = statistics.fmean(d.service[0] for d in own)
+            assert service == pytest.approx(PLANTS["shard-compute"].service / stretch, rel=0.05)
 
 
 class TestWhoIsWhere:

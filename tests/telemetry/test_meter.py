@@ -262,21 +262,21 @@ class TestReports:
                 chunks += of_kind(report.take(), WorkerChunk)
         assert [chunk.processor for chunk in chunks] == pytest.approx([2e-6] * 4)
 
-    @given(st.lists(st.tuples(*[st.integers(0, 10**9)] * 3), max_size=10))
-    def test_of_a_shard(self, counted: list[tuple[int, int, int]]) -> None:
+    @given(st.lists(st.tuples(*[st.integers(0, 10**9)] * 5), max_size=10))
+    def test_of_a_shard(self, counted: list[tuple[int, ...]]) -> None:
         with fake_clock() as clock:
             report = ShardReport(2)
-            requests = queue = service = 0
+            totals: tuple[int, ...] = (0, 0, 0, 0, 0)
             chunks: list[ShardChunk] = []
             began = clock.now
             for more in counted:
-                requests, queue, service = requests + more[0], queue + more[1], service + more[2]
+                totals = tuple(map(sum, zip(totals, more, strict=True)))
                 clock.pass_by(10**9, 10**8)
-                chunks += of_kind(report.take(requests, queue, service), ShardChunk)
+                chunks += of_kind(report.take(*totals), ShardChunk)
                 if more[0]:
-                    assert sum(chunk.requests for chunk in chunks) == requests
-                    assert sum(chunk.queue for chunk in chunks) == pytest.approx(queue * 1e-9)
-                    assert sum(chunk.service for chunk in chunks) == pytest.approx(service * 1e-9)
+                    assert sum(chunk.requests for chunk in chunks) == totals[0]
+                    for name, total in zip(("queue", "service", "timed", "timed_processor"), totals[1:], strict=True):
+                        assert sum(getattr(chunk, name) for chunk in chunks) == pytest.approx(total * 1e-9)
                     assert sum(chunk.seconds for chunk in chunks) == pytest.approx((clock.now - began) * 1e-9)
                     assert sum(chunk.processor for chunk in chunks) == pytest.approx((clock.now - began) * 1e-10)
             assert all(chunk.requests > 0 for chunk in chunks)

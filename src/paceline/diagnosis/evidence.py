@@ -79,7 +79,7 @@ def gather_evidence(run: Run) -> Evidence:
             [chunk for chunk in chunks if chunk.rank == rank],
             samples_of[rank],
             crowded[layout.workers[index]],
-            [crowded[node] for node in layout.shards],
+            [_shard_stretch(shards, shard) if crowded[node] else 1.0 for shard, node in enumerate(layout.shards)],
         )
         for index, rank in enumerate(ranks)
     ]
@@ -141,8 +141,11 @@ def _phases(chunks: Sequence[WorkerChunk]) -> dict[str, float]:
 
 
 def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowded: bool,
-             crowded_shards: Sequence[bool]) -> list[Demand]:  # fmt: skip
-    """A worker's steps, as many as were sampled, scaled so that their means are those of the exact totals."""
+             shard_stretches: Sequence[float | None]) -> list[Demand]:  # fmt: skip
+    """A worker's steps, as many as were sampled, scaled so that their means are those of the exact totals.
+
+    `shard_stretches`: how many times longer a shard's work takes than the processor needs; None where nobody knows.
+    """
     samples = samples[int(len(samples) * WARM_UP_SHARE) :]
     steps = sum(chunk.steps for chunk in chunks)
     sampled = sum(sample.steps for sample in samples)
@@ -160,7 +163,7 @@ def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowd
     push = statistics.fmean(sample.push_processor / sample.steps for sample in samples) * scale["push"]
     # Taking a reply in is work like sending a request; it shows alone where a reply was there before it was looked for.
     receive = min(_low([sample.pull for sample in samples]), RECEIVE_PER_PUSH * push) if sends else 0.0
-    services = [_service_scale(chunks, samples)] * len(crowded_shards)
+    service_scale = _service_scale(chunks, samples)
     # So is reading a request, for a shard: it shows where nobody else was served before.
     reading = min(_low([reply.queue for sample in samples for reply in sample.replies]), RECEIVE_PER_PUSH * push)
     found = []
@@ -177,15 +180,15 @@ def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowd
                 + receive / stretch,
                 rows=round(sample.rows * scale["rows"] * one),
                 service=tuple(
-                    (reply.service * scale_of + reading) / (stretch if crowded_there else 1.0)
-                    for reply, scale_of, crowded_there in zip(sample.replies, services, crowded_shards, strict=False)
+                    (reply.service * service_scale + reading) / (stretch if stretched is None else stretched)
+                    for reply, stretched in zip(sample.replies, shard_stretches, strict=False)
                 ),
                 bytes_out=tuple(float(reply.bytes_sent) for reply in sample.replies),
                 bytes_in=tuple(float(reply.bytes_received) for reply in sample.replies),
             )
         )
     return _spread(
-        [demand for demand in found if len(demand.service) == len(crowded_shards)], sampled / max(1, len(samples))
+        [demand for demand in found if len(demand.service) == len(shard_stretches)], sampled / max(1, len(samples))
     )
 
 
@@ -207,6 +210,13 @@ def _stretch(samples: Sequence[StepSample]) -> float:
     """How many times longer work takes than the processor needs for it, because others have the core."""
     wall, processor = sum(s.compute for s in samples), sum(s.compute_processor for s in samples)
     return max(1.0, wall / processor) if processor > 0 else 1.0
+
+
+def _shard_stretch(shards: Sequence[ShardChunk], rank: int) -> float | None:
+    """The same for a shard's work on requests, where that was timed."""
+    own = [chunk for chunk in shards if chunk.rank == rank]
+    wall, processor = sum(chunk.timed for chunk in own), sum(chunk.timed_processor for chunk in own)
+    return max(1.0, wall / processor) if processor > 0 else None
 
 
 def _service_scale(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample]) -> float:

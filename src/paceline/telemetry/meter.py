@@ -236,11 +236,11 @@ class ShardReport:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._thread = threading.get_ident()
-        self._before = (0, 0, 0)
+        self._before = (0, 0, 0, 0, 0)
         self._time_before = time.perf_counter()
         self._processor_before = _processor_of(self._thread)
 
-    def take(self, requests: int, queue: int, service: int) -> list[AnyRecord]:
+    def take(self, requests: int, queue: int, service: int, timed: int, timed_processor: int) -> list[AnyRecord]:
         """A chunk, if there were requests; all counted over the whole run, times in nanoseconds."""
         if requests == self._before[0]:
             return []
@@ -253,8 +253,10 @@ class ShardReport:
             requests=requests - self._before[0],
             queue=(queue - self._before[1]) * NANO,
             service=(service - self._before[2]) * NANO,
+            timed=(timed - self._before[3]) * NANO,
+            timed_processor=(timed_processor - self._before[4]) * NANO,
         )
-        self._before = (requests, queue, service)
+        self._before = (requests, queue, service, timed, timed_processor)
         self._time_before, self._processor_before = now, processor
         return [chunk]
 

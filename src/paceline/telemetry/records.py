@@ -44,7 +44,10 @@ class WorkerChunk(Record, kw_only=True):
 
 
 class ShardChunk(Record, kw_only=True):
-    """What a shard did: requests answered, how long they waited to be looked at and were worked on, processor time."""
+    """What a shard did: requests answered, how long they waited to be looked at and were worked on, processor time.
+
+    Some requests were `timed` by both clocks: seconds of work on them, and what of that the processor needed.
+    """
 
     rank: int
     node: str = ""
@@ -53,6 +56,8 @@ class ShardChunk(Record, kw_only=True):
     requests: int
     queue: float
     service: float
+    timed: float = 0.0
+    timed_processor: float = 0.0
 
 
 class Reply(msgspec.Struct, array_like=True):
