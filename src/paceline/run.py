@@ -17,7 +17,6 @@ from paceline.data.images import ImageDataset
 from paceline.engines import StartingEngine
 from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError
 from paceline.files import locked, refuse_existing
-from paceline.models.dense import build_model
 from paceline.reports.tensorboard import on_board
 from paceline.run_folder import Run
 from paceline.training.checkpoint import load_checkpoint
@@ -84,8 +83,11 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
         crew = _make_crew(config, dataset, starting)
         coordinator = Coordinator(config, dataset, crew, watch, notice)
         coordinator.restore(checkpoint)
+        # Its states are the crew's now: nobody needs a second copy.
+        tested = checkpoint.progress.tested
+        del checkpoint
         coordinator.make_ready()
-        run.cut_metrics(checkpoint.progress.tested)
+        run.cut_metrics(tested)
         coordinator.remember_quality(run)
         coordinator.account_before = run.result
         run = _carry_out(run, coordinator, began)
@@ -119,11 +121,9 @@ def _make_crew(config: RunConfig, dataset: AnyDataset, starting: StartingEngine)
 
 def _save(path: Path, parameters: NDArray[np.float32], coordinator: Coordinator) -> str:
     """Keep the trained model; the checksum of its parameters."""
-    dataset = coordinator.dataset
-    if isinstance(dataset, ImageDataset):
-        config = coordinator.config
-        model = build_model(config, dataset.shape, dataset.classes)
-        return save_dense_model(path, parameters, model, config, dataset)
+    dataset, model = coordinator.dataset, coordinator.crew.model
+    if isinstance(dataset, ImageDataset) and model is not None:
+        return save_dense_model(path, parameters, model, coordinator.config, dataset)
     return save_model(path, parameters, dataset.manifest.source)
 
 

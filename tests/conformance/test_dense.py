@@ -11,8 +11,10 @@ import pytest
 import safetensors.numpy
 
 import paceline
+from paceline.errors import DivergedError
 from paceline.training.checkpoint import has_checkpoint
 from tests.conftest import Command
+from tests.models.modules import wider
 from tests.ray_cluster import RayCluster
 
 PLAIN = "tests.models.modules:plain"
@@ -129,6 +131,27 @@ def test_interrupted_and_resumed(
         assert half.result["model_sha256"] == whole.result["model_sha256"]
 
 
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_a_module_that_is_another_when_resumed(
+    train: Any, drawings: Path, engine: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train(drawings, engine, model=PLAIN, batch_size=25, epochs=1, checkpoint_every=1e-9)
+    result = json.loads((run.path / "result.json").read_text())
+    (run.path / "result.json").write_text(json.dumps(result | {"status": "interrupted"}))
+    monkeypatch.setattr("tests.models.modules.plain", wider)
+    done = command("resume", run.path)
+    assert done.code == 2
+    assert "other tensors than `tests.models.modules:plain` has now" in done.err
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_a_model_that_is_no_number_is_not_saved(train: Any, drawings: Path, engine: str) -> None:
+    with pytest.raises(DivergedError):
+        train(
+            drawings, engine, model="softmax", batch_size=25, steps=1, optimizer="sgd", learning_rate=3e38, test_every=0
+        )
+
+
 def test_evaluate_and_predict(train: Any, drawings: Path, tmp_path: Path, command: Command) -> None:
     run = train(drawings, model="softmax", epochs=3, optimizer="adagrad", learning_rate=0.1)
     done = command("evaluate", run.path, "--data", drawings, "--json")
@@ -178,6 +201,21 @@ def test_what_is_refused(command: Command, drawings: Path, tmp_path: Path, flags
     assert done.code == 2
     assert said in done.err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [("only_tested", "with 20 rows: ValueError: no gradients today"), ("loss_of_each", "RuntimeError: grad can be")],
+)
+def test_a_module_that_fails_in_training(
+    command: Command, drawings: Path, tmp_path: Path, function: str, said: str
+) -> None:
+    done = command("train", "--data", drawings, "--run", tmp_path / "run", "--optimizer", "sgd", "--batch-size", "20",
+                   "--model", f"tests.models.modules:{function}")  # fmt: skip
+    assert done.code == 2
+    assert f"error: `tests.models.modules:{function}` fails in training" in done.err
+    assert said in done.err
+    assert "Traceback" not in done.err
 
 
 def test_a_dense_model_of_rows(command: Command, clicks: Path, tmp_path: Path) -> None:

@@ -79,3 +79,49 @@ def raising() -> nn.Module:
 
 def nothing_to_train(classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(144, classes).requires_grad_(False))
+
+
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(144, 144)
+        self.second = nn.Linear(144, 144)
+        self.second.weight = self.first.weight
+        self.last = nn.Linear(144, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.last(self.second(self.first(images.flatten(1)).tanh()).tanh())
+        return scores
+
+
+def tied(classes: int) -> nn.Module:
+    return Tied(classes)
+
+
+def wider(shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """As `plain`, with other tensors."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+
+class OnlyTested(nn.Module):
+    """Works until it is trained."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(144, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            raise ValueError("no gradients today")
+        scores: torch.Tensor = self.layer(images.flatten(1))
+        return scores
+
+
+def only_tested(classes: int) -> nn.Module:
+    return OnlyTested(classes)
+
+
+def loss_of_each(shape: tuple[int, int, int], classes: int) -> tuple[nn.Module, nn.Module]:
+    return plain(shape, classes), nn.CrossEntropyLoss(reduction="none")

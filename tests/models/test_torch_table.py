@@ -15,7 +15,7 @@ from paceline.data.datasets import open_for
 from paceline.data.images import ImageDataset, ImageReader
 from paceline.data.rows import EpochOrder
 from paceline.models.dense import build_model
-from paceline.models.torch_table import ResidentReader, TorchTable
+from paceline.models.torch_table import TorchTable, resident_readers
 from paceline.optimizers.dense import UpdateCount
 from paceline.training.dense import DenseTable
 
@@ -53,10 +53,9 @@ def test_rows_that_lie_together_are_read_in_the_same_order(drawings: Path) -> No
     dataset = open_for(RunConfig(data=str(drawings), model="softmax"))
     assert isinstance(dataset, ImageDataset)
     order = EpochOrder([block.rows for block in dataset.split("train").blocks], 3)
-    blocks = [dataset.block("train", index) for index in range(len(dataset.split("train").blocks))]
-    pixels = torch.from_numpy(np.concatenate([block.pixels for block in blocks]))
-    labels = torch.from_numpy(np.concatenate([block.labels for block in blocks]).astype(np.int64))
-    ours, theirs = ResidentReader(pixels, labels, dataset, order), ImageReader(dataset, order)
+    readers, theirs = resident_readers(dataset, order, 3, "cpu"), ImageReader(dataset, order)
+    assert len(readers) == 3
+    ours = readers[2]
     for start, stop in ((0, 40), (1_470, 1_500), (1_500, 1_600), (5, 5)):
         found, expected = ours.between(start, stop), theirs.between(start, stop)
         np.testing.assert_array_equal(found.pixels, expected.pixels)

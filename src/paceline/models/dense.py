@@ -43,6 +43,8 @@ class DenseModel(Protocol):
 
     tensors: tuple[Tensor, ...]
     """All of its values, those that are trained first."""
+    aliases: dict[str, str]
+    """Further names of tensors that have several, to the first of them."""
     num_trained: int
     shares_threads: bool
     """Whether it computes on several threads by itself, so that workers had better take turns."""
@@ -128,9 +130,10 @@ def cross_entropy(scores: Floats, labels: NDArray[np.uint16]) -> float:
     1.386
     """
     shifted = scores.astype(np.float64)
-    shifted -= shifted.max(axis=1, keepdims=True)
-    of_labels = shifted[np.arange(len(labels)), labels]
-    return float((np.log(np.exp(shifted).sum(axis=1)) - of_labels).sum())
+    with np.errstate(invalid="ignore"):  # scores of a model that has diverged: the caller sees that in the loss
+        shifted -= shifted.max(axis=1, keepdims=True)
+        of_labels = shifted[np.arange(len(labels)), labels]
+        return float((np.log(np.exp(shifted).sum(axis=1)) - of_labels).sum())
 
 
 def probabilities(scores: Floats) -> Floats:

@@ -25,6 +25,7 @@ class Softmax:
     def __init__(self, crops: Crops, classes: int) -> None:
         features = math.prod(crops.shape)
         self._crops = crops
+        self.aliases: dict[str, str] = {}
         self.tensors: tuple[Tensor, ...] = (
             Tensor("weight", (features, classes), 0),
             Tensor("bias", (classes,), features * classes),

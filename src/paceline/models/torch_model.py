@@ -22,7 +22,7 @@ import numpy as np
 from paceline.config import RunConfig
 from paceline.data.crops import Crops
 from paceline.data.images import Images
-from paceline.errors import ConfigError, UsageError
+from paceline.errors import ConfigError, PacelineError, UsageError
 from paceline.models.dense import Floats, Tensor
 
 OURS = {"alexnet": "alexnet", "alexnet-small": "alexnet_small"}
@@ -101,7 +101,7 @@ class TorchModel:
         torch.manual_seed(config.seed)
         self._module, self._loss = build_module(config.model, crops.shape, classes)
         self._check_output(config.model, classes)
-        named, saved = list(self._module.named_parameters()), self._module.state_dict()
+        named, saved = list(self._module.named_parameters()), set(self._module.state_dict())
         if not any(parameter.requires_grad for _, parameter in named):
             raise ConfigError(f"`{config.model}` has no parameters to train", "see `requires_grad` of its parameters")
         self._trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
@@ -110,6 +110,7 @@ class TorchModel:
         frozen = [(name, parameter) for name, parameter in named if not parameter.requires_grad]
         self._buffers = [*frozen, *((n, buffer) for n, buffer in self._module.named_buffers() if n in saved)]
         self.tensors = self._lay_out()
+        self.aliases = _aliases(self._module, {tensor.name for tensor in self.tensors})
         self.num_trained = sum(parameter.numel() for parameter in self._parameters)
         self._module.to(self._device)
         tensors = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
@@ -142,10 +143,18 @@ class TorchModel:
         torch.manual_seed(hash((self._seed, *turn)) % MOST_SEED)
         module.train()
         images, labels = self._batch(self._crops.training(rows, turn))
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
-            loss = self._loss(module(images), labels)
         self._num_rows, self._missing = rows.num_rows, set(range(len(self._parameters)))
-        loss.backward()
+        try:
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+                loss = self._loss(module(images), labels)
+            loss.backward()
+        except PacelineError:
+            raise
+        except Exception as error:  # noqa: BLE001 (it is the user's module, and may raise anything)
+            raise ConfigError(
+                f"`{self._name}` fails in training, with {rows.num_rows} rows: {_in_short(error)}",
+                "see that it and its loss, a mean over the rows, work in training mode, for the last few rows too",
+            ) from None
         for number in self._missing:
             sums[number].zero_()
         # How far buffers have moved, as often as there are rows: an update divides by those.
@@ -282,6 +291,20 @@ class _Bound:
         """What was written to the copy on a GPU, to the array itself."""
         if isinstance(flat, np.ndarray) and self.on_gpu:
             flat[...] = self._flat.cpu().numpy()
+
+
+def _aliases(module: Any, names: set[str]) -> dict[str, str]:
+    """Tensors that a module has under several names: the further ones to the one in `names`."""
+    first: dict[int, str] = {}
+    aliases = {}
+    tensors = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    for name, tensor in tensors:
+        if name in names:
+            first[id(tensor)] = name
+    for name, tensor in tensors:
+        if name not in names and id(tensor) in first:
+            aliases[name] = first[id(tensor)]
+    return aliases
 
 
 def _device(torch: Any, name: str) -> Any:

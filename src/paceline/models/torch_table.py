@@ -124,17 +124,24 @@ class ResidentReader:
 
 def make_readers(config: RunConfig, dataset: ImageDataset, order: EpochOrder, count: int) -> list[Any]:
     """A reader a worker: of images on the GPU where there is room and they are taken as they are, else of blocks."""
-    torch = import_torch()
-    rows = dataset.split("train").rows
-    room = SHARE_FOR_IMAGES * torch.cuda.mem_get_info()[0]
-    if config.images.crop or config.images.flip or rows * dataset.features > room:
+    room = SHARE_FOR_IMAGES * import_torch().cuda.mem_get_info()[0]
+    if config.images.crop or config.images.flip or dataset.split("train").rows * dataset.features > room:
         return [ImageReader(dataset, order) for _ in range(count)]
-    pixels = torch.empty((rows, dataset.features), dtype=torch.uint8, device=config.device)
-    labels = torch.empty(rows, dtype=torch.int64, device=config.device)
+    return resident_readers(dataset, order, count, config.device)
+
+
+def resident_readers(dataset: ImageDataset, order: EpochOrder, count: int, device: str) -> list[ResidentReader]:
+    """So many readers of all training images, which are brought to a device."""
+    torch = import_torch()
+    blocks = dataset.split("train").blocks
+    rows = sum(block.rows for block in blocks)
+    pixels = torch.empty((rows, dataset.features), dtype=torch.uint8, device=device)
+    labels = torch.empty(rows, dtype=torch.int64, device=device)
     start = 0
-    for index in range(len(dataset.split("train").blocks)):
-        block, count = dataset.block("train", index), dataset.split("train").blocks[index].rows
-        pixels[start : start + count].copy_(torch.from_numpy(block.pixels[:count].copy()))
-        labels[start : start + count].copy_(torch.from_numpy(block.labels[:count].astype(np.int64)))
-        start += count
+    for index in range(len(blocks)):
+        block = dataset.block("train", index)
+        stop = start + blocks[index].rows
+        pixels[start:stop].copy_(torch.from_numpy(block.pixels[: stop - start].copy()))
+        labels[start:stop].copy_(torch.from_numpy(block.labels[: stop - start].astype(np.int64)))
+        start = stop
     return [ResidentReader(pixels, labels, dataset, order) for _ in range(count)]

@@ -36,6 +36,7 @@ from paceline.training.worker import check_losses
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 STANDSTILL_SECONDS = 10.0
+EVALUATIONS_RECORDED = 1_000
 
 
 class Status(NamedTuple):
@@ -72,6 +73,7 @@ class Coordinator:
         self._peak_memory_bytes = 0
         self._roles: list[dict[str, Any]] = []
         self._recoveries_told = 0
+        self._num_evaluated = 0
         self._moved_to = 0
         self._moved_at = 0.0
         self._journal: Journal
@@ -87,6 +89,11 @@ class Coordinator:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint. Before `make_ready`."""
         for name, now in self._made_by().items():
+            if name == "tensors" and checkpoint.made_by.get(name) != now:
+                raise DataError(
+                    f"the checkpoint has other tensors than `{self.config.model}` has now",
+                    "resume with the same module",
+                )
             if checkpoint.made_by.get(name) != now:
                 raise DataError(
                     f"the checkpoint was made with another `{name}`: {checkpoint.made_by.get(name)}, now {now}",
@@ -98,8 +105,10 @@ class Coordinator:
     def _made_by(self) -> dict[str, Any]:
         """What a run must not change on the way: all settings but when to stop, test and save; and the data."""
         free = {"data", "run", "address", "epochs", "steps", "seconds", "test_every", "checkpoint_every"}
-        settings = msgspec.to_builtins(self.config)
-        return {"data": self.dataset.fingerprint} | {n: v for n, v in settings.items() if n not in free}
+        made_by = {n: v for n, v in msgspec.to_builtins(self.config).items() if n not in free}
+        if self.crew.model is not None:
+            made_by["tensors"] = [[t.name, list(t.shape), t.dtype] for t in self.crew.model.tensors]
+        return {"data": self.dataset.fingerprint} | made_by
 
     def _save(self, run: Run, snapshot: Snapshot, progress: Progress) -> None:
         """Write a checkpoint of a snapshot, whose states are permuted and permuted back."""
@@ -114,9 +123,9 @@ class Coordinator:
     def parameters(self) -> NDArray[np.float32]:
         """All weights in the input's order, the bias last; they must be numbers."""
         weights = self.dataset.key_order.to_input(self.crew.weights(self.progress.position))
-        # Behind a dense model's weights may be what is infinite on purpose.
-        sound = self.config.dense or np.isfinite(weights).all()
-        check_losses(0.0 if sound else math.nan, self.progress.position, 0, self.progress.clock,
+        # Behind what is trained of a dense model may be what is infinite on purpose.
+        trained = weights if self.crew.model is None else weights[: self.crew.model.num_trained]
+        check_losses(0.0 if np.isfinite(trained).all() else math.nan, self.progress.position, 0, self.progress.clock,
                      self.config.optimizer.learning_rate)  # fmt: skip
         return weights
 
@@ -296,6 +305,8 @@ class Coordinator:
             "seconds": at.train_seconds,
             "train_loss": at.losses / at.loss_rows if at.loss_rows else math.nan,
         }
+        # On a GPU nobody has looked at them before.
+        check_losses(float(at.losses), at.position, 0, at.clock, rate_at(self.config.optimizer, at.position))
         if self.dataset.split("test").rows:
             quality = self.crew.evaluate(at.position, stop=lambda: self._interrupted)
             if quality is None:
@@ -305,7 +316,10 @@ class Coordinator:
             line |= {f"test_{name}": value for name, value in self.quality._asdict().items()}
         evaluated = {name: _json_number(value) for name, value in line.items()}
         run.add_metrics(evaluated)
-        self._journal.add(self.crew.records())
+        # What was recorded goes with it; where there are very many, only as often as time asks for.
+        if self._journal.due() or self._num_evaluated < EVALUATIONS_RECORDED:
+            self._journal.add(self.crew.records())
+        self._num_evaluated += 1
         self.evaluated(evaluated)
         self._tell(at.position, at.clock, at.train_seconds, line["train_loss"])
         self.progress = Progress(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import RunError
-from paceline.models.dense import ClassQuality
+from paceline.models.dense import ClassQuality, DenseModel
 from paceline.models.logistic import Quality
 from paceline.telemetry.records import AnyRecord
 from paceline.training.checkpoint import Handed, Progress
@@ -60,6 +60,10 @@ class LostShardError(RunError):
 
 class Crew(Protocol):
     """All workers and shards of one run."""
+
+    @property
+    def model(self) -> DenseModel | None:
+        """What is trained, where that is a dense model; to look at its tensors."""
 
     def restore(self, progress: Progress, states: NDArray[np.float32] | None) -> None:
         """Go on from there; `states` [keys, width] are in the blocks' order, None for those a run begins with.

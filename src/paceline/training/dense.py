@@ -273,6 +273,10 @@ class DenseCrew(EmbeddedCrew):
         self._models: list[DenseModel] = []
         self.restore(Progress(), None)
 
+    @property
+    def model(self) -> DenseModel:
+        return self._model
+
     def restore(self, progress: Progress, states: Floats | None) -> None:
         self._from = progress
         if states is None:

@@ -92,7 +92,10 @@ def values_of(tensors: Sequence[Tensor], found: dict[str, NDArray[Any]]) -> Floa
 
 
 def save_dense_model(folder: Path, values: Floats, model: DenseModel, config: RunConfig, dataset: ImageDataset) -> str:
-    """Write all tensors under their names; returns the SHA-256 of the values."""
+    """Write all tensors under their names; returns the SHA-256 of the values, whose counts become whole numbers."""
+    for tensor in model.tensors:
+        if "int" in tensor.dtype:
+            np.rint(tensor.of(values), out=tensor.of(values))
     sha256 = hashlib.sha256(values.data).hexdigest()
     info = DenseInfo(
         model=config.model, shape=dataset.shape, classes=dataset.classes, class_names=dataset.manifest.class_names,
@@ -101,15 +104,10 @@ def save_dense_model(folder: Path, values: Floats, model: DenseModel, config: Ru
     path = folder / "model.safetensors"
     with translated_disk_errors(path):
         folder.mkdir(exist_ok=True)
-    write_tensors(path, {tensor.name: _as_saved(tensor, values) for tensor in model.tensors})
+    saved = {tensor.name: tensor.of(values).astype(tensor.dtype, copy=False) for tensor in model.tensors}
+    write_tensors(path, saved | {name: saved[first] for name, first in model.aliases.items()})
     replace_file(folder / "model.json", msgspec.json.encode(info))
     return sha256
-
-
-def _as_saved(tensor: Tensor, values: Floats) -> NDArray[Any]:
-    """A tensor as the kind of number that its module has; what it counted is a whole number again."""
-    found = tensor.of(values)
-    return np.asarray(np.rint(found) if "int" in tensor.dtype else found).astype(tensor.dtype)
 
 
 def read_dense_model(content: bytes, tensors: dict[str, NDArray[Any]], folder: Path) -> ImageModel:

@@ -17,6 +17,7 @@ from paceline.engines.local import LocalEngine
 from paceline.errors import ConfigError
 from paceline.kernels.gate import LINE
 from paceline.machine import num_cores
+from paceline.models.dense import DenseModel
 from paceline.models.logistic import MOST_KEYS, LogisticScratch, Quality
 from paceline.optimizers import rules_at
 from paceline.telemetry.meter import WorkerMeter, WorkerReport
@@ -67,6 +68,10 @@ class EmbeddedCrew:
         self._threads: Sequence[Thread]
         self._reports: list[WorkerReport] = []
         self._prober = NodeProber()
+
+    @property
+    def model(self) -> DenseModel | None:
+        return None
 
     def _make_threads(self) -> tuple[RowFeed, Sequence[Thread]]:
         """What hands rows out, and what runs on the engine's threads: in sync each takes several workers, else one."""

@@ -84,3 +84,34 @@ def test_another_worker_is_gone() -> None:
     with pytest.raises(RuntimeError, match="closed by peer"):
         message.add_up(rows=7)
     assert message.on_its_way
+
+
+class Silent(Group):
+    """The other worker says nothing for a while, and then, perhaps, what it should."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self._looks = looks
+
+    def wait(self, timeout: timedelta) -> None:
+        super().wait(timeout)
+        if not self.is_completed():
+            raise RuntimeError("Operation timed out!")
+
+    def is_completed(self) -> bool:
+        return self.waited > self._looks
+
+
+def test_one_that_is_slow_is_waited_for() -> None:
+    message, group = Message(TENSORS, NUM_TRAINED), Silent(looks=5)
+    message.meet(group)
+    assert message.add_up(rows=7) == 14
+
+
+def test_one_that_is_silent_is_left_when_recalled() -> None:
+    group = Silent(looks=1 << 30)
+    message = Message(TENSORS, NUM_TRAINED, recalled=lambda: group.waited == 3)
+    message.meet(group)
+    with pytest.raises(RuntimeError, match="timed out"):
+        message.add_up(rows=7)
+    assert message.on_its_way

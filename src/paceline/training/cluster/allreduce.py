@@ -37,6 +37,7 @@ LOOK_SECONDS = 0.02
 MEET_SECONDS = 30.0
 # A long step is no fault: others wait for the slowest worker's.
 GROUP_SECONDS = 600.0
+RECALL_SECONDS = 1.0
 PARCEL_VALUES = 4 << 20
 NEVER = 1 << 30
 
@@ -76,7 +77,11 @@ class Message:
     before are still being computed. All workers send the same parcels in the same order.
     """
 
-    def __init__(self, tensors: tuple[Tensor, ...], num_trained: int) -> None:
+    def __init__(
+        self, tensors: tuple[Tensor, ...], num_trained: int, recalled: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Nobody waits any longer for the others once `recalled` says so: one of them may be gone without a word."""
+        self._recalled = recalled
         # One number more than there are values: the rows that the sums are of. It is in the last parcel, with what
         # is not trained.
         self._flat = np.zeros(tensors[-1].stop + 1, np.float32)
@@ -110,12 +115,15 @@ class Message:
             self._left[len(self._sent)] = NEVER
 
     def add_up(self, rows: int) -> int:
-        """Send what has not gone, with the rows, and wait; the rows of all workers. `RuntimeError` if one is gone."""
+        """Send what has not gone, with the rows, and wait; the rows of all workers. `RuntimeError` if one is gone, or
+        this worker is recalled.
+        """
         self._flat[-1] = rows
         while len(self._sent) < len(self._parcels):
             self._send()
+        deadline = time.monotonic() + GROUP_SECONDS
         for sent in self._sent:
-            sent.wait(timedelta(seconds=GROUP_SECONDS))
+            self._wait(sent, deadline)
         self._begin()
         return int(self._flat[-1])
 
@@ -123,6 +131,15 @@ class Message:
         self._sent: list[Any] = []
         # By parcel, the tensors that are not complete. The last one waits for the end of the step.
         self._left = [self._of_tensor.count(number) for number in range(len(self._parcels) - 1)] + [NEVER]
+
+    def _wait(self, sent: Any, deadline: float) -> None:
+        while True:
+            try:
+                sent.wait(timedelta(seconds=RECALL_SECONDS))
+                return
+            except RuntimeError:
+                if sent.is_completed() or self._recalled() or time.monotonic() > deadline:
+                    raise
 
     def _send(self) -> None:
         parcel = self._parcels[len(self._sent)]
@@ -156,7 +173,7 @@ class AllreduceWorker(DenseWorker):
         self._notes: Connection | None = None
 
     def _new_message(self) -> Message:
-        return Message(self._model.tensors, self._model.num_trained)
+        return Message(self._model.tensors, self._model.num_trained, self._rations.recalled)
 
     def _use(self, message: Message) -> None:
         self._message, self._sums = message, message.sums

@@ -68,10 +68,10 @@ class ClusterCrew:
     """The workers and shards of one run, as processes that an engine starts and restarts."""
 
     def __init__(self, config: RunConfig, dataset: AnyDataset, starting: StartingEngine) -> None:
-        self._model: DenseModel | None = None
+        self.model: DenseModel | None = None
         if isinstance(dataset, ImageDataset):
-            self._model = build_model(config, dataset.shape, dataset.classes)
-            self._parts = Parts(num_values(self._model), num_planes(config.optimizer), config.shards, in_ranges=True)
+            self.model = build_model(config, dataset.shape, dataset.classes)
+            self._parts = Parts(num_values(self.model), num_planes(config.optimizer), config.shards, in_ranges=True)
         else:
             check_clock_size(config, dataset)
             self._parts = Parts(dataset.features + 1, width(config.optimizer), config.shards, in_ranges=False)
@@ -147,7 +147,7 @@ class ClusterCrew:
                 loopback=self._engine.loopback,
                 features=self._dataset.features,
                 num_values=self._parts.num_keys,
-                num_trained=self._model.num_trained if self._model else 0,
+                num_trained=self.model.num_trained if self.model else 0,
                 num_rows=self._dataset.split("train").rows,
                 config=encode(self._config),
             )
@@ -188,9 +188,9 @@ class ClusterCrew:
     def _load_shards(self) -> None:
         """Give every shard its part of the states that the run goes on from."""
         handed = self._progress.handed
-        if self._states is None and self._model is not None:
+        if self._states is None and self.model is not None:
             self._states = np.zeros((self._parts.num_keys, self._parts.width), np.float32)
-            self._states[:, 0] = self._model.initial(self._config.seed)
+            self._states[:, 0] = self.model.initial(self._config.seed)
         nothing = [self._progress.clock if Pace.of(self._config.pace).fold == "mean" else 0] * len(self._workers)
         for shard, link in enumerate(self._links):
             applied = handed.applied[shard] if handed.applied else nothing
@@ -346,7 +346,7 @@ class ClusterCrew:
         self._begin(number)
         # Without links nothing has been loaded yet that could be lost. What a worker of a dense model has half pushed
         # cannot be taken back, nor can it be given again what it had pulled.
-        if self._links and (role.role == "shard" or self._model is not None):
+        if self._links and (role.role == "shard" or self.model is not None):
             raise LostShardError(f"{role.name} was lost: {loss.because}")
 
     def _book_recovery(self, role: Role) -> None:
@@ -443,8 +443,8 @@ class ClusterCrew:
     def evaluate(self, rows: int, stop: Callable[[], bool]) -> AnyQuality | None:
         weights, dataset = self.weights(rows), self._dataset
         if isinstance(dataset, ImageDataset):
-            assert self._model is not None
-            return evaluate_classes(self._model, weights, dataset, "test", stop)
+            assert self.model is not None
+            return evaluate_classes(self.model, weights, dataset, "test", stop)
         scorer = Scorer(PLAIN_WEIGHTS, weights, dataset.features, dataset.features)
         return evaluate(scorer, dataset, "test", min(self._config.workers, num_cores()), stop)
 

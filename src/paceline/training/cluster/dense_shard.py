@@ -86,7 +86,7 @@ class DenseSlice:
 
     def clear(self) -> None:
         """All states as zeros."""
-        self._planes = np.zeros_like(self._planes)
+        self._planes.fill(0)
 
     def warm_up(self) -> None:
         """Load or compile the loops; changes nothing."""
