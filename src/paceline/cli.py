@@ -333,17 +333,17 @@ def diagnose(run: str, ops: bool, as_json: bool) -> None:
 
     folder = Run(run)
     found = folder.diagnose()
+    if not as_json:
+        click.echo(found["sentence"])
+        for line in found["evidence"]:
+            click.echo(f"  {line}")
     if ops:
         from paceline.diagnosis.operations import add_operations
 
         add_operations(folder, found)
     if as_json:
         click.echo(json.dumps(found, indent=2))
-        return
-    click.echo(found["sentence"])
-    for line in found["evidence"]:
-        click.echo(f"  {line}")
-    if ops:
+    elif ops:
         print_operations(found["operations"])
 
 
@@ -391,12 +391,13 @@ def doctor(folder: Path, address: str, as_json: bool) -> None:
     """
     import msgspec
 
-    from paceline.telemetry.ceilings import measure_ceilings, save_ceilings
+    from paceline.telemetry.ceilings import load_ceilings, measure_ceilings, save_ceilings
 
     def say(what: str) -> None:
         click.echo(f"measuring {what} …", err=True)
 
-    links = []
+    before = load_ceilings()
+    links = before.links if before is not None else []
     if address:
         # First: an address where there is no cluster is said at once.
         from paceline.engines.links import measure_links

@@ -50,8 +50,10 @@ def test_nobody_waits_for_a_slow_worker_in_async(tmp_path: Path) -> None:
     assert tried(tmp_path / "run", "straggler")["`--pace async`"] > 1.5
 
 
-def test_nothing_helps_where_workers_are_slow(tmp_path: Path) -> None:
-    assert tried(tmp_path / "run", "worker-compute") == {}
+def test_only_more_workers_help_where_workers_are_slow(tmp_path: Path) -> None:
+    ((what, gain),) = tried(tmp_path / "run", "worker-compute").items()
+    assert what == "`--workers 6` on as many more machines"
+    assert gain == pytest.approx(2.0, rel=0.05)
 
 
 def test_a_worker_more_where_a_core_is_free(tmp_path: Path) -> None:

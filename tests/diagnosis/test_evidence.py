@@ -6,11 +6,15 @@ import math
 import statistics
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from paceline.config import to_toml
+from paceline.diagnosis.advice import advise
 from paceline.diagnosis.evidence import gather_evidence
 from paceline.diagnosis.simulator import UNBOUNDED, Rules, simulate
 from paceline.errors import DataError
+from paceline.run_folder import Run
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import NodeProbe, ShardChunk, StepSample, WorkerChunk
 from tests.diagnosis.folders import CORES, LATENCY, PLANTS, make_embedded, make_planted
@@ -66,6 +70,26 @@ class TestDemands:
         for own in gather_evidence(run).demands:
             service = statistics.fmean(d.service[0] for d in own)
             assert service == pytest.approx(PLANTS["shard-compute"].service / stretch, rel=0.05)
+
+
+class TestNodes:
+    def test_later_probes_tell_of_more_time(self, tmp_path: Path) -> None:
+        run = make_embedded(tmp_path / "run")
+        probes = Telemetry(run.path).read(NodeProbe)
+        for number, probe in enumerate(probes):
+            probe.seconds, probe.disk_read_bytes_per_second = (1.0, 8e6) if number % 2 else (3.0, 0.0)
+        write_records(run.path, list(probes[: len(probes) // 2 * 2]))
+        (node,) = gather_evidence(run).nodes
+        assert node.disk_read == pytest.approx(2e6)
+
+    def test_a_dense_model_has_one_batch_in_flight(self, tmp_path: Path) -> None:
+        run = make_planted(tmp_path / "run", "network")
+        assert gather_evidence(run).rules.in_flight == 2
+        dense = msgspec.structs.replace(run.config, model="softmax")
+        (run.path / "config.toml").write_bytes(to_toml(dense))
+        evidence = gather_evidence(Run(run.path))
+        assert evidence.rules.in_flight == 1
+        assert not any("wire.values" in one.what for one in advise(evidence))
 
 
 class TestWhoIsWhere:

@@ -15,11 +15,14 @@ import msgspec
 import pytest
 
 import paceline
+from paceline.config import to_toml
 from paceline.data.reader import RowReader
 from paceline.diagnosis import diagnose, explain
 from paceline.diagnosis.evidence import gather_evidence
+from paceline.diagnosis.plan import choices
 from paceline.diagnosis.verdict import judge, most
-from paceline.errors import DataError
+from paceline.errors import ConfigError, DataError
+from paceline.run_folder import Run
 from paceline.telemetry.ceilings import Ceilings, LinkCeiling
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import NodeProbe
@@ -106,12 +109,34 @@ class TestWords:
     def test_workers_that_wait_for_memory(
         self, tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch, share: float, expected: str
     ) -> None:
-        """200,000 rows a second of 39 weights each, on machines that read memory more or less quickly."""
+        """200,000 rows a second, on machines that read memory more or less quickly. A key is read once a batch."""
         run = make_embedded(tmp_path / "run", data=str(clicks))
-        monkeypatch.setattr(explain, "load_ceilings", lambda: ceilings(200_000 * 39 / share))
+        gathers = gather_evidence(run).gathers_per_row
+        assert 1 < gathers < 39 * 0.9
+        monkeypatch.setattr(explain, "load_ceilings", lambda: ceilings(200_000 * gathers / share))
         found = diagnose(run)
         assert found["bottleneck"] == expected
         assert any(f"{share:.0%} of this machine's ceiling" in line for line in found["evidence"])
+
+    def test_a_table_that_a_cache_holds_has_no_ceiling(
+        self, tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        best = msgspec.structs.replace(ceilings(1.0), table_bytes=1 << 40)
+        monkeypatch.setattr(explain, "load_ceilings", lambda: best)
+        found = diagnose(make_embedded(tmp_path / "run", data=str(clicks)))
+        assert found["bottleneck"] == "worker-compute"
+        assert not any("ceiling" in line for line in found["evidence"])
+
+    def test_what_is_not_simulated_is_not_judged(self, tmp_path: Path) -> None:
+        run = make_embedded(tmp_path / "run", pace="sync")
+        allreduce = msgspec.structs.replace(run.config, engine="ray", model="alexnet", exchange="allreduce")
+        (run.path / "config.toml").write_bytes(to_toml(allreduce))
+        found = diagnose(Run(run.path))
+        assert found["bottleneck"] == "inconclusive"
+        assert found["sentence"].startswith("inconclusive: how workers add up among themselves (allreduce)")
+        assert found["advice"] == []
+        with pytest.raises(ConfigError, match="allreduce"):
+            choices(gather_evidence(Run(run.path)), [1, 2], [1], [None])
 
 
 class OneTag(HTMLParser):

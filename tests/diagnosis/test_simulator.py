@@ -278,3 +278,10 @@ class TestChance:
     def test_seeds_agree_on_the_whole(self) -> None:
         found = [simulate(self.steps(), cluster(3, 1), ASYNC, 300, seed) for seed in range(10)]
         assert max(found) < 1.1 * min(found)
+
+
+def test_long_steps_end() -> None:
+    """Hours of simulated time, at which a clock of doubles is coarser than the smallest piece of work."""
+    steps = [demand(compute=seconds) for seconds in (70.1, 93.7, 111.3)]
+    found = simulate([steps] * 3, embedded(3, 1.0), ASYNC_EMBEDDED, 300)
+    assert found == pytest.approx(100 / 91.7, rel=0.05)

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.config import RunConfig
+from paceline.config import SPARSE_MODEL, RunConfig
 from paceline.data.blocks import Dataset
 from paceline.data.reader import RowReader
 from paceline.data.rows import EpochOrder
-from paceline.diagnosis.evidence import Evidence
+from paceline.diagnosis.evidence import Evidence, in_flight
 from paceline.diagnosis.simulator import Demand, Rules
 from paceline.diagnosis.verdict import World, rate
 from paceline.errors import DataError
@@ -40,17 +40,20 @@ def advise(evidence: Evidence) -> list[Advice]:
 
 def _changes(evidence: Evidence, world: World) -> Iterator[tuple[str, World]]:
     config = evidence.config
+    if config.exchange == "allreduce":
+        return
     if config.pace != "async":
-        yield "`--pace async`", at_pace(world, "async")
+        yield "`--pace async`", at_pace(world, "async", config)
     if config.pace == "sync":
-        yield "`--pace 4`", at_pace(world, 4)
+        yield "`--pace 4`", at_pace(world, 4, config)
     if more_keys := more_keys_in_larger_batches(config):
         yield (
             f"`--batch-size {TIMES_LARGER * config.batch_size}`",
             with_larger_batches(world, more_keys, config.wire.pull == "all"),
         )
     if not world.layout.shards:
-        if config.workers < world.layout.cores[0]:
+        # PyTorch shares each step out by itself.
+        if config.workers < world.layout.cores[0] and config.model in (SPARSE_MODEL, "softmax"):
             yield (
                 f"`--workers {config.workers + 1}`",
                 world._replace(
@@ -59,17 +62,18 @@ def _changes(evidence: Evidence, world: World) -> Iterator[tuple[str, World]]:
                 ),
             )
         return
-    if config.wire.values == "float32" and config.wire.pull == "keys":
+    if config.wire.values == "float32" and config.wire.pull == "keys" and not config.dense:
         yield "`--set wire.values=bfloat16`", half_values(world)
     if config.wire.pull == "all":
         yield "`--set wire.pull=keys`", keys_alone(world)
     yield f"`--shards {2 * config.shards}` on as many more machines", with_shards(world, 2 * len(world.layout.shards))
+    yield f"`--workers {2 * config.workers}` on as many more machines", with_workers(world)
 
 
-def at_pace(world: World, pace: str | int) -> World:
+def at_pace(world: World, pace: str | int, config: RunConfig) -> World:
     """The same run at another pace."""
     other = Pace.of(pace)
-    return world._replace(rules=Rules(other.staleness, other.in_flight))
+    return world._replace(rules=Rules(other.staleness, in_flight(config, other)))
 
 
 def more_keys_in_larger_batches(config: RunConfig) -> float:
@@ -147,6 +151,21 @@ def keys_alone(world: World) -> World:
         return demand._replace(bytes_in=sizes, service=service)
 
     return world._replace(demands=[[change(demand) for demand in own] for own in world.demands])
+
+
+def with_workers(world: World) -> World:
+    """Twice as many workers: each new one is like one that there is, on a node and machine of its own like that's."""
+    layout, new = world.layout, len(world.layout.workers)
+    nodes, machines = len(layout.machines), len(layout.cores)
+    return world._replace(
+        demands=[*world.demands, *world.demands],
+        layout=layout._replace(
+            workers=(*layout.workers, *range(nodes, nodes + new)),
+            machines=(*layout.machines, *range(machines, machines + new)),
+            cores=(*layout.cores, *(layout.cores_of(node) for node in layout.workers)),
+            bandwidth=(*layout.bandwidth, *(layout.bandwidth[node] for node in layout.workers)),
+        ),
+    )
 
 
 def with_shards(world: World, count: int) -> World:

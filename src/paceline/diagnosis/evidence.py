@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from paceline.config import RunConfig
 from paceline.data.blocks import Dataset
+from paceline.data.reader import RowReader
+from paceline.data.rows import EpochOrder
 from paceline.diagnosis.simulator import Demand, Layout, Rules
 from paceline.errors import DataError
+from paceline.optimizers import width
 from paceline.run_folder import Run
 from paceline.telemetry.meter import PHASES
 from paceline.telemetry.recorder import Telemetry
@@ -29,6 +34,7 @@ HIGH = 0.9
 BUSY_ENOUGH = 0.02
 SATURATED = 0.9
 LOW = 0.02
+WINDOWS = 3
 RECEIVE_PER_PUSH = 0.6
 
 
@@ -55,7 +61,10 @@ class Evidence(NamedTuple):
     rows_per_second: float
     phases: dict[str, float]
     nodes: list[NodeUse]
-    nonzeros_per_row: float
+    gathers_per_row: float
+    """Weights that are looked up, by row; 0 where that is not known."""
+    table_bytes: int
+    """What they are looked up in."""
 
 
 def gather_evidence(run: Run) -> Evidence:
@@ -84,25 +93,42 @@ def gather_evidence(run: Run) -> Evidence:
         for index, rank in enumerate(ranks)
     ]
     pace = Pace.of(config.pace)
+    gathers, table_bytes = _gathers(config)
     return Evidence(
         config=config,
         demands=demands,
         layout=layout,
-        rules=Rules(pace.staleness, pace.in_flight),
+        rules=Rules(pace.staleness, in_flight(config, pace)),
         rows_per_second=_rate(chunks),
         phases=_phases(chunks),
         nodes=_nodes(probes),
-        nonzeros_per_row=_nonzeros_per_row(config),
+        gathers_per_row=gathers,
+        table_bytes=table_bytes,
     )
 
 
-def _nonzeros_per_row(config: RunConfig) -> float:
-    """From the data, where it can be seen from here."""
+def _gathers(config: RunConfig) -> tuple[float, int]:
+    """How many weights are looked up for a row, and in how many bytes; from the data, where it can be seen from here.
+
+    A key that several rows of a batch have is looked up once.
+    """
     try:
-        split = Dataset(config.data).split("train")
+        dataset = Dataset(config.data)
+        split = dataset.split("train")
+        rows = min(config.batch_size, split.rows)
+        if not rows:
+            return 0.0, 0
+        reader = RowReader(dataset, EpochOrder([block.rows for block in split.blocks], config.seed))
+        starts = [(split.rows - rows) * window // WINDOWS for window in range(WINDOWS)]
+        found = [len(np.unique(reader.between(start, start + rows).keys)) / rows for start in starts]
     except DataError:
-        return 0.0
-    return split.nonzeros / split.rows if split.rows else 0.0
+        return 0.0, 0
+    return statistics.fmean(found), 4 * width(config.optimizer) * (dataset.features + 1)
+
+
+def in_flight(config: RunConfig, pace: Pace) -> int:
+    """How many batches a worker has asked for at a time: a dense model's values fill it, so there is one."""
+    return 1 if config.dense else pace.in_flight
 
 
 def _steady(chunks: Sequence[WorkerChunk]) -> list[WorkerChunk]:
@@ -267,7 +293,7 @@ def _free_cores(nodes: set[str], chunks: Sequence[WorkerChunk], shards: Sequence
     if not own_probes:
         return 1.0
     cores = len(own_probes[0].cores)
-    busy = statistics.fmean(sum(probe.cores) for probe in own_probes)
+    busy = _mean(own_probes, lambda probe: sum(probe.cores))
     ours = 0.0
     for kind in (chunks, shards):
         for rank in {chunk.rank for chunk in kind}:
@@ -336,23 +362,28 @@ def _quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[int(len(values) * share)] if values else 0.0
 
 
+def _mean(probes: Sequence[NodeProbe], value: Callable[[NodeProbe], float]) -> float:
+    """Over the time that probes tell of: later ones tell of more of it."""
+    return sum(value(probe) * probe.seconds for probe in probes) / sum(probe.seconds for probe in probes)
+
+
 def _nodes(probes: Sequence[NodeProbe]) -> list[NodeUse]:
     """Averages by node."""
     found = []
     for name in sorted({probe.node for probe in probes}):
         own = [probe for probe in probes if probe.node == name]
-        shares = [statistics.fmean(probe.cores) for probe in own if probe.cores]
+        counted = [probe for probe in own if probe.cores]
         found.append(
             NodeUse(
                 node=name,
                 cores=max(len(probe.cores) for probe in own),
-                cpu=statistics.fmean(shares) if shares else 0.0,
-                memory_bytes=statistics.fmean(probe.memory_bytes for probe in own),
-                network_sent=statistics.fmean(probe.network_sent_bytes_per_second or 0.0 for probe in own),
-                network_received=statistics.fmean(probe.network_received_bytes_per_second or 0.0 for probe in own),
-                disk_read=statistics.fmean(probe.disk_read_bytes_per_second or 0.0 for probe in own),
+                cpu=_mean(counted, lambda probe: statistics.fmean(probe.cores)) if counted else 0.0,
+                memory_bytes=_mean(own, lambda probe: probe.memory_bytes),
+                network_sent=_mean(own, lambda probe: probe.network_sent_bytes_per_second or 0.0),
+                network_received=_mean(own, lambda probe: probe.network_received_bytes_per_second or 0.0),
+                disk_read=_mean(own, lambda probe: probe.disk_read_bytes_per_second or 0.0),
                 pressure={
-                    name: statistics.fmean(probe.pressure.get(name, 0.0) for probe in own)
+                    name: _mean(own, lambda probe, name=name: probe.pressure.get(name, 0.0))  # type: ignore[misc]
                     for name in sorted({name for probe in own for name in probe.pressure})
                 },
             )

@@ -41,14 +41,14 @@ def diagnose(run: Run) -> dict[str, Any]:
     """The diagnosis of a run, as `diagnosis.json` has it. `DataError` where too little was recorded."""
     evidence = gather_evidence(run)
     verdict = judge(evidence)
-    gather_rate = evidence.rows_per_second * evidence.nonzeros_per_row
+    gather_rate = evidence.rows_per_second * evidence.gathers_per_row
     ceilings = load_ceilings()
     bottleneck = _refined(verdict.bottleneck, evidence, gather_rate, ceilings)
     advice = advise(evidence)
     best = most(verdict.gains)
     return {
         "bottleneck": bottleneck,
-        "sentence": _sentence(bottleneck, verdict, best, advice),
+        "sentence": _sentence(bottleneck, verdict, best, advice, evidence),
         "gain_if_removed": _number(verdict.gains[best]),
         "gain_interval": [_number(each) for each in verdict.interval],
         "next_bottleneck": verdict.next_bottleneck,
@@ -79,15 +79,28 @@ def diagnose(run: Run) -> dict[str, Any]:
 def _refined(bottleneck: str, evidence: Evidence, gather_rate: float, ceilings: Ceilings | None) -> str:
     """A finer name where other evidence gives one: workers that wait for memory, input that waits for the disk."""
     embedded = evidence.config.engine == "local"
-    ceiling = ceilings.gathers_per_second_all_cores if ceilings is not None else math.inf
-    if bottleneck == "worker-compute" and embedded and gather_rate >= NEAR_CEILING * ceiling:
+    ceiling = _gather_ceiling(evidence, ceilings)
+    if bottleneck == "worker-compute" and embedded and ceiling and gather_rate >= NEAR_CEILING * ceiling:
         return "memory-bandwidth"
     if bottleneck == "input" and any(node.pressure.get("io_some", 0.0) >= DISK_PRESSURE for node in evidence.nodes):
         return "disk"
     return bottleneck
 
 
-def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice]) -> str:
+def _gather_ceiling(evidence: Evidence, ceilings: Ceilings | None) -> float | None:
+    """What `doctor` measured, where the run looked weights up like it: on one machine, and no cache holds them all."""
+    if ceilings is None or len(set(evidence.layout.machines)) > 1 or evidence.table_bytes < ceilings.table_bytes // 2:
+        return None
+    return ceilings.gathers_per_second_all_cores
+
+
+def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice], evidence: Evidence) -> str:
+    if evidence.config.exchange == "allreduce":
+        return (
+            f"inconclusive: how workers add up among themselves (allreduce) is not simulated; they spent "
+            f"{evidence.phases['push']:.0%} of their time on that and waiting for each other, and "
+            f"{evidence.phases['compute']:.0%} computing."
+        )
     if bottleneck == "inconclusive":
         return (
             f"inconclusive: the replay is off by {verdict.replay_error:.0%}, more than {LARGEST_REPLAY_ERROR:.0%}; "
@@ -122,9 +135,9 @@ def _lines(evidence: Evidence, verdict: Verdict, gather_rate: float, ceilings: C
     lines += _against_links(evidence, ceilings)
     if gather_rate:
         line = f"{gather_rate / 1e6:.0f} million weights gathered a second"
-        if ceilings is not None:
-            line += f", {gather_rate / ceilings.gathers_per_second_all_cores:.0%} of this machine's ceiling"
-        else:
+        if ceiling := _gather_ceiling(evidence, ceilings):
+            line += f", {gather_rate / ceiling:.0%} of this machine's ceiling"
+        elif ceilings is None:
             line += "; `paceline doctor` measures what this machine can do"
         lines.append(line)
     return lines

@@ -14,6 +14,7 @@ from paceline.data.batch import Batch
 from paceline.data.blocks import Dataset
 from paceline.data.reader import RowReader
 from paceline.data.rows import EpochOrder
+from paceline.errors import UsageError
 from paceline.kernels.logistic import apply_gradient, gather, number_keys
 from paceline.kernels.operations import scatter_rows, score_rows, sigmoid_rows
 from paceline.models.logistic import LogisticScratch
@@ -36,6 +37,10 @@ class Operation(NamedTuple):
 def time_operations(run: Run, batches: int = BATCHES) -> list[Operation]:
     """Time the operations of a step on batches like the run's, with a table of its size, on this machine alone."""
     config = run.config
+    if config.dense:
+        raise UsageError(
+            f"the operations of a step are timed for sparse rows; this run trained `{config.model}`", "leave out --ops"
+        )
     dataset = Dataset(config.data)
     split = dataset.split("train")
     rows = min(max(config.batch_size, FEWEST_ROWS), split.rows)

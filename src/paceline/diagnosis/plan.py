@@ -1,7 +1,8 @@
 """What would other numbers of workers and shards, other links and other paces give? Asked of the simulator.
 
 Without a bandwidth, new roles are where the recorded ones were: on the same machine if that was one, else on machines
-like those. With a bandwidth, every role has a machine of its own, like the recorded ones, with a link of that speed.
+like those. With a bandwidth, every role has a machine of its own, like the recorded ones, with a link of that speed and
+the delay of a small network, where the recorded one was less.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from paceline.data.blocks import Dataset
 from paceline.diagnosis.advice import at_pace
 from paceline.diagnosis.evidence import Evidence
 from paceline.diagnosis.simulator import Demand, Layout
-from paceline.diagnosis.verdict import RESOURCES, World, most, rate
+from paceline.diagnosis.verdict import RESOURCES, STEPS_TOGETHER, World, most, rate
 from paceline.errors import ConfigError, DataError
 
-# All workers together, so that large clusters take no longer than small ones; and at least so many each.
-STEPS_TOGETHER = 1200
-FEWEST_STEPS = 25
 BITS = 8
+# One way between machines of a small network; on one machine it is less, and a run there cannot tell.
+LEAST_LATENCY_SECONDS = 5e-5
 UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 MOST_CHOICES = 400
 
@@ -92,6 +92,11 @@ def _bytes_per_second(text: str, whole: str) -> float:
 def choices(evidence: Evidence, workers: Sequence[int], shards: Sequence[int],
             speeds: Sequence[float | None]) -> list[Choice]:  # fmt: skip
     """All combinations, at pace sync, async and the run's own."""
+    if evidence.config.exchange == "allreduce":
+        raise ConfigError(
+            "how workers add up among themselves (allreduce) is not simulated",
+            "plan from a run with `--exchange shard`",
+        )
     if not evidence.layout.shards and (list(shards) != [1] or list(speeds) != [None]):
         raise ConfigError(
             "an embedded run has no shards and sends nothing, so it cannot tell what a network would do",
@@ -132,10 +137,9 @@ def _product(paces: Sequence[str | int], workers: Sequence[int], shards: Sequenc
 def predict(evidence: Evidence, choice: Choice) -> Prediction:
     """Put a choice to the simulator."""
     world = planned(evidence, choice)
-    steps = max(FEWEST_STEPS, STEPS_TOGETHER // choice.workers)
-    base = rate(world, steps=steps)
+    base = rate(world, most_steps=STEPS_TOGETHER)
     gains = {
-        name: rate(change(world, math.inf), steps=steps) / base
+        name: rate(change(world, math.inf), most_steps=STEPS_TOGETHER) / base
         for name, change in RESOURCES.items()
         if name != "straggler"
     }
@@ -152,7 +156,7 @@ def planned(evidence: Evidence, choice: Choice) -> World:
         pool = [_over_shards(demand, choice.shards) for demand in pool]
         layout = _placed(recorded, choice, max((node.cores for node in evidence.nodes), default=1))
     world = World([pool] * choice.workers, layout, evidence.rules)
-    return at_pace(world, choice.pace)
+    return at_pace(world, choice.pace, evidence.config)
 
 
 def _over_shards(demand: Demand, count: int) -> Demand:
@@ -182,5 +186,5 @@ def _placed(recorded: Layout, choice: Choice, num_cores: int) -> Layout:
         machines=(0,) * roles if one_machine else tuple(range(roles)),
         cores=(cores,) if one_machine else (cores,) * roles,
         bandwidth=speeds if choice.bandwidth is None else (choice.bandwidth,) * roles,
-        latency=recorded.latency,
+        latency=recorded.latency if choice.bandwidth is None else max(recorded.latency, LEAST_LATENCY_SECONDS),
     )

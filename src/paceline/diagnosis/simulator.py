@@ -216,7 +216,9 @@ class _Simulation:
         if plan != cores.plan:
             return
         cores.advance(self.now)
-        done = [task for task, left in cores.left.items() if left <= NO_WORK]
+        # Late in a long simulation the clock itself is coarser than that.
+        least = max(NO_WORK, 2 * math.ulp(self.now))
+        done = [task for task, left in cores.left.items() if left <= least]
         for task in done:
             del cores.left[task]
         self.plan(cores)
