@@ -99,12 +99,19 @@ def session_of(process: psutil.Process) -> int:
         return -1
 
 
+def command_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""  # it has ended since
+
+
 class TestRunningRay:
     def test_it_is_left_as_it_was_found(self, ray_cluster: RayCluster, clicks: Path, tmp_path: Path) -> None:
         paceline.train(data=clicks, engine="ray", address=ray_cluster.address, workers=2, run=tmp_path / "run")
         family = psutil.Process(ray_cluster.nodes[0].process.pid)
         deadline = time.monotonic() + 10
-        while [p for p in family.children(recursive=True) if "ray::Host" in " ".join(p.cmdline())]:
+        while any("ray::Host" in command_of(process) for process in family.children(recursive=True)):
             assert time.monotonic() < deadline
             time.sleep(0.1)
         import ray
