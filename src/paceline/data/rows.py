@@ -231,12 +231,10 @@ class QueueRows:
     """Other paces: whole batches from one queue, in pieces that get smaller towards a stop so that none is late."""
 
     def __init__(self, num_rows: int, workers: int, batch_size: int, *, position: int, last: int, last_clock: int,
-                 clock: int, most_rows: int = 0) -> None:  # fmt: skip
-        """Pieces have up to `most_rows`, or 0 for as many as one compiled loop should run through."""
+                 clock: int) -> None:  # fmt: skip
         self._num_rows = num_rows
         self._workers = workers
         self._batch_size = batch_size
-        self._most_rows = most_rows or PIECE_ROWS
         self._last = last
         self._last_clock = last_clock
         self._lock = threading.Lock()
@@ -257,13 +255,14 @@ class QueueRows:
         with self._lock:
             self._until = self.position
 
-    def take(self, rank: int, most: int = NO_LIMIT) -> Piece | None:
-        """The next rows of a worker, at most so many batches; None: out of rows until the next `open`."""
+    def take(self, rank: int, most: int = 0) -> Piece | None:
+        """The next rows of a worker, at most so many batches, or `PIECE_ROWS`; None: out of rows until the next `open`."""
         with self._lock:
             clocks_left = self._last_clock - max(self._clocks)
             if self.position >= self._until or clocks_left <= 0:
                 return None
             # Towards a last clock, too, pieces get smaller: or one worker would take all of its clocks at once.
+            most = most or max(1, PIECE_ROWS // self._batch_size)
             batches = min(most, self._batches_a_piece(), max(1, (self._last_clock - self._clocks[rank]) // 4))
             end_of_epoch = (self.position // self._num_rows + 1) * self._num_rows
             piece = Piece(self.position, min(self.position + batches * self._batch_size, end_of_epoch))
@@ -272,7 +271,7 @@ class QueueRows:
             return piece
 
     def _batches_a_piece(self) -> int:
-        """A quarter of a fair share of what is left, within bounds, and no batch that begins after the limit."""
+        """A quarter of a fair share of what is left, if that is not too little, and no batch that begins after the limit."""
         left = self._until - self.position
-        rows = max(SMALLEST_PIECE_ROWS, min(left // (4 * self._workers), self._most_rows))
+        rows = max(SMALLEST_PIECE_ROWS, left // (4 * self._workers))
         return min(max(1, rows // self._batch_size), -(-left // self._batch_size))

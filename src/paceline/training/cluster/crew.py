@@ -30,7 +30,7 @@ from paceline.optimizers.dense import num_planes
 from paceline.telemetry.records import AnyRecord
 from paceline.training.checkpoint import Progress
 from paceline.training.cluster.desk import Desk, Event, Loss, Role
-from paceline.training.cluster.grants import MOST_ROWS, ClockGrants, Grants, GrantSizes, QueueGrants
+from paceline.training.cluster.grants import ClockGrants, Grants, GrantSizes, QueueGrants
 from paceline.training.cluster.messages import (
     Begin,
     Counted,
@@ -182,8 +182,7 @@ class ClusterCrew:
         rows = (num_rows, config.workers, config.batch_size)
         if Pace.of(config.pace).fold == "mean":
             return ClockGrants(ClockRows(*rows, **limits), sizes, config.workers)
-        feed = QueueRows(*rows, **limits, most_rows=MOST_ROWS)
-        return QueueGrants(feed, sizes, config.batch_size, at.handed, config.workers)
+        return QueueGrants(QueueRows(*rows, **limits), sizes, config.batch_size, at.handed, config.workers)
 
     def _load_shards(self) -> None:
         """Give every shard its part of the states that the run goes on from."""
