@@ -256,7 +256,7 @@ class QueueRows:
             self._until = self.position
 
     def take(self, rank: int, most: int = 0) -> Piece | None:
-        """The next rows of a worker, at most so many batches, or `PIECE_ROWS`; None: out of rows until the next `open`."""
+        """The next rows of a worker, at most so many batches, or `PIECE_ROWS`; None: out of rows for now."""
         with self._lock:
             clocks_left = self._last_clock - max(self._clocks)
             if self.position >= self._until or clocks_left <= 0:
@@ -271,7 +271,7 @@ class QueueRows:
             return piece
 
     def _batches_a_piece(self) -> int:
-        """A quarter of a fair share of what is left, if that is not too little, and no batch that begins after the limit."""
+        """A quarter of a fair share of what is left, but not too little, and no batch that begins after the limit."""
         left = self._until - self.position
         rows = max(SMALLEST_PIECE_ROWS, left // (4 * self._workers))
         return min(max(1, rows // self._batch_size), -(-left // self._batch_size))

@@ -11,7 +11,7 @@ from paceline.config import SPARSE_MODEL, RunConfig
 from paceline.data.blocks import Dataset
 from paceline.data.reader import RowReader
 from paceline.data.rows import EpochOrder
-from paceline.diagnosis.evidence import Evidence, in_flight
+from paceline.diagnosis.evidence import Evidence
 from paceline.diagnosis.simulator import Demand, Rules
 from paceline.diagnosis.verdict import World, rate
 from paceline.errors import DataError
@@ -73,7 +73,7 @@ def _changes(evidence: Evidence, world: World) -> Iterator[tuple[str, World]]:
 def at_pace(world: World, pace: str | int, config: RunConfig) -> World:
     """The same run at another pace."""
     other = Pace.of(pace)
-    return world._replace(rules=Rules(other.staleness, in_flight(config, other)))
+    return world._replace(rules=Rules(other.staleness, other.in_flight(config.dense)))
 
 
 def more_keys_in_larger_batches(config: RunConfig) -> float:

@@ -98,7 +98,7 @@ def gather_evidence(run: Run) -> Evidence:
         config=config,
         demands=demands,
         layout=layout,
-        rules=Rules(pace.staleness, in_flight(config, pace)),
+        rules=Rules(pace.staleness, pace.in_flight(config.dense)),
         rows_per_second=_rate(chunks),
         phases=_phases(chunks),
         nodes=_nodes(probes),
@@ -124,11 +124,6 @@ def _gathers(config: RunConfig) -> tuple[float, int]:
     except DataError:
         return 0.0, 0
     return statistics.fmean(found), 4 * width(config.optimizer) * (dataset.features + 1)
-
-
-def in_flight(config: RunConfig, pace: Pace) -> int:
-    """How many batches a worker has asked for at a time: a dense model's values fill it, so there is one."""
-    return 1 if config.dense else pace.in_flight
 
 
 def _steady(chunks: Sequence[WorkerChunk]) -> list[WorkerChunk]:

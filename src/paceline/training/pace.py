@@ -34,12 +34,12 @@ class Pace(NamedTuple):
             return Pace(0, "mean")
         return Pace(UNBOUNDED if pace == "async" else int(pace), "each")
 
-    @property
-    def in_flight(self) -> int:
+    def in_flight(self, dense: bool) -> int:
         """How many batches a worker of a cluster has asked for at a time. With more than one it never stands idle
-        while a reply travels, but pulls without having pushed its last batch: only where nothing bounds staleness.
+        while a reply travels, but pulls without having pushed its last batch: only where nothing bounds staleness, and
+        not of a dense model, which has room for its values once.
         """
-        return 2 if self.staleness == UNBOUNDED else 1
+        return 2 if self.staleness == UNBOUNDED and not dense else 1
 
 
 class BrokenGateError(Exception):

@@ -178,7 +178,7 @@ def run_simulation(data: st.DataObject, pace: Any, num_shards: int) -> tuple[lis
         for _ in range(num_workers)
     ]
     shards = [make_shard(num_workers, pace, shard, num_shards) for shard in range(num_shards)]
-    in_flight = Pace.of(pace).in_flight
+    in_flight = Pace.of(pace).in_flight(dense=False)
     workers = [SimulatedWorker(rank, batches[rank], shards, in_flight) for rank in range(num_workers)]
     turns = 0
     while not all(worker.finished for worker in workers):

@@ -102,7 +102,7 @@ class DenseShardService(ShardService):
     slice: DenseSlice
 
     def __init__(self, config: RunConfig, slice_: DenseSlice, refused: Callable[[], int]) -> None:
-        super().__init__(config, slice_, refused, in_flight=1)
+        super().__init__(config, slice_, refused)
         self._total_rows = 0
 
     def received(self, peer: Peer, frame: Frame) -> None:

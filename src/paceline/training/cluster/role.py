@@ -208,7 +208,7 @@ def _run_worker(spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Li
     worker, fingerprint = _make_worker(spec, config, tls, lifeline, host)
     lifeline.status = worker.status
     worker.warm_up()
-    if spec.loopback and not config.dense and Pace.of(config.pace).in_flight > 1:
+    if spec.loopback and Pace.of(config.pace).in_flight(config.dense) > 1:
         # All roles share this machine's cores, and all workers wait for the shards: those go first.
         os.nice(NICENESS)
     chunks = WorkerReport(worker.meter)

@@ -133,8 +133,7 @@ class ShardWorker:
 class ShardService:
     """One shard: its slice of the parameters, and where it stands with each worker."""
 
-    def __init__(self, config: RunConfig, slice_: Any, refused: Callable[[], int] = lambda: 0,
-                 in_flight: int | None = None) -> None:  # fmt: skip
+    def __init__(self, config: RunConfig, slice_: Any, refused: Callable[[], int] = lambda: 0) -> None:
         """`refused` tells how many connections were refused before they came here."""
         pace = Pace.of(config.pace)
         self.slice = slice_
@@ -143,9 +142,8 @@ class ShardService:
         self._staleness = pace.staleness
         self._wire = config.wire
         self._generation = 0
-        self._workers = [
-            ShardWorker(rank, in_flight or pace.in_flight, self.slice.key_dtype) for rank in range(config.workers)
-        ]
+        in_flight = pace.in_flight(config.dense)
+        self._workers = [ShardWorker(rank, in_flight, self.slice.key_dtype) for rank in range(config.workers)]
         self._copy_at: tuple[int, Peer] | None = None
         self._num_pushed = 0
         self._rows = 0

@@ -142,7 +142,7 @@ class ClusterWorker:
         order = EpochOrder([block.rows for block in dataset.split("train").blocks], config.seed)
         ascending = config.wire.key_deltas or config.wire.key_cache
         scratch = LogisticScratch(dataset.features, dataset.key_dtype)
-        in_flight = Pace.of(config.pace).in_flight
+        in_flight = Pace.of(config.pace).in_flight(config.dense)
         self._batches = [Prepared(dataset, order, scratch, config.shards, ascending) for _ in range(in_flight + 1)]
         self._links: list[Link] = []
         self._in_flight = in_flight
