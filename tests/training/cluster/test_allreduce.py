@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.models.dense import Tensor
@@ -48,6 +48,7 @@ def small_parcels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allreduce, "PARCEL_VALUES", 20)
 
 
+@settings(deadline=None)  # the first call loads PyTorch
 @given(order=st.permutations(range(5)), told=st.integers(0, 5))
 def test_each_value_goes_once(order: list[int], told: int) -> None:
     message, group = Message(TENSORS, NUM_TRAINED), Group()
