@@ -116,7 +116,7 @@ class Stream:
         except OSError as error:
             raise wire_error(self.peer, error) from None
         self.bytes_sent += count
-        _remove_sent(views, count)
+        views[:] = views_of([*views], count)
         return count
 
     def pending(self) -> int:
@@ -174,18 +174,6 @@ class TlsStream(Stream):
 def stream_of(connected: socket.socket, peer: str) -> Stream:
     """The stream of a socket, plain or TLS."""
     return TlsStream(connected, peer) if isinstance(connected, ssl.SSLSocket) else Stream(connected, peer)
-
-
-def _remove_sent(views: list[memoryview], count: int) -> None:
-    whole = 0
-    for view in views:
-        if count < len(view):
-            break
-        count -= len(view)
-        whole += 1
-    del views[:whole]
-    if count:
-        views[0] = views[0][count:]
 
 
 class Incoming:
