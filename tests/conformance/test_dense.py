@@ -141,7 +141,8 @@ def test_a_module_that_is_another_when_resumed(
     monkeypatch.setattr("tests.models.modules.plain", wider)
     done = command("resume", run.path)
     assert done.code == 2
-    assert "other tensors than `tests.models.modules:plain` has now" in done.err
+    assert "made with another `module`: 4 tensors of 620 values" in done.err
+    assert "now 2 tensors of 580 values" in done.err
 
 
 @pytest.mark.parametrize("engine", ["local", "ray"])

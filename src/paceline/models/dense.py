@@ -7,6 +7,7 @@ workers saw.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
@@ -72,6 +73,12 @@ class DenseModel(Protocol):
 
     def close(self) -> None:
         """Let go of whatever it holds."""
+
+
+def fingerprint(model: DenseModel) -> str:
+    """What tells models with other tensors apart, in short."""
+    digest = hashlib.sha256(repr([tuple(tensor) for tensor in model.tensors]).encode()).hexdigest()[:8]
+    return f"{len(model.tensors)} tensors of {num_values(model):,} values ({digest})"
 
 
 class ClassQuality(NamedTuple):

@@ -25,7 +25,7 @@ from paceline.config import RunConfig
 from paceline.data.datasets import AnyDataset
 from paceline.data.rows import NO_LIMIT
 from paceline.errors import DataError, InterruptedRunError
-from paceline.models.dense import ClassQuality
+from paceline.models.dense import ClassQuality, fingerprint
 from paceline.models.logistic import Quality
 from paceline.optimizers.sgd import rate_at
 from paceline.run_folder import Run
@@ -89,11 +89,6 @@ class Coordinator:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint. Before `make_ready`."""
         for name, now in self._made_by().items():
-            if name == "tensors" and checkpoint.made_by.get(name) != now:
-                raise DataError(
-                    f"the checkpoint has other tensors than `{self.config.model}` has now",
-                    "resume with the same module",
-                )
             if checkpoint.made_by.get(name) != now:
                 raise DataError(
                     f"the checkpoint was made with another `{name}`: {checkpoint.made_by.get(name)}, now {now}",
@@ -107,7 +102,7 @@ class Coordinator:
         free = {"data", "run", "address", "epochs", "steps", "seconds", "test_every", "checkpoint_every"}
         made_by = {n: v for n, v in msgspec.to_builtins(self.config).items() if n not in free}
         if self.crew.model is not None:
-            made_by["tensors"] = [[t.name, list(t.shape), t.dtype] for t in self.crew.model.tensors]
+            made_by["module"] = fingerprint(self.crew.model)
         return {"data": self.dataset.fingerprint} | made_by
 
     def _save(self, run: Run, snapshot: Snapshot, progress: Progress) -> None:
