@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from paceline.config import SPARSE_MODEL, RunConfig
-from paceline.data.blocks import Dataset
-from paceline.data.reader import RowReader
-from paceline.data.rows import EpochOrder
-from paceline.diagnosis.evidence import Evidence
+from paceline.diagnosis.evidence import Evidence, distinct_keys
 from paceline.diagnosis.simulator import Demand, Rules
 from paceline.diagnosis.verdict import World, rate
-from paceline.errors import DataError
 from paceline.training.pace import Pace
 
 WORTH_TRYING = 1.1
 BYTES_OF_FLOAT32, BYTES_OF_KEY = 4, 4
 TIMES_LARGER = 4
-WINDOWS = 3
 
 
 class Advice(NamedTuple):
@@ -40,7 +33,7 @@ def advise(evidence: Evidence) -> list[Advice]:
 
 def _changes(evidence: Evidence, world: World) -> Iterator[tuple[str, World]]:
     config = evidence.config
-    if config.exchange == "allreduce":
+    if not evidence.is_simulated:
         return
     if config.pace != "async":
         yield "`--pace async`", at_pace(world, "async", config)
@@ -79,23 +72,10 @@ def at_pace(world: World, pace: str | int, config: RunConfig) -> World:
 def more_keys_in_larger_batches(config: RunConfig) -> float:
     """How many times more distinct keys a batch of `TIMES_LARGER` times the rows has: batches share many of their keys.
 
-    Counted in the data, at a few places; 0 where it cannot be seen from here, or has no room for such batches.
+    0 where it cannot be seen from here, or the data has no room for such batches.
     """
-    try:
-        dataset = Dataset(config.data)
-        split = dataset.split("train")
-        reader = RowReader(dataset, EpochOrder([block.rows for block in split.blocks], config.seed))
-        large = TIMES_LARGER * config.batch_size
-        if large * config.workers > split.rows:
-            return 0.0
-        found = []
-        for window in range(WINDOWS):
-            start = (split.rows - large) * window // WINDOWS
-            counts = [len(np.unique(reader.between(start, start + rows).keys)) for rows in (config.batch_size, large)]
-            found.append(counts[1] / max(1, counts[0]))
-    except DataError:
-        return 0.0
-    return float(np.median(found))
+    large = distinct_keys(config, TIMES_LARGER * config.batch_size, config.workers)
+    return large / distinct_keys(config, config.batch_size) if large else 0.0
 
 
 def with_larger_batches(world: World, more_keys: float, whole_model: bool) -> World:

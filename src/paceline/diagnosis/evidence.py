@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +66,11 @@ class Evidence(NamedTuple):
     table_bytes: int
     """What they are looked up in."""
 
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the simulator knows such runs: how workers add up among themselves it does not."""
+        return self.config.exchange != "allreduce"
+
 
 def gather_evidence(run: Run) -> Evidence:
     """Read a run's telemetry. `DataError` where there is too little of it."""
@@ -107,6 +112,22 @@ def gather_evidence(run: Run) -> Evidence:
     )
 
 
+def distinct_keys(config: RunConfig, rows: int, workers: int = 1) -> float:
+    """How many keys batches of so many rows have, the mean over a few places of the data; 0 where it cannot be seen
+    from here, or has not enough for so many workers.
+    """
+    try:
+        dataset = Dataset(config.data)
+        split = dataset.split("train")
+        if not 0 < rows * workers <= split.rows:
+            return 0.0
+        reader = RowReader(dataset, EpochOrder([block.rows for block in split.blocks], config.seed))
+        starts = [(split.rows - rows) * window // WINDOWS for window in range(WINDOWS)]
+        return statistics.fmean(len(np.unique(reader.between(start, start + rows).keys)) for start in starts)
+    except DataError:
+        return 0.0
+
+
 def _gathers(config: RunConfig) -> tuple[float, int]:
     """How many weights are looked up for a row, and in how many bytes; from the data, where it can be seen from here.
 
@@ -114,16 +135,12 @@ def _gathers(config: RunConfig) -> tuple[float, int]:
     """
     try:
         dataset = Dataset(config.data)
-        split = dataset.split("train")
-        rows = min(config.batch_size, split.rows)
-        if not rows:
-            return 0.0, 0
-        reader = RowReader(dataset, EpochOrder([block.rows for block in split.blocks], config.seed))
-        starts = [(split.rows - rows) * window // WINDOWS for window in range(WINDOWS)]
-        found = [len(np.unique(reader.between(start, start + rows).keys)) / rows for start in starts]
     except DataError:
         return 0.0, 0
-    return statistics.fmean(found), 4 * width(config.optimizer) * (dataset.features + 1)
+    split = dataset.split("train")
+    rows = min(config.batch_size, split.rows)
+    gathers = split.nonzeros / max(1, split.rows) if rows <= 1 else distinct_keys(config, rows) / rows
+    return gathers, 4 * width(config.optimizer) * (dataset.features + 1)
 
 
 def _steady(chunks: Sequence[WorkerChunk]) -> list[WorkerChunk]:
@@ -288,7 +305,7 @@ def _free_cores(nodes: set[str], chunks: Sequence[WorkerChunk], shards: Sequence
     if not own_probes:
         return 1.0
     cores = len(own_probes[0].cores)
-    busy = _mean(own_probes, lambda probe: sum(probe.cores))
+    busy = _mean(own_probes, [sum(probe.cores) for probe in own_probes])
     ours = 0.0
     for kind in (chunks, shards):
         for rank in {chunk.rank for chunk in kind}:
@@ -357,9 +374,10 @@ def _quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[int(len(values) * share)] if values else 0.0
 
 
-def _mean(probes: Sequence[NodeProbe], value: Callable[[NodeProbe], float]) -> float:
-    """Over the time that probes tell of: later ones tell of more of it."""
-    return sum(value(probe) * probe.seconds for probe in probes) / sum(probe.seconds for probe in probes)
+def _mean(probes: Sequence[NodeProbe], values: Sequence[float | None]) -> float:
+    """Of a value a probe, over the time that probes tell of: later ones tell of more of it. What is missing is 0."""
+    told = sum((value or 0.0) * probe.seconds for probe, value in zip(probes, values, strict=True))
+    return told / sum(probe.seconds for probe in probes)
 
 
 def _nodes(probes: Sequence[NodeProbe]) -> list[NodeUse]:
@@ -372,13 +390,13 @@ def _nodes(probes: Sequence[NodeProbe]) -> list[NodeUse]:
             NodeUse(
                 node=name,
                 cores=max(len(probe.cores) for probe in own),
-                cpu=_mean(counted, lambda probe: statistics.fmean(probe.cores)) if counted else 0.0,
-                memory_bytes=_mean(own, lambda probe: probe.memory_bytes),
-                network_sent=_mean(own, lambda probe: probe.network_sent_bytes_per_second or 0.0),
-                network_received=_mean(own, lambda probe: probe.network_received_bytes_per_second or 0.0),
-                disk_read=_mean(own, lambda probe: probe.disk_read_bytes_per_second or 0.0),
+                cpu=_mean(counted, [statistics.fmean(probe.cores) for probe in counted]) if counted else 0.0,
+                memory_bytes=_mean(own, [probe.memory_bytes for probe in own]),
+                network_sent=_mean(own, [probe.network_sent_bytes_per_second for probe in own]),
+                network_received=_mean(own, [probe.network_received_bytes_per_second for probe in own]),
+                disk_read=_mean(own, [probe.disk_read_bytes_per_second for probe in own]),
                 pressure={
-                    name: _mean(own, lambda probe, name=name: probe.pressure.get(name, 0.0))  # type: ignore[misc]
+                    name: _mean(own, [probe.pressure.get(name) for probe in own])
                     for name in sorted({name for probe in own for name in probe.pressure})
                 },
             )

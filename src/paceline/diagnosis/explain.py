@@ -95,7 +95,7 @@ def _gather_ceiling(evidence: Evidence, ceilings: Ceilings | None) -> float | No
 
 
 def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice], evidence: Evidence) -> str:
-    if evidence.config.exchange == "allreduce":
+    if not evidence.is_simulated:
         return (
             f"inconclusive: how workers add up among themselves (allreduce) is not simulated; they spent "
             f"{evidence.phases['push']:.0%} of their time on that and waiting for each other, and "

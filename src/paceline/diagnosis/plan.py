@@ -92,7 +92,7 @@ def _bytes_per_second(text: str, whole: str) -> float:
 def choices(evidence: Evidence, workers: Sequence[int], shards: Sequence[int],
             speeds: Sequence[float | None]) -> list[Choice]:  # fmt: skip
     """All combinations, at pace sync, async and the run's own."""
-    if evidence.config.exchange == "allreduce":
+    if not evidence.is_simulated:
         raise ConfigError(
             "how workers add up among themselves (allreduce) is not simulated",
             "plan from a run with `--exchange shard`",

@@ -115,8 +115,8 @@ def judge(evidence: Evidence) -> Verdict:
         for name, change in RESOURCES.items()
         if name != found and not math.isinf(after)
     }
-    # How workers add up among themselves is not simulated: what they spend on it looks like their own work.
-    told = error <= LARGEST_REPLAY_ERROR and evidence.config.exchange != "allreduce"
+    # What is not simulated looks like the workers' own work.
+    told = error <= LARGEST_REPLAY_ERROR and evidence.is_simulated
     return Verdict(
         bottleneck=found if told else "inconclusive",
         gains=gains,
