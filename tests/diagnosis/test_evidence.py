@@ -58,18 +58,37 @@ class TestDemands:
 
     @pytest.mark.parametrize("stretch", [1.0, 2.5])
     def test_a_shard_without_a_core_of_its_own(self, tmp_path: Path, stretch: float) -> None:
-        """Where roles share cores, only what a shard needs the processor for is its work."""
+        """What a shard needs the processor for is its work, however long it takes because others have the core, and
+        however long it looks for requests.
+        """
         run = make_planted(tmp_path / "run", "shard-compute")
-        probes, shards = Telemetry(run.path).read(NodeProbe), Telemetry(run.path).read(ShardChunk)
-        for probe in probes:
-            probe.machine, probe.cores = "one", [0.1]
-        for chunk in shards:
-            chunk.timed, chunk.timed_processor = stretch * 0.02, 0.02
-        write_records(run.path, list(probes))
-        write_records(run.path, list(shards))
+        chunks, shards = Telemetry(run.path).read(WorkerChunk), Telemetry(run.path).read(ShardChunk)
+        samples = Telemetry(run.path).read(StepSample)
+        for chunk in chunks:
+            chunk.service *= stretch
+        for sample in samples:
+            sample.replies = [msgspec.structs.replace(r, service=r.service * stretch) for r in sample.replies]
+        for shard in shards:
+            shard.looked = 0.3
+            shard.processor += 0.3
+        for records in (chunks, samples, shards):
+            write_records(run.path, list(records))
         for own in gather_evidence(run).demands:
             service = statistics.fmean(d.service[0] for d in own)
-            assert service == pytest.approx(PLANTS["shard-compute"].service / stretch, rel=0.05)
+            assert service == pytest.approx(PLANTS["shard-compute"].service, rel=0.01)
+
+    @pytest.mark.parametrize(("more", "counted"), [(0.0, 0.0), (5e-5, 5e-5), (9e-3, 1e-4)])
+    def test_taking_replies_in_is_work(self, tmp_path: Path, more: float, counted: float) -> None:
+        """What a worker's processor did beyond its phases, up to what sending takes; looking for replies is none."""
+        run = make_planted(tmp_path / "run", "shard-compute")
+        chunks = Telemetry(run.path).read(WorkerChunk)
+        for chunk in chunks:
+            chunk.looked = 0.1 * chunk.seconds
+            chunk.processor += chunk.looked + more * chunk.steps
+        write_records(run.path, list(chunks))
+        step = PLANTS["shard-compute"]
+        for own in gather_evidence(run).demands:
+            assert statistics.fmean(d.push for d in own) == pytest.approx(step.push + counted, rel=0.1)
 
 
 class TestNodes:

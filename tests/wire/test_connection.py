@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 import time
 from typing import Any
@@ -18,7 +19,7 @@ from paceline.wire import connection as connection_module
 from paceline.wire import streams
 from paceline.wire.connection import connect
 from paceline.wire.frames import CAPS, HEADER, BadFrameError, Kind, LostConnectionError, SilentPeerError
-from paceline.wire.streams import split_address
+from paceline.wire.streams import Stream, split_address
 from paceline.wire.tls import Tls
 from tests.wire.serving import SECONDS, TOKEN, Echo, bare_pair, is_served, joined, send_many, serving
 
@@ -106,20 +107,66 @@ def test_silence_is_an_error_after_which_the_frame_goes_on() -> None:
         assert connection.receive(SECONDS).body.tobytes() == b"abcd"
 
 
-def test_a_trickle_is_not_silence() -> None:
+@pytest.mark.parametrize("length", [4, 200_000])
+def test_a_trickle_is_not_silence(length: int) -> None:
+    """Nor is one of which the reader is not woken up for each byte."""
     with bare_pair() as (connection, far):
+        body = bytes(length)
 
         def trickle() -> None:
-            for byte in header(Kind.MESSAGE, 4) + b"abcd":
+            data = header(Kind.CHUNK, length) + body
+            for byte in data[:20]:
                 far.sendall(bytes([byte]))
                 time.sleep(0.02)
+            far.sendall(data[20:])
 
         sender = threading.Thread(target=trickle)
         sender.start()
         begin = time.monotonic()
-        assert connection.receive(0.25).body.tobytes() == b"abcd"
+        assert connection.receive(0.25).body.tobytes() == body
         assert time.monotonic() - begin > 0.3
         sender.join(SECONDS)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="waits as Linux does")
+def test_nobody_is_woken_up_for_each_packet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow link brings a frame packet by packet: taking each in on its own would keep a core busy."""
+    reads: list[int] = []
+    read_into = Stream.read_into
+
+    def counted(stream: Stream, room: memoryview) -> int:
+        reads.append(read_into(stream, room))
+        return reads[-1]
+
+    monkeypatch.setattr(Stream, "read_into", counted)
+    body = bytes(range(256)) * 1_000
+    with bare_pair() as (connection, far):
+
+        def slowly() -> None:
+            data = header(Kind.CHUNK, len(body)) + body + header(Kind.HELD, 0)
+            for start in range(0, len(data), 1_000):
+                far.sendall(data[start : start + 1_000])
+                time.sleep(0.0005)
+
+        sender = threading.Thread(target=slowly)
+        sender.start()
+        assert connection.receive(SECONDS, spin_seconds=0.0003).body.tobytes() == body
+        assert len(reads) < 60
+        # And small ones are seen at once again.
+        assert connection.receive(SECONDS).kind is Kind.HELD
+        sender.join(SECONDS)
+
+
+def test_looking_is_told() -> None:
+    with bare_pair() as (connection, far):
+        far.sendall(header(Kind.HELD, 0))
+        time.sleep(0.05)
+        connection.receive(SECONDS, spin_seconds=0.05)
+        assert connection.looked == 0
+        began = time.thread_time_ns()
+        with pytest.raises(SilentPeerError):
+            connection.receive(0.01, spin_seconds=0.05)
+        assert 0 < connection.looked <= time.thread_time_ns() - began
 
 
 @pytest.mark.parametrize("said", [b"", b"p", header(Kind.STEP, 10), header(Kind.STEP, 10) + b"only"])

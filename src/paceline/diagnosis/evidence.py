@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,9 +33,15 @@ HIGH = 0.9
 # A connection that was busy for less of the time tells nothing about its link.
 BUSY_ENOUGH = 0.02
 SATURATED = 0.9
-LOW = 0.02
 WINDOWS = 3
-RECEIVE_PER_PUSH = 0.6
+# Of what a role's processor did beyond its phases, as much is taking frames in and waking up for them as sending one
+# takes, or so many times that for a shard, which reads a request and sends a reply. The rest comes from a slow link,
+# which brings frames packet by packet.
+RECEIVE_PER_PUSH = 1.0
+SERVE_PER_PUSH = 1.5
+
+
+Chunk = TypeVar("Chunk", WorkerChunk, ShardChunk)
 
 
 class NodeUse(NamedTuple):
@@ -93,7 +99,7 @@ def gather_evidence(run: Run) -> Evidence:
             [chunk for chunk in chunks if chunk.rank == rank],
             samples_of[rank],
             crowded[layout.workers[index]],
-            [_shard_stretch(shards, shard) if crowded[node] else 1.0 for shard, node in enumerate(layout.shards)],
+            [_work(_steady([chunk for chunk in shards if chunk.rank == shard])) for shard in range(len(layout.shards))],
         )
         for index, rank in enumerate(ranks)
     ]
@@ -143,8 +149,8 @@ def _gathers(config: RunConfig) -> tuple[float, int]:
     return gathers, 4 * width(config.optimizer) * (dataset.features + 1)
 
 
-def _steady(chunks: Sequence[WorkerChunk]) -> list[WorkerChunk]:
-    """Chunks without each worker's first, in which memory is touched for the first time; all where there are few."""
+def _steady(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Chunks without each role's first, in which memory is touched for the first time; all where there are few."""
     kept = []
     for rank in {chunk.rank for chunk in chunks}:
         own = [chunk for chunk in chunks if chunk.rank == rank]
@@ -179,10 +185,10 @@ def _phases(chunks: Sequence[WorkerChunk]) -> dict[str, float]:
 
 
 def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowded: bool,
-             shard_stretches: Sequence[float | None]) -> list[Demand]:  # fmt: skip
+             shard_work: Sequence[float]) -> list[Demand]:  # fmt: skip
     """A worker's steps, as many as were sampled, scaled so that their means are those of the exact totals.
 
-    `shard_stretches`: how many times longer a shard's work takes than the processor needs; None where nobody knows.
+    `shard_work`: seconds of the processor that shards spent on a request.
     """
     samples = samples[int(len(samples) * WARM_UP_SHARE) :]
     steps = sum(chunk.steps for chunk in chunks)
@@ -198,12 +204,22 @@ def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowd
     sends = bool(samples[0].replies)
     if sends:
         scale["push"] = min(1.0, scale["push"])
-    push = statistics.fmean(sample.push_processor / sample.steps for sample in samples) * scale["push"]
-    # Taking a reply in is work like sending a request; it shows alone where a reply was there before it was looked for.
-    receive = min(_low([sample.pull for sample in samples]), RECEIVE_PER_PUSH * push) if sends else 0.0
+    processor = {
+        name: statistics.fmean(getattr(sample, f"{name}_processor") / sample.steps for sample in samples) * scale[name]
+        for name in ("input", "compute", "push")
+    }
+    push = processor["push"]
+    # Taking a reply in is work, too; it shows in no phase, for most of the time there a worker waits.
+    receive = min(max(0.0, _work(chunks) - sum(processor.values())), RECEIVE_PER_PUSH * push) if sends else 0.0
     service_scale = _service_scale(chunks, samples)
-    # So is reading a request, for a shard: it shows where nobody else was served before.
-    reading = min(_low([reply.queue for sample in samples for reply in sample.replies]), RECEIVE_PER_PUSH * push)
+    served = [
+        statistics.fmean(reply.service for reply in replies) * service_scale
+        for replies in zip(*(sample.replies for sample in samples), strict=False)
+    ]
+    stretch_of = [
+        mean / min(work, mean + SERVE_PER_PUSH * push) if work > 0 and mean > 0 else 1.0
+        for mean, work in zip(served, shard_work, strict=False)
+    ]
     found = []
     for sample in samples:
         one = 1 / sample.steps
@@ -214,19 +230,18 @@ def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowd
                 delay=delay * scale["input"] * one,
                 input=input_work * scale["input"] * one,
                 compute=(sample.compute_processor if crowded else sample.compute) * scale["compute"] * one,
-                push=(sample.push_processor if sends or crowded else sample.push) * scale["push"] * one
-                + receive / stretch,
+                push=(sample.push_processor if sends or crowded else sample.push) * scale["push"] * one + receive,
                 rows=round(sample.rows * scale["rows"] * one),
                 service=tuple(
-                    (reply.service * service_scale + reading) / (stretch if stretched is None else stretched)
-                    for reply, stretched in zip(sample.replies, shard_stretches, strict=False)
+                    reply.service * service_scale / stretched
+                    for reply, stretched in zip(sample.replies, stretch_of, strict=False)
                 ),
                 bytes_out=tuple(float(reply.bytes_sent) for reply in sample.replies),
                 bytes_in=tuple(float(reply.bytes_received) for reply in sample.replies),
             )
         )
     return _spread(
-        [demand for demand in found if len(demand.service) == len(shard_stretches)], sampled / max(1, len(samples))
+        [demand for demand in found if len(demand.service) == len(shard_work)], sampled / max(1, len(samples))
     )
 
 
@@ -250,22 +265,17 @@ def _stretch(samples: Sequence[StepSample]) -> float:
     return max(1.0, wall / processor) if processor > 0 else 1.0
 
 
-def _shard_stretch(shards: Sequence[ShardChunk], rank: int) -> float | None:
-    """The same for a shard's work on requests, where that was timed."""
-    own = [chunk for chunk in shards if chunk.rank == rank]
-    wall, processor = sum(chunk.timed for chunk in own), sum(chunk.timed_processor for chunk in own)
-    return max(1.0, wall / processor) if processor > 0 else None
+def _work(chunks: Sequence[WorkerChunk] | Sequence[ShardChunk]) -> float:
+    """Seconds that a role's processor spent on a step or request, but for looking for frames; 0 where nobody knows."""
+    seconds = sum(chunk.processor - chunk.looked for chunk in chunks)
+    count = sum(chunk.steps if isinstance(chunk, WorkerChunk) else chunk.requests for chunk in chunks)
+    return max(0.0, seconds) / max(1, count)
 
 
 def _service_scale(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample]) -> float:
     replies = [reply.service for sample in samples for reply in sample.replies]
     exact = sum(chunk.service for chunk in chunks) / max(1, sum(chunk.replies for chunk in chunks))
     return exact / statistics.fmean(replies) if replies and exact > 0 else 1.0
-
-
-def _low(values: Sequence[float]) -> float:
-    """A value that few are below."""
-    return sorted(values)[int(len(values) * LOW)] if values else 0.0
 
 
 def _layout(config: RunConfig, ranks: Sequence[int], chunks: Sequence[WorkerChunk], shards: Sequence[ShardChunk],

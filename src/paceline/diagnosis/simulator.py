@@ -19,9 +19,9 @@ from typing import NamedTuple
 UNBOUNDED = 1 << 60
 WARM_UP_SHARE = 0.2
 NO_WORK = 1e-12
-# A role that waits looks for frames before it sleeps, and is not woken at once: on a crowded node it keeps others from
-# a core for about so long.
-LOOK_SECONDS = 0.001
+# A role that waits looks for frames for so long before it sleeps (decision 0007): on a crowded node it keeps others
+# from a core.
+LOOK_SECONDS = 0.0003
 
 Then = Callable[[], None]
 

@@ -50,6 +50,7 @@ class Totals(NamedTuple):
     service: int
     bytes_sent: int
     bytes_received: int
+    looked: int
 
 
 class WorkerMeter:
@@ -67,6 +68,8 @@ class WorkerMeter:
         self.service = 0
         # Bytes sent to shards and received, so far; asked when a chunk is made.
         self.num_bytes: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        # And nanoseconds of the processor spent on looking for their replies.
+        self.looked: Callable[[], int] = lambda: 0
         self.phases = [0] * len(PHASES)
         self.samples: deque[StepSample] = deque(maxlen=MOST_SAMPLES_AT_ONCE)
         # Processor time before this leg, the leg's thread (0 for none), and that thread's time when it began.
@@ -139,7 +142,7 @@ class WorkerMeter:
     def totals(self) -> Totals:
         return Totals(
             tuple(self.phases), self.steps, self.rows, self.replies, self.queue, self.held, self.service,
-            *self.num_bytes(),
+            *self.num_bytes(), self.looked(),
         )  # fmt: skip
 
     def _begin_step(self) -> None:
@@ -220,6 +223,7 @@ class WorkerReport:
             service=(now.service - before.service) * NANO,
             bytes_sent=now.bytes_sent - before.bytes_sent,
             bytes_received=now.bytes_received - before.bytes_received,
+            looked=(now.looked - before.looked) * NANO,
         )
         self._before, self._processor_before = now, processor
         num, rows = len(meter.sharing), chunk.rows
@@ -236,11 +240,11 @@ class ShardReport:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._thread = threading.get_ident()
-        self._before = (0, 0, 0, 0, 0)
+        self._before = (0, 0, 0, 0)
         self._time_before = time.perf_counter()
         self._processor_before = _processor_of(self._thread)
 
-    def take(self, requests: int, queue: int, service: int, timed: int, timed_processor: int) -> list[AnyRecord]:
+    def take(self, looked: int, requests: int, queue: int, service: int) -> list[AnyRecord]:
         """A chunk, if there were requests; all counted over the whole run, times in nanoseconds."""
         if requests == self._before[0]:
             return []
@@ -253,10 +257,9 @@ class ShardReport:
             requests=requests - self._before[0],
             queue=(queue - self._before[1]) * NANO,
             service=(service - self._before[2]) * NANO,
-            timed=(timed - self._before[3]) * NANO,
-            timed_processor=(timed_processor - self._before[4]) * NANO,
+            looked=(looked - self._before[3]) * NANO,
         )
-        self._before = (requests, queue, service, timed, timed_processor)
+        self._before = (requests, queue, service, looked)
         self._time_before, self._processor_before = now, processor
         return [chunk]
 

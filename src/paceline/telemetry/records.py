@@ -21,7 +21,8 @@ class WorkerChunk(Record, kw_only=True):
 
     `input` is reading rows or waiting for them, `compute` numbering keys and gradients, `push` and `pull` sending to
     shards and waiting for their replies, `wait` what of that was spent at the gate. `processor` is this worker's
-    processor time. `queue`, `held` and `service` are what shards say of their replies, added up.
+    processor time, of which it `looked` for replies so long instead of sleeping. `queue`, `held` and `service` are what
+    shards say of their replies, added up.
     """
 
     rank: int
@@ -41,12 +42,12 @@ class WorkerChunk(Record, kw_only=True):
     service: float = 0.0
     bytes_sent: int = 0
     bytes_received: int = 0
+    looked: float = 0.0
 
 
 class ShardChunk(Record, kw_only=True):
-    """What a shard did: requests answered, how long they waited to be looked at and were worked on, processor time.
-
-    Some requests were `timed` by both clocks: seconds of work on them, and what of that the processor needed.
+    """What a shard did: requests answered, how long they waited to be looked at and were worked on, processor time,
+    of which it `looked` for requests so long instead of sleeping.
     """
 
     rank: int
@@ -56,8 +57,7 @@ class ShardChunk(Record, kw_only=True):
     requests: int
     queue: float
     service: float
-    timed: float = 0.0
-    timed_processor: float = 0.0
+    looked: float = 0.0
 
 
 class Reply(msgspec.Struct, array_like=True):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import ssl
 import threading
-import time
 from types import TracebackType
 
 from paceline.wire.frames import (
@@ -20,6 +18,7 @@ from paceline.wire.frames import (
     frame_buffers,
 )
 from paceline.wire.handshake import Deadline, greet_server
+from paceline.wire.looking import Looker
 from paceline.wire.streams import Incoming, Stream, split_address, stream_of, wire_error
 from paceline.wire.tls import Tls, client_context
 
@@ -84,6 +83,7 @@ class Connection:
         self._readable.register(stream.socket, select.POLLIN)
         self._writable = select.poll()
         self._writable.register(stream.socket, select.POLLOUT)
+        self._looker = Looker()
 
     @property
     def socket(self) -> socket.socket:
@@ -99,6 +99,11 @@ class Connection:
     def bytes_received(self) -> int:
         """All bytes of frames received, their headers included."""
         return self._stream.bytes_received
+
+    @property
+    def looked(self) -> int:
+        """Nanoseconds of the processor spent on looking for frames."""
+        return self._looker.processor
 
     def send(self, kind: Kind, flags: int, *parts: Buffer) -> None:
         """Send a frame whose body is `parts`, one after the other; blocks until the socket has taken it.
@@ -127,23 +132,23 @@ class Connection:
         incoming = self._incoming
         while True:
             # What is here already does not make the socket readable.
-            if not incoming.has_more and not (self._look(spin_seconds) or self._readable.poll(milliseconds)):
-                raise SilentPeerError(f"nothing came from {self.peer} for {silence_seconds:g} s", "see whether it runs")
+            ready = incoming.has_more or self._look(spin_seconds) or self._readable.poll(milliseconds)
             if self.fileno() < 0:
                 raise LostConnectionError(f"the connection to {self.peer} was closed on this side")
+            before = self.bytes_received
             frame = incoming.next_frame()
             if frame is not None:
                 return frame
+            # Nor do a few bytes of a large frame.
+            if not ready and self.bytes_received == before:
+                raise SilentPeerError(f"nothing came from {self.peer} for {silence_seconds:g} s", "see whether it runs")
 
     def _look(self, seconds: float) -> bool:
-        """Whether something came before so much time had passed; gives way to whoever else can run."""
-        if seconds > 0:
-            until = time.perf_counter() + seconds
-            while time.perf_counter() < until:
-                if self._readable.poll(0):
-                    return True
-                os.sched_yield()
-        return False
+        """Whether something came before so much time had passed."""
+        return seconds > 0 and bool(self._looker.look(self._poll_now, seconds))
+
+    def _poll_now(self) -> list[tuple[int, int]]:
+        return self._readable.poll(0)
 
     def close(self) -> None:
         """Close the connection; a second time does nothing."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import socket
 import threading
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 
 from paceline.wire.admission import Admission
 from paceline.wire.frames import BadFrameError, Buffer, Frame, Kind, WireError, frame_buffers, views_of
+from paceline.wire.looking import Looker
 from paceline.wire.streams import Incoming, stream_of
 from paceline.wire.tls import Tls, server_context
 
@@ -142,6 +142,12 @@ class Server:
         self._selector.register(self._loop_end, _READ, self._woken)
         self._selector.register(self._admission.listener, _READ, self._accept)
         self._next_sweep = 0.0
+        self._looker = Looker()
+
+    @property
+    def looked(self) -> int:
+        """Nanoseconds of the processor spent on looking for frames."""
+        return self._looker.processor
 
     @property
     def refused(self) -> int:
@@ -168,14 +174,11 @@ class Server:
         self._stopping = False
 
     def _look(self, seconds: float) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready, if anything is before so much time has passed. To be woken up takes longer than to look."""
-        if seconds > 0 and self._peers:
-            until = time.perf_counter() + seconds
-            while time.perf_counter() < until:
-                if events := self._selector.select(0):
-                    return events
-                os.sched_yield()
-        return []
+        """What is ready, if anything is before so much time has passed."""
+        return self._looker.look(self._select_now, seconds) if seconds > 0 and self._peers else []
+
+    def _select_now(self) -> list[tuple[selectors.SelectorKey, int]]:
+        return self._selector.select(0)
 
     def stop(self) -> None:
         """Let `serve` return soon, or at once when it is called next. From any thread."""

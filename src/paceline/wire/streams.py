@@ -31,6 +31,8 @@ AHEAD_BYTES = 64 << 20
 TURN_BYTES = 4 << 20
 """How much of one frame is read before others get a turn."""
 TLS_PIECE_BYTES = 64 << 10
+WORTH_WAKING_BYTES = 32 << 10
+"""Whoever waits for the rest of a frame is not woken up for less: a slow link brings it packet by packet."""
 IOV_MAX = 1024
 
 SEE_OTHER_SIDE = "see what the process there says; it may have ended or been killed"
@@ -119,6 +121,10 @@ class Stream:
         views[:] = views_of([*views], count)
         return count
 
+    def wake_at(self, num_bytes: int) -> None:
+        """Let the socket be readable when so many bytes are there, or the end."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, num_bytes)
+
     def pending(self) -> int:
         """How many received bytes are kept where waiting for the socket does not see them."""
         return 0
@@ -149,6 +155,9 @@ class TlsStream(Stream):
         views = views_of(buffers)
         self.write(views)
         return views
+
+    def wake_at(self, num_bytes: int) -> None:
+        pass  # what comes is not what is read
 
     def pending(self) -> int:
         with self._using:
@@ -188,6 +197,7 @@ class Incoming:
         # Where the frame ends; 0 while its header is not there.
         self._end = 0
         self._handed_out = False
+        self._wakes_at = 1
 
     @property
     def has_more(self) -> bool:
@@ -205,13 +215,18 @@ class Incoming:
                 self._end = HEADER.size + length
             if self._end and self._filled >= self._end:
                 self._handed_out = True
+                self._wake_at(1)
                 return Frame(self._kind, self._flags, self._buffer[HEADER.size : self._end])
-            if self._filled >= turn_end:
-                return None
-            count = self._stream.read_into(self._room())
+            count = 0 if self._filled >= turn_end else self._stream.read_into(self._room())
             if not count:
+                self._wake_at(max(1, min(self._end - self._filled, WORTH_WAKING_BYTES)))
                 return None
             self._filled += count
+
+    def _wake_at(self, num_bytes: int) -> None:
+        if num_bytes != self._wakes_at:
+            self._stream.wake_at(num_bytes)
+            self._wakes_at = num_bytes
 
     def _remove_frame(self) -> None:
         left = self._filled - self._end

@@ -63,6 +63,7 @@ class Link:
         self._connection: Connection | None = None
         self._asked: deque[Ask] = deque()
         self._bytes_before = (0, 0)
+        self._looked_before = 0
         self._bytes_told = (0, 0)
         self._connect()
 
@@ -74,6 +75,12 @@ class Link:
         return (sent, received) if connection is None else (
             sent + connection.bytes_sent, received + connection.bytes_received
         )  # fmt: skip
+
+    @property
+    def looked(self) -> int:
+        """Nanoseconds of the processor spent on looking for replies, on all connections so far."""
+        connection = self._connection
+        return self._looked_before + (0 if connection is None else connection.looked)
 
     @property
     def socket(self) -> socket.socket | None:
@@ -123,7 +130,7 @@ class Link:
     def close(self) -> None:
         """Hang up."""
         if self._connection is not None:
-            self._bytes_before = self.num_bytes
+            self._bytes_before, self._looked_before = self.num_bytes, self.looked
             self._connection.close()
             self._connection = None
 

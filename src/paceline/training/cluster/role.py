@@ -162,7 +162,11 @@ def _run_shard(spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Lif
     service.slice.warm_up()
     lifeline.status = lambda: (service.doing, 0, 0)
     chunks, node, wire = ShardReport(spec.rank), NodeProber(), ConnectionProber("shard", spec.rank)
-    lifeline.records = lambda: [*chunks.take(*service.counters), *node.take(), *wire.take(service.sockets())]
+    lifeline.records = lambda: [
+        *chunks.take(server.looked, *service.counters),
+        *node.take(),
+        *wire.take(service.sockets()),
+    ]
     lifeline.say(Ready(address=server.address))
     try:
         server.serve(service, TICK_SECONDS, SPIN_SECONDS)

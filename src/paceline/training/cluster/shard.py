@@ -41,7 +41,6 @@ from paceline.wire.server import Peer
 
 CHUNK_HEAD_BYTES = 8
 NOTICE_SECONDS = 1.0
-TIMED_EVERY = 16
 NOW = -1
 
 Floats = NDArray[np.float32]
@@ -150,9 +149,8 @@ class ShardService:
         self._losses = 0.0
         self._loss_rows = 0
         self._largest_lead = 0
-        # What telemetry reads from another thread: requests answered, nanoseconds in the queue, and of service; and of
-        # some requests, nanoseconds of work and of the processor.
-        self.counters = [0, 0, 0, 0, 0]
+        # What telemetry reads from another thread: requests answered, nanoseconds in the queue, and of service.
+        self.counters = [0, 0, 0]
         self._refused = 0
         self._refused_before = refused
 
@@ -174,11 +172,7 @@ class ShardService:
 
     def received(self, peer: Peer, frame: Frame) -> None:
         if frame.kind == Kind.STEP:
-            step = read_step(frame, self._wire.values)
-            if step.batch % TIMED_EVERY:
-                self._step(peer, step)
-            else:
-                self._step_timed(peer, step)
+            self._step(peer, read_step(frame, self._wire.values))
         elif frame.kind == Kind.CHUNK:
             self._load(peer, frame)
         else:
@@ -206,13 +200,6 @@ class ShardService:
         return [worker.rank for worker in present if worker.clock == least]
 
     # -- one step
-
-    def _step_timed(self, peer: Peer, step: Step) -> None:
-        """One step, with the processor time that it takes: others may have the core meanwhile."""
-        began, processor = time.perf_counter_ns(), time.thread_time_ns()
-        self._step(peer, step)
-        self.counters[4] += time.thread_time_ns() - processor
-        self.counters[3] += time.perf_counter_ns() - began
 
     def _step(self, peer: Peer, step: Step) -> None:
         began = time.perf_counter()

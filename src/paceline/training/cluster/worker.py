@@ -148,12 +148,14 @@ class ClusterWorker:
         self._in_flight = in_flight
         self.meter = WorkerMeter(spec.rank)
         self.meter.num_bytes = lambda: self.status()[1:]
+        self.meter.looked = lambda: self._looked_before + sum(link.looked for link in self._links)
         self._doing = "waits for the coordinator"
         self._generation = 0
         self._rations = Rations(lifeline)
         self._picked = EMPTY
         self._no_indices = np.zeros(0, dataset.key_dtype)
         self._bytes_before = (0, 0)
+        self._looked_before = 0
 
     def status(self) -> tuple[str, int, int]:
         """What this worker does, and the bytes that it sent to shards and received from them."""
@@ -295,7 +297,7 @@ class ClusterWorker:
         """Connect to the shards, unless these connections stand, and find out where to go on."""
         if begin.generation == self._generation and self._links:
             return
-        self._bytes_before = self.status()[1:]
+        self._bytes_before, self._looked_before = self.status()[1:], self.meter.looked()
         for link in self._links:
             link.close()
         self._links = []
