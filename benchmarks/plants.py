@@ -140,22 +140,27 @@ def record_by_turns() -> None:
 
     def ended(meter: WorkerMeter, rows: int, *rest: Any) -> None:
         turns = of(meter)
-        if turns.on:
+        was_on = turns.on
+        if was_on:
             end_step(meter, rows, *rest)
         turns.add(rows)
-        if not turns.on:
-            meter.sampling = False
+        if turns.on != was_on:
+            switch(meter, turns.on)
+
+    def switch(meter: WorkerMeter, on: bool) -> None:
+        # In place of the meter's own methods, which are called as ever while it is on.
+        for name in ("mark", "mark_at", "now", "got_reply", "waited_within"):
+            if not on:
+                setattr(meter, name, lambda *_: 0)
+            elif name != "now":
+                delattr(meter, name)
+        meter.sampling = False
+        if on:
+            meter.now = time.perf_counter_ns
 
     def restarted(meter: WorkerMeter) -> None:
         of(meter).last = 0.0
         restart(meter)
-
-    def only_in_turn(real: Any) -> Any:
-        def call(meter: WorkerMeter, *arguments: Any) -> None:
-            if of(meter).on:
-                real(meter, *arguments)
-
-        return call
 
     def timed(real: Any) -> Any:
         def call(*arguments: Any) -> Any:
@@ -174,9 +179,16 @@ def record_by_turns() -> None:
         path.with_suffix(".new").write_text(json.dumps({"probing": probing[0], "turns": turns}))
         path.with_suffix(".new").replace(path)
 
-    for name in ("mark", "got_reply", "waited_within"):
-        setattr(WorkerMeter, name, only_in_turn(getattr(WorkerMeter, name)))
+    end_exchange = WorkerMeter.end_exchange
+
+    def exchanged(meter: WorkerMeter, rows: int, *rest: Any) -> None:
+        if of(meter).on:
+            end_exchange(meter, rows, *rest)
+        else:
+            ended(meter, rows)
+
     WorkerMeter.end_step, WorkerMeter.restart = ended, restarted  # type: ignore[method-assign, assignment]
+    WorkerMeter.end_exchange = exchanged  # type: ignore[method-assign, assignment]
     for reporter, name in ((WorkerReport, "take"), (ShardReport, "take"), (NodeProber, "take"),
                            (ConnectionProber, "take"), (Journal, "add")):  # fmt: skip
         setattr(reporter, name, timed(getattr(reporter, name)))

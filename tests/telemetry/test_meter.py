@@ -85,6 +85,28 @@ class TestPhases:
             assert (phases[PULL], phases[WAIT], sum(phases)) == (200, 500, 700)
 
 
+class TestExchanges:
+    @given(st.lists(st.tuples(st.lists(st.integers(0, 10**6), min_size=5, max_size=5), st.integers(0, 10**6))))
+    def test_one_call_is_five_marks(self, steps: list[tuple[list[int], int]]) -> None:
+        """In totals and in samples."""
+        with fake_clock() as clock:
+            whole, marked = WorkerMeter(0), WorkerMeter(0)
+            for meter in (whole, marked):
+                meter.restart()
+            for parts, held in steps:
+                moments = []
+                for phase, part in zip((PULL, COMPUTE, PUSH, INPUT, COMPUTE), parts, strict=True):
+                    clock.pass_by(part, part // 2)
+                    moments.append(whole.now())
+                    marked.mark(phase)
+                received, computed, pushed, read, numbered = moments
+                whole.end_exchange(7, received, computed, pushed, read, numbered, held, ())
+                marked.waited_within(PULL, min(held, parts[0]))
+                marked.end_step(7)
+            assert whole.totals() == marked.totals()
+            assert whole.samples == marked.samples
+
+
 class TestSamples:
     def take_all(self, num_steps: int, steps_a_loop: int = 1) -> list[StepSample]:
         """The samples of so many steps of a microsecond each; a report takes them every now and then."""

@@ -22,7 +22,7 @@ from paceline.kernels.exchange import deal_keys, pack_order, pick, pick_keys, pu
 from paceline.kernels.logistic import gradient, number_keys
 from paceline.models.logistic import LogisticScratch
 from paceline.optimizers import rules_at
-from paceline.telemetry.meter import COMPUTE, INPUT, PULL, PUSH, WorkerMeter
+from paceline.telemetry.meter import COMPUTE, INPUT, WorkerMeter
 from paceline.training.cluster import steps
 from paceline.training.cluster.links import EMPTY, Ask, Link
 from paceline.training.cluster.messages import Begin, Idle, RoleSpec, Stop, Wait
@@ -156,6 +156,7 @@ class ClusterWorker:
         self._no_indices = np.zeros(0, dataset.key_dtype)
         self._bytes_before = (0, 0)
         self._looked_before = 0
+        self._read_at = 0
 
     def status(self) -> tuple[str, int, int]:
         """What this worker does, and the bytes that it sent to shards and received from them."""
@@ -208,6 +209,7 @@ class ClusterWorker:
         self.meter.restart()
         self._rations.begin(begin.leg)
         number, ahead = self._rations.next, self._read_next()
+        self._mark_read()
         if ahead is None:
             self._ask(number, steps.LEAVE, None, 0.0, None)
         else:
@@ -224,23 +226,28 @@ class ClusterWorker:
             self._ask(number + len(flying), steps.PULL, None, 0.0, ahead)
             flying.append(ahead)
             ahead = self._read_next()
+            self._mark_read()
         number += self._in_flight - 1
+        meter = self.meter
         while (current := flying.popleft()) is not None:
-            self._receive(current)
+            waited = self._receive(current)
+            received = meter.now()
             losses = current.gradient()
             if not math.isfinite(losses):
                 check_losses(losses, current.trained, self._spec.rank, current.number, self._rate(current.trained))
-            self.meter.mark(COMPUTE)
+            computed = meter.now()
             number += 1
             last = ahead is None and not any(flying)
             self._ask(number, steps.PUSH | (steps.LEAVE if last else steps.PULL), current, losses, ahead)
             flying.append(ahead)
-            self.meter.mark(PUSH)
+            pushed = meter.now()
             # While the frames travel.
             ahead = self._read_next()
-            sizes = [link.bytes_since() for link in self._links] if self.meter.sampling else ()
-            self.meter.end_step(current.rows.num_rows, 1, sizes)
-            if self.meter.sampling:
+            sizes = [link.bytes_since() for link in self._links] if meter.sampling else ()
+            meter.end_exchange(
+                current.rows.num_rows, received, computed, pushed, self._read_at, meter.now(), waited, sizes
+            )
+            if meter.sampling:
                 for link in self._links:
                     link.bytes_since()
         return number
@@ -255,17 +262,17 @@ class ClusterWorker:
             indices = ahead.indices(shard) if ahead else self._no_indices
             link.send(Ask(flags, number, trained, losses, rows, pushed, indices))
 
-    def _receive(self, batch: Prepared) -> None:
-        """The weights of a batch's keys, from all shards."""
+    def _receive(self, batch: Prepared) -> int:
+        """The weights of a batch's keys, from all shards; for how many nanoseconds one held it back."""
         kind, meter = self._config.wire.values, self.meter
+        waited = 0
         for shard, link in enumerate(self._links):
-            pull = meter.phases[PULL]
             reply = link.receive(batch.number)
             link.doing = ""
-            meter.mark(PULL)
             meter.got_reply(*reply.times)
+            # Gates of several shards are closed at the same time.
             if reply.times.held > SHORTEST_HELD:
-                meter.waited_within(PULL, min(reply.times.held, meter.phases[PULL] - pull))
+                waited = max(waited, reply.times.held)
             indices = batch.indices(shard)
             if self._config.wire.pull == "all" and len(indices):
                 all_values = read_values(reply.data, len(reply.data) // VALUE_BYTES[kind], kind)
@@ -277,6 +284,7 @@ class ClusterWorker:
                 values = read_values(reply.data, len(indices), kind)
             batch.put(shard, values)
         self._doing = "computes"
+        return waited
 
     def _read_next(self) -> Prepared | None:
         """The next batch, read and numbered; None when there are no more rows in this leg."""
@@ -284,14 +292,19 @@ class ClusterWorker:
         if not self._rations.at_hand():
             self._doing = "waits for rows from the coordinator"
         if (rows := self._rations.take()) is None:
+            self._read_at = self.meter.now()
             return None
         self._doing = "reads"
         batch = self._batches[number % len(self._batches)]
         batch.read(number, *rows)
-        self.meter.mark(INPUT)
+        self._read_at = self.meter.now()
         batch.number_keys()
-        self.meter.mark(COMPUTE)
         return batch
+
+    def _mark_read(self) -> None:
+        """Count what was just read where no step has begun."""
+        self.meter.mark_at(INPUT, self._read_at)
+        self.meter.mark(COMPUTE)
 
     def _join(self, begin: Begin) -> None:
         """Connect to the shards, unless these connections stand, and find out where to go on."""
