@@ -82,6 +82,15 @@ def test_no_larger_batches_than_there_are_rows(clicks: Path) -> None:
     assert more_keys_in_larger_batches(RunConfig(data="data/nowhere")) == 0
 
 
+def test_a_dense_model_goes_less_often_in_larger_batches(tmp_path: Path, drawings: Path) -> None:
+    evidence = gather_evidence(make_planted(tmp_path / "run", "network", data=str(drawings)))
+    dense = msgspec.structs.replace(evidence.config, model="softmax", batch_size=20)
+    gains = {one.what: one.gain for one in advise(evidence._replace(config=dense))}
+    assert gains["`--batch-size 80`"] == pytest.approx(TIMES_LARGER, rel=0.1)
+    too_large = msgspec.structs.replace(dense, batch_size=10**6)
+    assert more_keys_in_larger_batches(too_large) == 0
+
+
 def test_the_whole_model_goes_less_often_in_larger_batches(tmp_path: Path) -> None:
     evidence = gather_evidence(make_planted(tmp_path / "run", "network"))
     world = World(evidence.demands, evidence.layout, evidence.rules)

@@ -76,6 +76,22 @@ class TestWords:
         found = diagnose(make_planted(tmp_path / "run", "network"))
         assert "node shard used 20% of its link of 500 MB/s" in found["evidence"]
 
+    def test_a_link_carries_what_was_measured_of_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A run whose links were never full says little about them."""
+        run = make_planted(tmp_path / "run", "shard-compute")
+        assert diagnose(run)["gains"]["network"] == pytest.approx(1, rel=0.05)
+        # As much as it used: faster shards alone would change nothing.
+        used = 8_000 / PLANTS["shard-compute"].service
+        best = [LinkCeiling(node="shard", bytes_per_second=used, round_trip_seconds=1e-4)]
+        monkeypatch.setattr(explain, "load_ceilings", lambda: msgspec.structs.replace(ceilings(1e9), links=best))
+        assert diagnose(run)["gains"]["shard-compute"] == pytest.approx(1, rel=0.1)
+
+    def test_what_connections_waited_for(self, tmp_path: Path) -> None:
+        found = diagnose(make_planted(tmp_path / "run", "network"))
+        assert any(
+            line.startswith("connections had something on the way for 100% of the time") for line in found["evidence"]
+        )
+
     def test_inconclusive(self, tmp_path: Path) -> None:
         found = diagnose(make_planted(tmp_path / "run", "worker-compute", unexplained=0.5))
         assert found["bottleneck"] == "inconclusive"

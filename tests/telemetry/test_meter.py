@@ -311,6 +311,10 @@ class TestPeriods:
         assert 1 <= period_at(earlier) <= period_at(later)
         assert period_at(later) <= max(1.0, later / 100)
 
+    @given(st.floats(0, 1e6), st.integers(1, 10_000))
+    def test_many_roles_report_no_more_than_some(self, seconds: float, roles: int) -> None:
+        assert roles / period_at(seconds, roles) <= 33 / period_at(seconds)
+
     def test_a_month_has_few(self) -> None:
         at, num = 0.0, 0
         while at < 30 * 86_400:

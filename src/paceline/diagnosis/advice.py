@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from paceline.config import SPARSE_MODEL, RunConfig
-from paceline.diagnosis.evidence import Evidence, distinct_keys
+from paceline.diagnosis.evidence import Evidence, distinct_keys, num_rows
 from paceline.diagnosis.simulator import Demand, Rules
 from paceline.diagnosis.verdict import World, rate
 from paceline.training.pace import Pace
@@ -70,10 +70,13 @@ def at_pace(world: World, pace: str | int, config: RunConfig) -> World:
 
 
 def more_keys_in_larger_batches(config: RunConfig) -> float:
-    """How many times more distinct keys a batch of `TIMES_LARGER` times the rows has: batches share many of their keys.
+    """How many times more distinct keys a batch of `TIMES_LARGER` times the rows has: batches share many of their keys,
+    and of a dense model all.
 
     0 where it cannot be seen from here, or the data has no room for such batches.
     """
+    if config.dense:
+        return 1.0 if TIMES_LARGER * config.batch_size * config.workers <= num_rows(config) else 0.0
     large = distinct_keys(config, TIMES_LARGER * config.batch_size, config.workers)
     return large / distinct_keys(config, config.batch_size) if large else 0.0
 

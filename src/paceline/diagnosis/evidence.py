@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from paceline.config import RunConfig
 from paceline.data.blocks import Dataset
+from paceline.data.datasets import open_for
 from paceline.data.reader import RowReader
 from paceline.data.rows import EpochOrder
 from paceline.diagnosis.simulator import Demand, Layout, Rules
-from paceline.errors import DataError
+from paceline.errors import DataError, PacelineError
 from paceline.optimizers import width
 from paceline.run_folder import Run
 from paceline.telemetry.meter import PHASES
@@ -41,6 +42,7 @@ RECEIVE_PER_PUSH = 1.0
 SERVE_PER_PUSH = 1.5
 
 
+NO_LINKS: Mapping[str, float] = {}
 Chunk = TypeVar("Chunk", WorkerChunk, ShardChunk)
 
 
@@ -57,6 +59,16 @@ class NodeUse(NamedTuple):
     pressure: dict[str, float]
 
 
+class ConnectionUse(NamedTuple):
+    """The connections between roles on average, as shares of the time: in which something was on the way, and of that
+    in which it waited for the receiver, or for the send buffer.
+    """
+
+    busy: float
+    receiver_limited: float
+    buffer_limited: float
+
+
 class Evidence(NamedTuple):
     """A run in the terms of the simulator, and what was measured of it."""
 
@@ -67,6 +79,7 @@ class Evidence(NamedTuple):
     rows_per_second: float
     phases: dict[str, float]
     nodes: list[NodeUse]
+    connections: ConnectionUse | None
     gathers_per_row: float
     """Weights that are looked up, by row; 0 where that is not known."""
     table_bytes: int
@@ -78,8 +91,11 @@ class Evidence(NamedTuple):
         return self.config.exchange != "allreduce"
 
 
-def gather_evidence(run: Run) -> Evidence:
-    """Read a run's telemetry. `DataError` where there is too little of it."""
+def gather_evidence(run: Run, best_links: Mapping[str, float] = NO_LINKS) -> Evidence:
+    """Read a run's telemetry. `DataError` where there is too little of it.
+
+    A node's link carries no more than `best_links` says, in bytes a second, whatever moments of the run let hope for.
+    """
     telemetry, config = Telemetry(run.path), run.config
     chunks, samples = _steady(telemetry.read(WorkerChunk)), telemetry.read(StepSample)
     if not chunks or not samples:
@@ -87,7 +103,8 @@ def gather_evidence(run: Run) -> Evidence:
     samples_of = _samples_of(chunks, samples)
     ranks = sorted(samples_of)
     shards, probes = telemetry.read(ShardChunk), telemetry.read(NodeProbe)
-    layout = _layout(config, ranks, chunks, shards, probes, telemetry.read(ConnectionProbe))
+    connections = telemetry.read(ConnectionProbe)
+    layout = _layout(config, ranks, chunks, shards, probes, connections, best_links)
     threads = len({sample.rank for sample in samples})
     if config.engine == "local" and threads < len(ranks):
         # Workers that take turns have no more cores than there are threads.
@@ -113,9 +130,18 @@ def gather_evidence(run: Run) -> Evidence:
         rows_per_second=_rate(chunks),
         phases=_phases(chunks),
         nodes=_nodes(probes),
+        connections=_connections(connections, chunks),
         gathers_per_row=gathers,
         table_bytes=table_bytes,
     )
+
+
+def num_rows(config: RunConfig) -> int:
+    """How many rows a run trains on; 0 where that cannot be seen from here."""
+    try:
+        return open_for(config).split("train").rows
+    except PacelineError:
+        return 0
 
 
 def distinct_keys(config: RunConfig, rows: int, workers: int = 1) -> float:
@@ -279,7 +305,8 @@ def _service_scale(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample])
 
 
 def _layout(config: RunConfig, ranks: Sequence[int], chunks: Sequence[WorkerChunk], shards: Sequence[ShardChunk],
-            probes: Sequence[NodeProbe], connections: Sequence[ConnectionProbe]) -> Layout:  # fmt: skip
+            probes: Sequence[NodeProbe], connections: Sequence[ConnectionProbe],
+            best_links: Mapping[str, float]) -> Layout:  # fmt: skip
     """Who was where, with the links that were seen."""
     node_of = {chunk.rank: chunk.node for chunk in chunks}
     shard_node_of = {chunk.rank: chunk.node for chunk in shards}
@@ -302,7 +329,7 @@ def _layout(config: RunConfig, ranks: Sequence[int], chunks: Sequence[WorkerChun
         shards=tuple(names.index(node) for node in shard_nodes),
         machines=tuple(machines.index(machine_of[name]) for name in names),
         cores=tuple(cores),
-        bandwidth=tuple(bandwidth[name] for name in names),
+        bandwidth=tuple(min(bandwidth[name], best_links.get(name, math.inf)) for name in names),
         latency=statistics.median(trips) / 2 if trips else 0.0,
     )
 
@@ -412,3 +439,17 @@ def _nodes(probes: Sequence[NodeProbe]) -> list[NodeUse]:
             )
         )
     return found
+
+
+def _connections(probes: Sequence[ConnectionProbe], chunks: Sequence[WorkerChunk]) -> ConnectionUse | None:
+    """Averages over all connections while workers trained; None where there are none."""
+    last = max(chunk.time for chunk in chunks)
+    own = [probe for probe in probes if probe.time <= last]
+    seconds = sum(probe.seconds for probe in own)
+    if not seconds:
+        return None
+
+    def mean(name: str) -> float:
+        return float(sum(getattr(probe, name) * probe.seconds for probe in own)) / seconds
+
+    return ConnectionUse(mean("busy"), mean("receiver_limited"), mean("buffer_limited"))

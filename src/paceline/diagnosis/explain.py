@@ -39,10 +39,10 @@ LIMITS = {
 
 def diagnose(run: Run) -> dict[str, Any]:
     """The diagnosis of a run, as `diagnosis.json` has it. `DataError` where too little was recorded."""
-    evidence = gather_evidence(run)
+    ceilings = load_ceilings()
+    evidence = gather_evidence(run, _best_links(ceilings))
     verdict = judge(evidence)
     gather_rate = evidence.rows_per_second * evidence.gathers_per_row
-    ceilings = load_ceilings()
     bottleneck = _refined(verdict.bottleneck, evidence, gather_rate, ceilings)
     advice = advise(evidence)
     best = most(verdict.gains)
@@ -132,6 +132,11 @@ def _lines(evidence: Evidence, verdict: Verdict, gather_rate: float, ceilings: C
         f"disk {node.disk_read / 1e6:.1f} MB/s read"
         for node in evidence.nodes
     ]
+    if use := evidence.connections:
+        lines.append(
+            f"connections had something on the way for {use.busy:.0%} of the time: {use.receiver_limited:.0%} waiting "
+            f"for the receiver, {use.buffer_limited:.0%} for the send buffer, the rest on the network"
+        )
     lines += _against_links(evidence, ceilings)
     if gather_rate:
         line = f"{gather_rate / 1e6:.0f} million weights gathered a second"
@@ -143,9 +148,14 @@ def _lines(evidence: Evidence, verdict: Verdict, gather_rate: float, ceilings: C
     return lines
 
 
+def _best_links(ceilings: Ceilings | None) -> dict[str, float]:
+    """What `doctor` has measured of nodes' links, in bytes a second."""
+    return {link.node: link.bytes_per_second for link in ceilings.links} if ceilings is not None else {}
+
+
 def _against_links(evidence: Evidence, ceilings: Ceilings | None) -> list[str]:
     """What nodes sent or received, against what `doctor` measured of their links."""
-    best = {link.node: link.bytes_per_second for link in ceilings.links} if ceilings is not None else {}
+    best = _best_links(ceilings)
     return [
         f"node {node.node} used {max(node.network_sent, node.network_received) / best[node.node]:.0%} of its link of "
         f"{best[node.node] / 1e6:,.0f} MB/s"

@@ -27,15 +27,17 @@ MOST_SAMPLES_AT_ONCE = 256
 
 PERIOD_SECONDS = 1.0
 CHUNKS_AT_FULL_RATE = 120
+ROLES_AT_FULL_RATE = 32
 
 
-def period_at(seconds: float) -> float:
-    """How long a chunk is after so many seconds: chunks grow with the run, and their number with its logarithm.
+def period_at(seconds: float, roles: int = 1) -> float:
+    """How long a chunk is after so many seconds: chunks grow with the run, and their number with its logarithm. So many
+    roles together report no more than `ROLES_AT_FULL_RATE` would.
 
-    >>> period_at(10), period_at(3600)
-    (1.0, 30.0)
+    >>> period_at(10), period_at(3600), period_at(3600, roles=96)
+    (1.0, 30.0, 90.0)
     """
-    return max(PERIOD_SECONDS, seconds / CHUNKS_AT_FULL_RATE)
+    return max(PERIOD_SECONDS, seconds / CHUNKS_AT_FULL_RATE) * max(1.0, roles / ROLES_AT_FULL_RATE)
 
 
 class Totals(NamedTuple):

@@ -71,6 +71,7 @@ class Lifeline:
         self.grants: queue.SimpleQueue[Grant] = queue.SimpleQueue()
         self.status: Callable[[], tuple[str, int, int]] = lambda: ("starts", 0, 0)
         self.records: Callable[[], list[AnyRecord]] = list
+        self.num_roles = 1
         self._connection = connection
         self._reporting = threading.Lock()
         self._began = time.monotonic()
@@ -104,7 +105,7 @@ class Lifeline:
                 now = time.monotonic()
                 if now >= self._next_report:
                     # A beat may come a little early, and must not miss its turn for that.
-                    self._next_report = now + period_at(now - self._began) - BEAT_SECONDS / 2
+                    self._next_report = now + period_at(now - self._began, self.num_roles) - BEAT_SECONDS / 2
                     self.report()
             except WireError:
                 _end()
@@ -142,6 +143,7 @@ def run_role(content: bytes, node: str, host: str) -> None:
     lifeline = Lifeline(connect(spec.coordinator, spec.token, tls), hello)
     try:
         config = msgspec.msgpack.decode(spec.config, type=RunConfig)
+        lifeline.num_roles = config.workers + config.shards
         if spec.role == "shard":
             _run_shard(spec, config, tls, lifeline, LOOPBACK if spec.loopback else host)
         else:
