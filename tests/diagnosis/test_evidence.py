@@ -77,6 +77,18 @@ class TestDemands:
             service = statistics.fmean(d.service[0] for d in own)
             assert service == pytest.approx(PLANTS["shard-compute"].service, rel=0.01)
 
+    @pytest.mark.parametrize(("plant", "awake"), [("network", 0.5), ("worker-compute", 1.0)])
+    def test_work_after_idling_is_slower(self, tmp_path: Path, plant: str, awake: float) -> None:
+        """Which shows by what it took before training began; but not where nobody idled."""
+        run = make_planted(tmp_path / "run", plant)
+        chunks = Telemetry(run.path).read(WorkerChunk)
+        for chunk in chunks:
+            chunk.compute_alone, chunk.compute_in_company = PLANTS[plant].compute / 2, PLANTS[plant].compute
+        write_records(run.path, list(chunks))
+        for own in gather_evidence(run).demands:
+            assert [demand.awake for demand in own] == pytest.approx([awake] * len(own))
+            assert [demand.shard_awake for demand in own] == pytest.approx([awake] * len(own))
+
     @pytest.mark.parametrize(("more", "counted"), [(0.0, 0.0), (5e-5, 5e-5), (9e-3, 1e-4)])
     def test_taking_replies_in_is_work(self, tmp_path: Path, more: float, counted: float) -> None:
         """What a worker's processor did beyond its phases, up to what sending takes; looking for replies is none."""

@@ -48,6 +48,27 @@ def total(one: Demand) -> float:
     return one.delay + one.input + one.compute + one.push
 
 
+class TestIdling:
+    """Work is recorded after idling, and takes less without."""
+
+    def test_who_never_waits_is_faster(self) -> None:
+        one = demand(reading=0.001, compute=0.01, push=0.001, service=(0.001,))._replace(awake=0.5)
+        assert simulate([[one]], cluster(1, 1), ASYNC, STEPS) == pytest.approx(100 / 0.006, rel=0.01)
+
+    def test_who_waits_for_long_is_not(self) -> None:
+        slow = demand(reading=0.001, compute=0.01, push=0.001, service=(0.002,))
+        far = cluster(1, 1, latency=0.05)
+        expected = simulate([[slow]], far, SYNC, STEPS)
+        assert simulate([[slow._replace(awake=0.5, shard_awake=0.5)]], far, SYNC, STEPS) == pytest.approx(expected)
+        late = slow._replace(delay=0.05)
+        expected = simulate([[late]], cluster(1, 1), ASYNC, STEPS)
+        assert simulate([[late._replace(awake=0.5)]], cluster(1, 1), ASYNC, STEPS) == pytest.approx(expected)
+
+    def test_a_shard_that_always_has_work_is_faster(self) -> None:
+        one = demand(compute=0.0001, service=(0.01,))._replace(shard_awake=0.5)
+        assert simulate([[one]] * 4, cluster(4, 1), ASYNC, STEPS) == pytest.approx(100 / 0.005, rel=0.01)
+
+
 class TestOneWorker:
     @few
     @given(SECONDS, SECONDS, WORK, SECONDS, ROWS, st.sampled_from([SYNC, Rules(3, 1), ASYNC_EMBEDDED]))

@@ -94,7 +94,7 @@ def with_larger_batches(world: World, more_keys: float, whole_model: bool) -> Wo
     def joined(own: list[Demand]) -> list[Demand]:
         groups = [own[start : start + TIMES_LARGER] for start in range(0, len(own) - TIMES_LARGER + 1, TIMES_LARGER)]
         return [
-            Demand(
+            few[0]._replace(
                 delay=sum(demand.delay for demand in few),
                 input=sum(demand.input for demand in few),
                 compute=sum(demand.compute for demand in few),

@@ -19,7 +19,7 @@ from paceline.data.blocks import Dataset
 from paceline.data.datasets import open_for
 from paceline.data.reader import RowReader
 from paceline.data.rows import EpochOrder
-from paceline.diagnosis.simulator import Demand, Layout, Rules
+from paceline.diagnosis.simulator import IDLE_SECONDS, Demand, Layout, Rules
 from paceline.errors import DataError, PacelineError
 from paceline.optimizers import width
 from paceline.run_folder import Run
@@ -116,7 +116,7 @@ def gather_evidence(run: Run, best_links: Mapping[str, float] = NO_LINKS) -> Evi
             [chunk for chunk in chunks if chunk.rank == rank],
             samples_of[rank],
             crowded[layout.workers[index]],
-            [_work(_steady([chunk for chunk in shards if chunk.rank == shard])) for shard in range(len(layout.shards))],
+            [_steady([chunk for chunk in shards if chunk.rank == shard]) for shard in range(len(layout.shards))],
         )
         for index, rank in enumerate(ranks)
     ]
@@ -211,11 +211,8 @@ def _phases(chunks: Sequence[WorkerChunk]) -> dict[str, float]:
 
 
 def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowded: bool,
-             shard_work: Sequence[float]) -> list[Demand]:  # fmt: skip
-    """A worker's steps, as many as were sampled, scaled so that their means are those of the exact totals.
-
-    `shard_work`: seconds of the processor that shards spent on a request.
-    """
+             shards: Sequence[Sequence[ShardChunk]]) -> list[Demand]:  # fmt: skip
+    """A worker's steps, as many as were sampled, scaled so that their means are those of the exact totals."""
     samples = samples[int(len(samples) * WARM_UP_SHARE) :]
     steps = sum(chunk.steps for chunk in chunks)
     sampled = sum(sample.steps for sample in samples)
@@ -244,8 +241,11 @@ def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowd
     ]
     stretch_of = [
         mean / min(work, mean + SERVE_PER_PUSH * push) if work > 0 and mean > 0 else 1.0
-        for mean, work in zip(served, shard_work, strict=False)
+        for mean, work in zip(served, map(_work, shards), strict=False)
     ]
+    awake = _awake(chunks, samples, processor["compute"], crowded)
+    # What idling costs a shard nobody has measured: as much as it does a worker, where it idles.
+    shard_awake = awake if all(map(_idles, shards)) else 1.0
     found = []
     for sample in samples:
         one = 1 / sample.steps
@@ -264,11 +264,11 @@ def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowd
                 ),
                 bytes_out=tuple(float(reply.bytes_sent) for reply in sample.replies),
                 bytes_in=tuple(float(reply.bytes_received) for reply in sample.replies),
+                awake=awake,
+                shard_awake=shard_awake,
             )
         )
-    return _spread(
-        [demand for demand in found if len(demand.service) == len(shard_work)], sampled / max(1, len(samples))
-    )
+    return _spread([demand for demand in found if len(demand.service) == len(shards)], sampled / max(1, len(samples)))
 
 
 def _spread(demands: list[Demand], steps: float) -> list[Demand]:
@@ -296,6 +296,19 @@ def _work(chunks: Sequence[WorkerChunk] | Sequence[ShardChunk]) -> float:
     seconds = sum(chunk.processor - chunk.looked for chunk in chunks)
     count = sum(chunk.steps if isinstance(chunk, WorkerChunk) else chunk.requests for chunk in chunks)
     return max(0.0, seconds) / max(1, count)
+
+
+def _awake(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], compute: float, crowded: bool) -> float:
+    """How much of the time that steps took they would take without idling before them; 1 where most did not idle."""
+    at_best = max(chunk.compute_in_company if crowded else chunk.compute_alone for chunk in chunks)
+    idled = statistics.median(s.pull + s.wait + max(0.0, s.input - 2 * s.input_processor) for s in samples)
+    return min(1.0, at_best / compute) if at_best > 0 and compute > 0 and idled >= IDLE_SECONDS else 1.0
+
+
+def _idles(chunks: Sequence[ShardChunk]) -> bool:
+    """Whether a shard mostly idles before a request."""
+    idle = sum(chunk.seconds - chunk.processor for chunk in chunks)
+    return idle >= IDLE_SECONDS * sum(chunk.requests for chunk in chunks)
 
 
 def _service_scale(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample]) -> float:

@@ -22,6 +22,8 @@ NO_WORK = 1e-12
 # A role that waits looks for frames for so long before it sleeps (decision 0007): on a crowded node it keeps others
 # from a core.
 LOOK_SECONDS = 0.0003
+IDLE_SECONDS = 0.002
+"""Whoever waits for so long is slower when it goes on."""
 
 Then = Callable[[], None]
 
@@ -29,7 +31,9 @@ Then = Callable[[], None]
 class Demand(NamedTuple):
     """What one step of a worker takes: seconds of a processor, but for `delay`, which is waiting for input.
 
-    By shard: seconds of its processor (`service`), and bytes there and back.
+    By shard: seconds of its processor (`service`), and bytes there and back. All work is what it takes after a while of
+    idling; without that it takes `awake` times as long, because caches and the processor's clock stay as they are, and
+    that of shards `shard_awake` times.
     """
 
     delay: float
@@ -40,6 +44,8 @@ class Demand(NamedTuple):
     service: tuple[float, ...] = ()
     bytes_out: tuple[float, ...] = ()
     bytes_in: tuple[float, ...] = ()
+    awake: float = 1.0
+    shard_awake: float = 1.0
 
 
 class Layout(NamedTuple):
@@ -120,6 +126,9 @@ class _Worker:
         self.missing: dict[int, int] = {}  # replies still to come, by frame
         self.go_on: Then | None = None  # what to do when the oldest frame is answered, while waiting for it
         self.look = 0  # the number of the look that goes on; 0 for none
+        self.waits_since = 0.0
+        self.idled = True  # since it computed last
+        self.slow = True  # because it had idled before it computed
         self.asked = 0
         self.done = 0
 
@@ -132,6 +141,7 @@ class _Shard:
         self.queue: deque[_Frame] = deque()
         self.busy = False
         self.look = 0
+        self.waits_since = 0.0
         self.held: dict[int, _Frame] = {}
         self.clocks = [0] * num_workers
 
@@ -251,8 +261,11 @@ class _Simulation:
         worker = self.workers[number]
         demand = worker.demands[self.random.randrange(len(worker.demands))]
 
+        worker.idled = worker.idled or demand.delay >= IDLE_SECONDS
+        seconds = demand.input * (1.0 if worker.slow or worker.idled else demand.awake)
+
         def work() -> None:
-            self.work(worker.node, demand.input, lambda: then(demand))
+            self.work(worker.node, seconds, lambda: then(demand))
 
         if demand.delay > 0:
             self.at(self.now + demand.delay, work)
@@ -285,11 +298,13 @@ class _Simulation:
         frame = worker.flying[0]
         if worker.missing[frame.number]:
             worker.go_on = lambda: self.receive(number, ahead)
+            worker.waits_since = self.now
             self.look(worker)
             return
         worker.flying.popleft()
         del worker.missing[frame.number]
-        seconds = frame.demand.compute + frame.demand.push
+        worker.slow, worker.idled = worker.idled, False
+        seconds = (frame.demand.compute + frame.demand.push) * (1.0 if worker.slow else frame.demand.awake)
         self.work(worker.node, seconds, lambda: self.push(number, frame.demand, ahead))
 
     def push(self, number: int, done: Demand, ahead: Demand) -> None:
@@ -325,11 +340,14 @@ class _Simulation:
         if shard.queue and not shard.busy:
             self.end_look(shard, shard.look)
         elif shard.busy and not shard.queue:
+            shard.waits_since = self.now
             self.look(shard)
+        idled = not shard.busy and self.now - shard.waits_since >= IDLE_SECONDS
         shard.busy = bool(shard.queue)
         if shard.queue:
             frame = shard.queue.popleft()
-            self.work(shard.node, frame.demand.service[index], lambda: self.served(index, frame))
+            seconds = frame.demand.service[index] * (1.0 if idled else frame.demand.shard_awake)
+            self.work(shard.node, seconds, lambda: self.served(index, frame))
 
     def served(self, index: int, frame: _Frame) -> None:
         shard = self.shards[index]
@@ -361,6 +379,7 @@ class _Simulation:
             go_on = worker.go_on
             if go_on is not None and worker.flying[0] is frame and not worker.missing[frame.number]:
                 worker.go_on = None
+                worker.idled = worker.idled or self.now - worker.waits_since >= IDLE_SECONDS
                 self.end_look(worker, worker.look)
                 go_on()
 

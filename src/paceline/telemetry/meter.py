@@ -72,6 +72,8 @@ class WorkerMeter:
         self.num_bytes: Callable[[], tuple[int, int]] = lambda: (0, 0)
         # And nanoseconds of the processor spent on looking for their replies.
         self.looked: Callable[[], int] = lambda: 0
+        # What computing a step takes at best, and while all cores are busy, in seconds; 0 where nobody has measured it.
+        self.compute_at_best = (0.0, 0.0)
         self.phases = [0] * len(PHASES)
         self.samples: deque[StepSample] = deque(maxlen=MOST_SAMPLES_AT_ONCE)
         # Processor time before this leg, the leg's thread (0 for none), and that thread's time when it began.
@@ -257,6 +259,8 @@ class WorkerReport:
             bytes_sent=now.bytes_sent - before.bytes_sent,
             bytes_received=now.bytes_received - before.bytes_received,
             looked=(now.looked - before.looked) * NANO,
+            compute_alone=meter.compute_at_best[0],
+            compute_in_company=meter.compute_at_best[1],
         )
         self._before, self._processor_before = now, processor
         num, rows = len(meter.sharing), chunk.rows

@@ -22,7 +22,9 @@ class WorkerChunk(Record, kw_only=True):
     `input` is reading rows or waiting for them, `compute` numbering keys and gradients, `push` and `pull` sending to
     shards and waiting for their replies, `wait` what of that was spent at the gate. `processor` is this worker's
     processor time, of which it `looked` for replies so long instead of sleeping. `queue`, `held` and `service` are what
-    shards say of their replies, added up.
+    shards say of their replies, added up. `compute_alone` and `compute_in_company` are the processor time of a step's
+    computing while nothing is waited for, on one core and while all are busy, measured before training began:
+    processors that have idled are slower for a while.
     """
 
     rank: int
@@ -43,6 +45,8 @@ class WorkerChunk(Record, kw_only=True):
     bytes_sent: int = 0
     bytes_received: int = 0
     looked: float = 0.0
+    compute_alone: float = 0.0
+    compute_in_company: float = 0.0
 
 
 class ShardChunk(Record, kw_only=True):

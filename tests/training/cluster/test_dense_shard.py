@@ -38,6 +38,7 @@ class Client:
 
     def __init__(self, service: DenseShardService, rank: int) -> None:
         self.service = service
+        self.rank = rank
         self.peer = FakePeer()
         service.opened(self.peer)  # type: ignore[arg-type]
         tell(service, m.Join(rank=rank, incarnation=0, generation=1), self.peer)
@@ -48,8 +49,12 @@ class Client:
         self.service.received(self.peer, frame_of(Kind.STEP, flags, *parts))  # type: ignore[arg-type]
 
     def send(self, start: int, values: list[float]) -> None:
-        head = start.to_bytes(CHUNK_HEAD_BYTES, "little")
-        frame = frame_of(Kind.CHUNK, 0, head, np.array(values, np.float32))
+        head, body = start.to_bytes(CHUNK_HEAD_BYTES, "little"), np.array(values, np.float32)
+        sink = self.peer.incoming.sink
+        target = sink(Kind.CHUNK, len(head) + body.nbytes) if sink else None
+        if target is not None:
+            target[:] = body.tobytes()
+        frame = frame_of(Kind.CHUNK, 0, head, *([] if target is not None else [body]))
         self.service.received(self.peer, frame)  # type: ignore[arg-type]
 
     def push(self, value: float) -> None:
@@ -86,6 +91,33 @@ def test_in_sync_workers_push_in_turn_and_are_answered_together() -> None:
     clients[1].push(7.0)
     assert clients[0].heard() == clients[1].heard() == [True]
     assert weights(service) == [-2.0] * VALUES
+
+
+def test_every_step_begins_a_sum_of_its_own() -> None:
+    """Whoever is first, and whoever of many is last."""
+    service = make("sync", workers=3)
+    clients = [Client(service, rank) for rank in range(3)]
+    for client in clients:
+        client.announce(1, PULL)
+    expected = 0.0
+    for batch, rows in enumerate([(1, 1, 1), (0, 1, 1), (0, 0, 2), (1, 0, 1), (1, 1, 0), (2, 0, 0)], 2):
+        for client, own in zip(clients, rows, strict=True):
+            client.announce(batch, PUSH | PULL, rows=own)
+            if own:
+                client.push(3.0 * own * (client.rank + batch))
+            expected -= 3.0 * own * (client.rank + batch) / sum(rows)
+        assert weights(service) == pytest.approx([expected] * VALUES)
+
+
+def test_a_piece_that_nobody_told_to_send() -> None:
+    """It may have begun before the word to push, and then has no place."""
+    service = make("sync")
+    client = Client(service, 0)
+    client.announce(1, PULL)
+    client.announce(2, PUSH | PULL)
+    client.peer.incoming.sink = None
+    with pytest.raises(BadFrameError, match="not told to"):
+        client.push(1.0)
 
 
 def test_a_late_worker_can_pull_while_another_has_pushed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ class FakePeer:
         self.tag: Any = None
         self.open = True
         self.sent: list[Frame] = []
+        self.incoming = SimpleNamespace(sink=None)
 
     def send(self, kind: Kind, flags: int, *parts: Any) -> None:
         if self.open:

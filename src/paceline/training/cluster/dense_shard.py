@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,20 +43,26 @@ class DenseSlice:
         self._rule = DenseRule(config.optimizer, num_trained, count_updates(config, num_rows))
         self._planes: Floats = np.zeros((self.width, self.num_keys), np.float32)
         self._total: Floats = np.empty(0, np.float32)
+        self._piece: Floats = np.empty(0, np.float32)
         self._copy: Floats = np.empty((0, 0), np.float32)
 
-    def add(self, start: int, sums: Floats, first: bool) -> None:
-        """Add a piece of a gradient to the sum, or begin a new sum with it."""
+    def total(self, start: int, count: int) -> Floats:
+        """The sum of gradients so far, or what is left there of an earlier one; a view."""
         if not len(self._total):
             self._total = np.empty(self.num_keys, np.float32)
-        if first:
-            self._total[start : start + len(sums)] = sums
-        else:
-            add_to(self._total[start : start + len(sums)], sums)
+        return self._total[start : start + count]
 
-    def apply_total(self, start: int, count: int, rows: int, trained: int) -> None:
-        """Update a range of values by the mean of what was added up there."""
-        self.apply(start, self._total[start : start + count], rows, trained)
+    def add(self, start: int, sums: Floats) -> None:
+        """Add a piece of a gradient to the sum."""
+        add_to(self.total(start, len(sums)), sums)
+
+    def add_last(self, start: int, sums: Floats, rows: int, trained: int) -> None:
+        """Update a range of values by the mean of all that was added up there and this piece."""
+        # The sum itself is needed no more: to leave it as it is spares its way back to memory.
+        if len(sums) > len(self._piece):
+            self._piece = np.empty(len(sums), np.float32)
+        piece = np.add(self.total(start, len(sums)), sums, out=self._piece[: len(sums)])
+        self.apply(start, piece, rows, trained)
 
     def apply(self, start: int, sums: Floats, rows: int, trained: int) -> None:
         """Update a range of values by a piece of a gradient."""
@@ -146,9 +153,19 @@ class DenseShardService(ShardService):
             if self._fold == "each" and self._copy_at is not None:
                 continue
             worker.pushing = True
+            if self._fold == "mean" and not self._total_rows and len(self._workers) > 1:
+                worker.peer.incoming.sink = partial(self._place, worker)
             say(worker.peer, Go(wanted=bool(worker.step.rows)))
             if not worker.step.rows:
                 self._end_push(worker)
+
+    def _place(self, worker: ShardWorker, kind: Kind, length: int) -> memoryview | None:
+        """Where a piece of a gradient that begins a sum goes: into the sum. Whether it is one is seen later."""
+        count = (length - CHUNK_HEAD_BYTES) // 4
+        if kind != Kind.CHUNK or not 0 < count <= self.slice.num_keys - worker.received or length % 4:
+            return None
+        worker.placed = self.slice.total(worker.received, count)
+        return worker.placed.data.cast("B")
 
     def _take_piece(self, worker: ShardWorker, peer: Peer, frame: Frame) -> None:
         """The next piece of a gradient."""
@@ -156,19 +173,22 @@ class DenseShardService(ShardService):
         if len(frame.body) < CHUNK_HEAD_BYTES or len(frame.body) % 4:
             raise BadFrameError(f"worker {worker.rank} sends a piece of {len(frame.body)} bytes")
         start = int.from_bytes(frame.body[:CHUNK_HEAD_BYTES].tobytes(), "little")
-        sums = frame.body[CHUNK_HEAD_BYTES:].view(np.float32)
+        placed, worker.placed = worker.placed, None
+        sums = frame.body[CHUNK_HEAD_BYTES:].view(np.float32) if placed is None else placed
         step = worker.step
         if step is None or not worker.pushing or worker.peer is not peer or start != worker.received:
             raise BadFrameError(f"worker {worker.rank} sends a piece from {start} on that nobody waits for")
         if not 0 < len(sums) <= self.slice.num_keys - start:
             raise BadFrameError(f"worker {worker.rank} sends {len(sums)} values from {start} on")
-        if self._fold == "mean":
-            self.slice.add(start, sums, first=not self._total_rows)
-            if self._num_pushed + 1 == len(self._workers):
-                # The last of them: the sum of this piece is complete, and still in the near caches.
-                self.slice.apply_total(start, len(sums), self._total_rows + step.rows, step.trained)
-        else:
+        rows, last = self._total_rows + step.rows, self._num_pushed + 1 == len(self._workers)
+        if self._fold == "each" or (last and rows == step.rows):
             self.slice.apply(start, sums, step.rows, step.trained)
+        elif last:
+            self.slice.add_last(start, sums, rows, step.trained)
+        elif self._total_rows:
+            self.slice.add(start, sums)
+        elif placed is None:
+            raise BadFrameError(f"worker {worker.rank} sends a piece that it was not told to")
         worker.received += len(sums)
         worker.service += time.perf_counter() - began
         if worker.received == self.slice.num_keys:
@@ -179,6 +199,8 @@ class DenseShardService(ShardService):
         step = worker.step
         assert step is not None
         worker.step, worker.pushing = None, False
+        if worker.peer is not None:
+            worker.peer.incoming.sink = None
         worker.applied = step.batch - 1
         self._book(step.rows, step.losses)
         if self._fold == "mean":
@@ -186,9 +208,9 @@ class DenseShardService(ShardService):
             self._num_pushed += 1
             worker.added = True
             if self._num_pushed == len(self._workers):
-                if not step.rows:
+                if not step.rows and self._total_rows:
                     # It came without pieces.
-                    self.slice.apply_total(0, self.slice.num_keys, self._total_rows, step.trained)
+                    self.slice.apply(0, self.slice.total(0, self.slice.num_keys), self._total_rows, step.trained)
                 self._num_pushed = self._total_rows = 0
                 for other in self._workers:
                     other.added = False

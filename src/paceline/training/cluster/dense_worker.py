@@ -9,6 +9,7 @@ import math
 import os
 import socket
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -109,13 +110,14 @@ class DenseLink:
             for asked in ahead:
                 count = min(PIECE_VALUES, len(out) - asked)
                 self.connection.send(Kind.MESSAGE, 0, encode(Fetch(what="weights", start=asked, count=count)))
+            piece = out[start : start + PIECE_VALUES].data.cast("B")
+            self.connection.receive_to(partial(_place, piece))
             frame = self.connection.receive(SILENCE_SECONDS)
-            if frame.kind != Kind.CHUNK or len(frame.body) % 4:
-                raise BadFrameError(f"a {frame.kind.name} frame of {self.connection.peer} where values were expected")
-            data = frame.body[CHUNK_HEAD_BYTES:].view(np.float32)
-            if len(data) != min(PIECE_VALUES, len(out) - start):
-                raise BadFrameError(f"{self.connection.peer} sends {len(data)} values from {start} on")
-            out[start : start + len(data)] = data
+            if frame.kind != Kind.CHUNK or len(frame.body) != CHUNK_HEAD_BYTES:
+                raise BadFrameError(
+                    f"a {frame.kind.name} frame of {self.connection.peer} where values from {start} on were expected"
+                )
+        self.connection.receive_to(None)
 
     def _next(self) -> Frame:
         """The next frame that is no notice of a reply that is held back."""
@@ -131,6 +133,11 @@ class DenseLink:
             self.doing = f"{self._waits}, which waits for worker {', '.join(map(str, read_held(frame)))}"
             if self._rations.recalled():
                 raise RecalledError
+
+
+def _place(piece: memoryview, kind: Kind, length: int) -> memoryview | None:
+    """Where a piece of the values that is expected goes: any other frame is none."""
+    return piece if kind == Kind.CHUNK and length == CHUNK_HEAD_BYTES + len(piece) else None
 
 
 class DenseWorker:

@@ -102,11 +102,12 @@ class ShardWorker:
         self.worked = 0.0
         self.push: _Push | None = None
         # Of a dense model: the push that was announced, whether it is under way, whether it is in a sum that is not
-        # complete, how much of it came, and the seconds that it took.
+        # complete, how much of it came, where its next piece has its place, and the seconds that it took.
         self.step: Step | None = None
         self.pushing = False
         self.added = False
         self.received = 0
+        self.placed: Floats | None = None
         self.service = 0.0
         # Those that may be asked for again: another shard may have lost all that is in flight, and what that waits for.
         self._pulls = [_Pull(self.key_dtype) for _ in range(2 * self.in_flight)]

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import math
 import socket
+import statistics
+import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +23,7 @@ from paceline.data.reader import RowReader
 from paceline.data.rows import EpochOrder
 from paceline.kernels.exchange import deal_keys, pack_order, pick, pick_keys, put, unpack_order
 from paceline.kernels.logistic import gradient, number_keys
+from paceline.machine import num_cores
 from paceline.models.logistic import LogisticScratch
 from paceline.optimizers import rules_at
 from paceline.telemetry.meter import COMPUTE, INPUT, WorkerMeter
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 
 # Nanoseconds for which a shard had a request between applying and answering; what is longer was the gate.
 SHORTEST_HELD = 100_000
+BATCHES_AT_BEST = 8
+COMPANY_VALUES, COMPANY_GATHERS, MOST_COMPANY = 1 << 22, 1 << 16, 16
 
 
 class Prepared:
@@ -157,6 +163,7 @@ class ClusterWorker:
         self._bytes_before = (0, 0)
         self._looked_before = 0
         self._read_at = 0
+        self._num_rows = dataset.split("train").rows
 
     def status(self) -> tuple[str, int, int]:
         """What this worker does, and the bytes that it sent to shards and received from them."""
@@ -183,6 +190,43 @@ class ClusterWorker:
                     batch.gradient()
                 batch.pick(0)
         pick_keys(EMPTY, batch.indices(0), EMPTY)
+        self.meter.compute_at_best = self._compute_at_best(), self._compute_in_company()
+
+    def _compute_at_best(self) -> float:
+        """Seconds of the processor for computing a step, one after the other; changes nothing."""
+        batch, size = self._batches[0], min(self._config.batch_size, self._num_rows)
+        found: list[float] = []
+        # Each of some batches twice: the first time their rows may have to be read from a disk.
+        for start in 2 * list(range(0, min(self._num_rows - size + 1, BATCHES_AT_BEST * size), size)):
+            batch.read(0, start, start + size, 0)
+            began = time.thread_time()
+            batch.number_keys()
+            for shard in range(self._config.shards):
+                batch.put(shard, np.zeros(len(batch.indices(shard)), np.float32))
+            batch.gradient()
+            found.append(time.thread_time() - began)
+        return statistics.median(found[len(found) // 2 :])
+
+    def _compute_in_company(self) -> float:
+        """The same while other cores are busy, too: those of a machine share what is behind them."""
+        table, out = np.zeros(COMPANY_VALUES, np.float32), np.zeros(COMPANY_GATHERS, np.float32)
+        indices = np.random.default_rng(0).integers(0, COMPANY_VALUES, COMPANY_GATHERS).astype(self._no_indices.dtype)
+        done = threading.Event()
+
+        def keep_busy() -> None:
+            own = out.copy()
+            while not done.is_set():
+                pick_keys(table, indices, own)
+
+        company = [threading.Thread(target=keep_busy, daemon=True) for _ in range(min(num_cores(), MOST_COMPANY) - 1)]
+        for one in company:
+            one.start()
+        try:
+            return self._compute_at_best()
+        finally:
+            done.set()
+            for one in company:
+                one.join()
 
     def run(self) -> None:
         """Train leg after leg until told to stop."""
