@@ -68,7 +68,8 @@ class WireConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What goes between the processes of a cluster, and how.
 
     `pull` is `keys`, the weights of a batch's keys, or `all`, the whole model at every step. `port` 0 takes any free
-    one; otherwise the coordinator listens there and shard s at `port` + 1 + s.
+    one; otherwise the coordinator listens there and shard s at `port` + 1 + s. Where all processes are on one machine,
+    dense models go through memory that they share instead, unless `shared_memory` is false.
     """
 
     pull: str = "keys"
@@ -76,6 +77,7 @@ class WireConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     key_deltas: bool = False
     key_cache: bool = False
     tls: bool = False
+    shared_memory: bool = True
     port: int = 0
 
 

@@ -39,17 +39,27 @@ def tensors(run: paceline.Run) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("shards", "optimizer"),
-    [(1, {"optimizer": "sgd"}), (2, {"optimizer": "sgd", "momentum": 0.9, "l2": 0.01}), (3, {"optimizer": "adam"})],
+    ("shards", "shared_memory", "optimizer"),
+    [
+        (1, True, {"optimizer": "sgd"}),
+        (2, True, {"optimizer": "sgd", "momentum": 0.9, "l2": 0.01}),
+        (2, False, {"optimizer": "sgd", "momentum": 0.9, "l2": 0.01}),
+        (3, False, {"optimizer": "adam"}),
+    ],
 )
 def test_sync_has_the_same_bits_on_both_engines(
-    train: Any, drawings: Path, shards: int, optimizer: dict[str, Any]
+    train: Any, drawings: Path, shards: int, shared_memory: bool, optimizer: dict[str, Any]
 ) -> None:
     flags: dict[str, Any] = {"model": "softmax", "workers": 3, "batch_size": 44, "epochs": 2, "test_every": 700,
                              "learning_rate": 0.02, "seed": 3, **optimizer}  # fmt: skip
-    local, cluster = train(drawings, **flags), train(drawings, "ray", shards=shards, **flags)
+    settings = [f"wire.shared_memory={str(shared_memory).lower()}"]
+    local, cluster = train(drawings, **flags), train(drawings, "ray", shards=shards, settings=settings, **flags)
     assert cluster.result["model_sha256"] == local.result["model_sha256"]
     assert cluster.result["rows"] == local.result["rows"] == 3_000
+    # A gradient and the weights at every step, or hardly anything.
+    large = 2 * 4 * (12 * 12 * 4 + 4) * cluster.result["steps"] * 3
+    wire = cluster.result["wire"]
+    assert (wire["bytes_sent"] + wire["bytes_received"] < large) == shared_memory
     assert [line["test_accuracy"] for line in cluster.metrics] == [line["test_accuracy"] for line in local.metrics]
     assert set(cluster.result) == set(local.result)
 

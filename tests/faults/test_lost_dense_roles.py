@@ -22,10 +22,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, drawings: Path) -> pac
     return paceline.train(data=drawings, run=tmp_path_factory.mktemp("undisturbed") / "run", **SOFTMAX)
 
 
+@pytest.mark.parametrize("shared_memory", ["true", "false"])
 def test_in_sync_the_bits_are_those_of_an_undisturbed_run(
-    start: Start, drawings: Path, undisturbed: paceline.Run
+    start: Start, drawings: Path, undisturbed: paceline.Run, shared_memory: str
 ) -> None:
-    running = start(drawings, shards=2, checkpoint_every=0.3, **SOFTMAX)
+    how = f"wire.shared_memory={shared_memory}"
+    running = start(drawings, shards=2, checkpoint_every=0.3, set=how, **SOFTMAX)
     running.wait_for_checkpoint()
     running.wait_for_metrics(2)
     running.kill(("worker", 1))

@@ -128,43 +128,6 @@ def test_a_trickle_is_not_silence(length: int) -> None:
         sender.join(SECONDS)
 
 
-@settings(max_examples=40)
-@given(
-    frames=st.lists(
-        st.tuples(st.booleans(), st.one_of(st.integers(0, 40), st.integers(60_000, 200_000))), min_size=1, max_size=6
-    ),
-    step=st.sampled_from([7, 1_000, 65_536, 1_000_000]),
-)
-def test_frames_go_where_they_are_expected(frames: list[tuple[bool, int]], step: int) -> None:
-    """Whatever their sizes, whatever the sizes of what one call receives, and whatever is between them."""
-    targets: list[bytearray] = []
-
-    def sink(kind: Kind, length: int) -> memoryview | None:
-        if kind != Kind.CHUNK or length <= 8:
-            return None
-        targets.append(bytearray(length - 8))
-        return memoryview(targets[-1])
-
-    bodies = [body_of([size], Kind.CHUNK, seed)[0].tobytes() for seed, (_, size) in enumerate(frames)]
-    with bare_pair() as (connection, far):
-        connection.receive_to(sink)
-        kinds = [Kind.CHUNK if placed else Kind.STEP for placed, _ in frames]
-        data = b"".join(header(kind, len(body)) + body for kind, body in zip(kinds, bodies, strict=True))
-        sender = threading.Thread(
-            target=send_in_steps, args=(far, data, step if len(data) < 10**5 else max(step, 1_000))
-        )
-        sender.start()
-        for kind, body in zip(kinds, bodies, strict=True):
-            frame = connection.receive(SECONDS)
-            assert frame.kind == kind
-            placed = kind == Kind.CHUNK and len(body) > 8
-            assert frame.body.tobytes() == (body[:8] if placed else body)
-            if placed:
-                assert bytes(targets.pop()) == body[8:]
-            assert not targets
-        sender.join(SECONDS)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="waits as Linux does")
 def test_nobody_is_woken_up_for_each_packet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow link brings a frame packet by packet: taking each in on its own would keep a core busy."""

@@ -19,7 +19,7 @@ from paceline.wire.frames import (
 )
 from paceline.wire.handshake import Deadline, greet_server
 from paceline.wire.looking import Looker
-from paceline.wire.streams import Incoming, Sink, Stream, split_address, stream_of, wire_error
+from paceline.wire.streams import Incoming, Stream, split_address, stream_of, wire_error
 from paceline.wire.tls import Tls, client_context
 
 SEND_SECONDS = 30.0
@@ -99,10 +99,6 @@ class Connection:
     def bytes_received(self) -> int:
         """All bytes of frames received, their headers included."""
         return self._stream.bytes_received
-
-    def receive_to(self, sink: Sink | None) -> None:
-        """Let frames to come go where `sink` says, or nowhere else again."""
-        self._incoming.sink = sink
 
     @property
     def looked(self) -> int:

@@ -6,7 +6,6 @@ import contextlib
 import socket
 import ssl
 import threading
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +34,6 @@ TLS_PIECE_BYTES = 64 << 10
 WORTH_WAKING_BYTES = 32 << 10
 """Whoever waits for the rest of a frame is not woken up for less: a slow link brings it packet by packet."""
 IOV_MAX = 1024
-
-SINK_HEAD_BYTES = 8
-"""What of a frame that goes elsewhere is handed out."""
-TARGET_BEGIN = HEADER.size + SINK_HEAD_BYTES
 
 SEE_OTHER_SIDE = "see what the process there says; it may have ended or been killed"
 
@@ -190,20 +185,10 @@ def stream_of(connected: socket.socket, peer: str) -> Stream:
     return TlsStream(connected, peer) if isinstance(connected, ssl.SSLSocket) else Stream(connected, peer)
 
 
-Sink = Callable[[Kind, int], memoryview | None]
-"""Where the body of a frame of that kind and length goes, but for its first `SINK_HEAD_BYTES`; None: nowhere else."""
-
-
 class Incoming:
-    """Puts the frames of a stream together, in one buffer that is used again for each.
-
-    Whoever expects a large frame may set `sink`, so that its bytes go where they belong at once; what is handed out is
-    the beginning of it then.
-    """
+    """Puts the frames of a stream together, in one buffer that is used again for each."""
 
     def __init__(self, stream: Stream) -> None:
-        self.sink: Sink | None = None
-        self._target: memoryview | None = None
         self._stream = stream
         self._use(np.empty(FIRST_BYTES, np.uint8))
         self._filled = 0
@@ -223,29 +208,22 @@ class Incoming:
         """The next frame, or None if it is not here yet. What of it came is kept for the next call."""
         if self._handed_out:
             self._remove_frame()
-        turn_end = self._filled + TURN_BYTES
+        before = self._filled
         while True:
             if not self._end and self._filled >= HEADER.size:
                 self._kind, self._flags, length = read_header(self._view, self._stream.peer)
                 self._end = HEADER.size + length
-                if self.sink is not None:
-                    self._set_target(self.sink(self._kind, length))
             if self._end and self._filled >= self._end:
                 self._handed_out = True
                 self._wake_at(1)
-                end = self._end if self._target is None else TARGET_BEGIN
-                return Frame(self._kind, self._flags, self._buffer[HEADER.size : end])
-            count = 0 if self._filled >= turn_end else self._stream.read_into(self._room())
+                return Frame(self._kind, self._flags, self._buffer[HEADER.size : self._end])
+            came = self._filled - before
+            count = self._stream.read_into(self._room()) if came < TURN_BYTES else 0
             if not count:
-                self._wake_at(max(1, min(self._end - self._filled, WORTH_WAKING_BYTES)))
+                missing = self._end - self._filled
+                self._wake_at(min(missing, WORTH_WAKING_BYTES) if came < WORTH_WAKING_BYTES and missing > 0 else 1)
                 return None
             self._filled += count
-
-    def _set_target(self, target: memoryview | None) -> None:
-        """Let the frame that has begun go there, what came of it first."""
-        self._target = target
-        if target is not None and (here := min(self._filled, self._end) - TARGET_BEGIN) > 0:
-            target[:here] = self._view[TARGET_BEGIN : TARGET_BEGIN + here]
 
     def _wake_at(self, num_bytes: int) -> None:
         if num_bytes != self._wakes_at:
@@ -258,17 +236,12 @@ class Incoming:
             self._view[:left] = self._view[self._end : self._filled]
         self._filled = left
         self._end = 0
-        self._target = None
         self._handed_out = False
 
     def _room(self) -> memoryview:
         """Where the next bytes go: no more than this frame needs once its length is known."""
         if not self._end:
             return self._view[self._filled : FIRST_BYTES]
-        if self._target is not None:
-            if self._filled < TARGET_BEGIN:
-                return self._view[self._filled : TARGET_BEGIN]
-            return self._target[self._filled - TARGET_BEGIN :]
         # A header may claim gigabytes that never come: memory follows what did come.
         ahead = self._filled + max(AHEAD_BYTES, self._filled)
         needed = min(self._end, ahead)

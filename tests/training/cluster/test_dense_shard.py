@@ -13,6 +13,7 @@ from paceline.training.cluster.dense_shard import DenseShardService, DenseSlice
 from paceline.training.cluster.keeper import KeeperService
 from paceline.training.cluster.parts import Parts
 from paceline.training.cluster.shard import CHUNK_HEAD_BYTES, NOW
+from paceline.training.cluster.shared import find, share
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH, step_parts
 from paceline.wire.frames import BadFrameError, Kind
 from tests.training.cluster.test_shard import FakePeer, frame_of, tell
@@ -21,40 +22,47 @@ VALUES = 10
 NOTHING = np.zeros(0, np.uint8)
 
 
-def make(pace: Any, workers: int = 2, exchange: str = "shard", **optimizer: Any) -> DenseShardService:
+def make(pace: Any, workers: int = 2, exchange: str = "shard", shared: bool = False,
+         **optimizer: Any) -> DenseShardService:  # fmt: skip
     settings = OptimizerConfig(**{"name": "sgd", "learning_rate": 1.0, **optimizer})
     config = RunConfig(data="x", model="softmax", pace=pace, workers=workers, engine="ray", exchange=exchange,
                        optimizer=settings)  # fmt: skip
     parts = Parts(VALUES, 1, 1, in_ranges=True)
     kind = KeeperService if exchange == "allreduce" else DenseShardService
-    service = kind(config, DenseSlice(config, parts, 0, VALUES, 100), lambda: 0)
+    service = kind(config, DenseSlice(config, parts, 0, VALUES, 100, shared), lambda: 0)
     tell(service, m.Reset(generation=1, applied=[0] * workers, rows=0))
     tell(service, m.Open(bases=[0] * workers, done=[0] * workers))
     return service
 
 
 class Client:
-    """A worker's connection."""
+    """A worker's connection; it may share its gradient's memory."""
 
-    def __init__(self, service: DenseShardService, rank: int) -> None:
+    def __init__(self, service: DenseShardService, rank: int, shared: bool = False) -> None:
         self.service = service
         self.rank = rank
         self.peer = FakePeer()
+        self.gradient, place = share(VALUES) if shared else (np.zeros(VALUES, np.float32), "")
         service.opened(self.peer)  # type: ignore[arg-type]
-        tell(service, m.Join(rank=rank, incarnation=0, generation=1), self.peer)
-        self.peer.sent.clear()
+        tell(service, m.Join(rank=rank, incarnation=0, generation=1, gradient=place), self.peer)
+        joined = m.decode(self.peer.sent.pop(), m.FromShard)
+        assert isinstance(joined, m.Joined)
+        self.weights = find(joined.weights, VALUES)
+
+    def step(self, batch: int, rows: int, value: float) -> None:
+        """Announce a gradient and, where it is wanted, push it."""
+        self.gradient.fill(value)
+        self.announce(batch, PUSH | PULL, rows)
+        if m.Go(wanted=True) in self.heard():
+            self.push(value)
 
     def announce(self, batch: int, flags: int, rows: int = 1) -> None:
         parts = step_parts(batch, 0, float(rows), rows, NOTHING, 0, 0, 0, NOTHING)
         self.service.received(self.peer, frame_of(Kind.STEP, flags, *parts))  # type: ignore[arg-type]
 
     def send(self, start: int, values: list[float]) -> None:
-        head, body = start.to_bytes(CHUNK_HEAD_BYTES, "little"), np.array(values, np.float32)
-        sink = self.peer.incoming.sink
-        target = sink(Kind.CHUNK, len(head) + body.nbytes) if sink else None
-        if target is not None:
-            target[:] = body.tobytes()
-        frame = frame_of(Kind.CHUNK, 0, head, *([] if target is not None else [body]))
+        head = start.to_bytes(CHUNK_HEAD_BYTES, "little")
+        frame = frame_of(Kind.CHUNK, 0, head, np.array(values, np.float32))
         self.service.received(self.peer, frame)  # type: ignore[arg-type]
 
     def push(self, value: float) -> None:
@@ -93,31 +101,43 @@ def test_in_sync_workers_push_in_turn_and_are_answered_together() -> None:
     assert weights(service) == [-2.0] * VALUES
 
 
-def test_every_step_begins_a_sum_of_its_own() -> None:
-    """Whoever is first, and whoever of many is last."""
-    service = make("sync", workers=3)
-    clients = [Client(service, rank) for rank in range(3)]
+@pytest.mark.parametrize(
+    "sharing", [(False, False, False), (True, True, True), (True, False, True), (False, True, True)]
+)
+def test_every_step_begins_a_sum_of_its_own(sharing: tuple[bool, ...]) -> None:
+    """Whoever is first, whoever of many is last, and whoever shares its memory with the shard."""
+    service = make("sync", workers=3, shared=True)
+    clients = [Client(service, rank, shared) for rank, shared in enumerate(sharing)]
     for client in clients:
         client.announce(1, PULL)
     expected = 0.0
-    for batch, rows in enumerate([(1, 1, 1), (0, 1, 1), (0, 0, 2), (1, 0, 1), (1, 1, 0), (2, 0, 0)], 2):
+    for batch, rows in enumerate([(1, 1, 1), (0, 1, 1), (0, 0, 2), (1, 0, 1), (1, 1, 0), (2, 0, 0), (1, 1, 2)], 2):
         for client, own in zip(clients, rows, strict=True):
-            client.announce(batch, PUSH | PULL, rows=own)
-            if own:
-                client.push(3.0 * own * (client.rank + batch))
+            client.step(batch, own, 3.0 * own * (client.rank + batch))
             expected -= 3.0 * own * (client.rank + batch) / sum(rows)
         assert weights(service) == pytest.approx([expected] * VALUES)
+        for client in clients:
+            assert client.weights is not None
+            assert client.weights.tolist() == weights(service)
 
 
-def test_a_piece_that_nobody_told_to_send() -> None:
-    """It may have begun before the word to push, and then has no place."""
+@pytest.mark.parametrize("pace", ["async", 2])
+def test_shared_gradients_at_other_paces(pace: Any) -> None:
+    service = make(pace, shared=True)
+    clients = [Client(service, rank, shared=True) for rank in (0, 1)]
+    for client in clients:
+        client.announce(1, PULL)
+        client.step(2, 2, 4.0)
+    assert weights(service) == [-4.0] * VALUES
+
+
+def test_a_shard_that_shares_nothing_gives_nothing_away() -> None:
     service = make("sync")
-    client = Client(service, 0)
+    client = Client(service, 0, shared=True)
+    assert client.weights is None
     client.announce(1, PULL)
     client.announce(2, PUSH | PULL)
-    client.peer.incoming.sink = None
-    with pytest.raises(BadFrameError, match="not told to"):
-        client.push(1.0)
+    assert m.Go(wanted=True) in client.heard()
 
 
 def test_a_late_worker_can_pull_while_another_has_pushed() -> None:

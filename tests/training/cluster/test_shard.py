@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ class FakePeer:
         self.tag: Any = None
         self.open = True
         self.sent: list[Frame] = []
-        self.incoming = SimpleNamespace(sink=None)
 
     def send(self, kind: Kind, flags: int, *parts: Any) -> None:
         if self.open:

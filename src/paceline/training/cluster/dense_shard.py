@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.config import RunConfig
-from paceline.kernels.dense import add_to
 from paceline.optimizers.dense import DenseRule, num_planes
-from paceline.training.cluster.messages import Go, Reset
+from paceline.training.cluster.messages import Go, Join, Joined, Reset
 from paceline.training.cluster.parts import Parts
 from paceline.training.cluster.shard import CHUNK_HEAD_BYTES, NOW, ShardService, ShardWorker, say
+from paceline.training.cluster.shared import find, share
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH, Step, Times, read_step, values_head
 from paceline.training.dense import check_room, count_updates
 from paceline.wire.frames import BadFrameError, Frame, Kind
 from paceline.wire.server import Peer
 
 Floats = NDArray[np.float32]
+PIECE_VALUES = 1 << 16
 
 
 class DenseSlice:
@@ -34,39 +34,38 @@ class DenseSlice:
 
     key_dtype = np.dtype(np.uint32)
 
-    def __init__(self, config: RunConfig, parts: Parts, shard: int, num_trained: int, num_rows: int) -> None:
+    def __init__(self, config: RunConfig, parts: Parts, shard: int, num_trained: int, num_rows: int,
+                 shared: bool = False) -> None:  # fmt: skip
+        """`shared`: workers of this machine read the weights where they are, and `place` says where."""
         self.num_keys = parts.size(shard)
         self.width = num_planes(config.optimizer)
         # With a sum, and a copy while a checkpoint is taken.
         check_room(4 * self.num_keys * (2 * self.width + 1), self.num_keys)
-        self._first = parts.of(shard).start
+        self.first, self.num_keys_of_model = parts.of(shard).start, parts.num_keys
         self._rule = DenseRule(config.optimizer, num_trained, count_updates(config, num_rows))
-        self._planes: Floats = np.zeros((self.width, self.num_keys), np.float32)
+        num_states = self.width * self.num_keys
+        states, self.place = share(num_states) if shared else (np.zeros(num_states, np.float32), "")
+        self._planes: Floats = states.reshape(self.width, self.num_keys)
         self._total: Floats = np.empty(0, np.float32)
         self._piece: Floats = np.empty(0, np.float32)
         self._copy: Floats = np.empty((0, 0), np.float32)
 
     def total(self, start: int, count: int) -> Floats:
-        """The sum of gradients so far, or what is left there of an earlier one; a view."""
+        """The sum of gradients over a range of values, or what is left there of an earlier one; a view."""
         if not len(self._total):
             self._total = np.empty(self.num_keys, np.float32)
         return self._total[start : start + count]
 
-    def add(self, start: int, sums: Floats) -> None:
-        """Add a piece of a gradient to the sum."""
-        add_to(self.total(start, len(sums)), sums)
-
-    def add_last(self, start: int, sums: Floats, rows: int, trained: int) -> None:
-        """Update a range of values by the mean of all that was added up there and this piece."""
-        # The sum itself is needed no more: to leave it as it is spares its way back to memory.
+    def apply_with(self, start: int, sums: Floats, more: Floats, rows: int, trained: int) -> None:
+        """Update a range of values by the mean of two pieces of gradients."""
+        # Neither is needed any more: to leave them as they are spares their way back to memory.
         if len(sums) > len(self._piece):
             self._piece = np.empty(len(sums), np.float32)
-        piece = np.add(self.total(start, len(sums)), sums, out=self._piece[: len(sums)])
-        self.apply(start, piece, rows, trained)
+        self.apply(start, np.add(sums, more, out=self._piece[: len(sums)]), rows, trained)
 
     def apply(self, start: int, sums: Floats, rows: int, trained: int) -> None:
         """Update a range of values by a piece of a gradient."""
-        self._rule.apply(self._planes[:, start : start + len(sums)], sums, rows, trained, self._first + start)
+        self._rule.apply(self._planes[:, start : start + len(sums)], sums, rows, trained, self.first + start)
 
     def weights(self, start: int, count: int, rows: int) -> Floats:
         """The values from `start` on; a view."""
@@ -98,7 +97,6 @@ class DenseSlice:
     def warm_up(self) -> None:
         """Load or compile the loops; changes nothing."""
         nothing = np.zeros(0, np.float32)
-        add_to(nothing, nothing)
         self.apply(0, nothing, 1, 0)
         self._rule.apply(np.zeros((self.width, 1), np.float32), np.zeros(1, np.float32), 1, 0)
 
@@ -111,6 +109,14 @@ class DenseShardService(ShardService):
     def __init__(self, config: RunConfig, slice_: DenseSlice, refused: Callable[[], int]) -> None:
         super().__init__(config, slice_, refused)
         self._total_rows = 0
+        # The gradient that a sum began with, where this process sees it; else the sum has it.
+        self._first: Floats | None = None
+
+    def _joined(self, worker: ShardWorker, join: Join) -> Joined:
+        worker.gradient = find(join.gradient, self.slice.num_keys_of_model) if self.slice.place else None
+        if worker.gradient is not None:
+            worker.gradient = worker.gradient[self.slice.first : self.slice.first + self.slice.num_keys]
+        return Joined(applied=worker.applied, weights=self.slice.place)
 
     def received(self, peer: Peer, frame: Frame) -> None:
         if frame.kind == Kind.STEP:
@@ -153,19 +159,25 @@ class DenseShardService(ShardService):
             if self._fold == "each" and self._copy_at is not None:
                 continue
             worker.pushing = True
-            if self._fold == "mean" and not self._total_rows and len(self._workers) > 1:
-                worker.peer.incoming.sink = partial(self._place, worker)
-            say(worker.peer, Go(wanted=bool(worker.step.rows)))
-            if not worker.step.rows:
+            has_rows, gradient = bool(worker.step.rows), worker.gradient
+            say(worker.peer, Go(wanted=has_rows and gradient is None))
+            if has_rows and gradient is not None:
+                self._take_all(worker, gradient)
+            if not has_rows or gradient is not None:
                 self._end_push(worker)
 
-    def _place(self, worker: ShardWorker, kind: Kind, length: int) -> memoryview | None:
-        """Where a piece of a gradient that begins a sum goes: into the sum. Whether it is one is seen later."""
-        count = (length - CHUNK_HEAD_BYTES) // 4
-        if kind != Kind.CHUNK or not 0 < count <= self.slice.num_keys - worker.received or length % 4:
-            return None
-        worker.placed = self.slice.total(worker.received, count)
-        return worker.placed.data.cast("B")
+    def _take_all(self, worker: ShardWorker, gradient: Floats) -> None:
+        """A gradient that this process sees."""
+        began = time.perf_counter()
+        step = worker.step
+        assert step is not None
+        if self._fold == "mean" and not self._total_rows and self._num_pushed + 1 < len(self._workers):
+            # The worker leaves it as it is until all have pushed.
+            self._first = gradient
+        else:
+            for start in range(0, len(gradient), PIECE_VALUES):
+                self._fold_piece(step, start, gradient[start : start + PIECE_VALUES])
+        worker.service += time.perf_counter() - began
 
     def _take_piece(self, worker: ShardWorker, peer: Peer, frame: Frame) -> None:
         """The next piece of a gradient."""
@@ -173,44 +185,52 @@ class DenseShardService(ShardService):
         if len(frame.body) < CHUNK_HEAD_BYTES or len(frame.body) % 4:
             raise BadFrameError(f"worker {worker.rank} sends a piece of {len(frame.body)} bytes")
         start = int.from_bytes(frame.body[:CHUNK_HEAD_BYTES].tobytes(), "little")
-        placed, worker.placed = worker.placed, None
-        sums = frame.body[CHUNK_HEAD_BYTES:].view(np.float32) if placed is None else placed
+        sums = frame.body[CHUNK_HEAD_BYTES:].view(np.float32)
         step = worker.step
         if step is None or not worker.pushing or worker.peer is not peer or start != worker.received:
             raise BadFrameError(f"worker {worker.rank} sends a piece from {start} on that nobody waits for")
         if not 0 < len(sums) <= self.slice.num_keys - start:
             raise BadFrameError(f"worker {worker.rank} sends {len(sums)} values from {start} on")
-        rows, last = self._total_rows + step.rows, self._num_pushed + 1 == len(self._workers)
-        if self._fold == "each" or (last and rows == step.rows):
-            self.slice.apply(start, sums, step.rows, step.trained)
-        elif last:
-            self.slice.add_last(start, sums, rows, step.trained)
-        elif self._total_rows:
-            self.slice.add(start, sums)
-        elif placed is None:
-            raise BadFrameError(f"worker {worker.rank} sends a piece that it was not told to")
+        self._fold_piece(step, start, sums)
         worker.received += len(sums)
         worker.service += time.perf_counter() - began
         if worker.received == self.slice.num_keys:
             self._end_push(worker)
+
+    def _fold_piece(self, step: Step, start: int, sums: Floats) -> None:
+        """Update values by a piece of a gradient; in sync by the mean of all workers', once it is there."""
+        rows, last = self._total_rows + step.rows, self._num_pushed + 1 == len(self._workers)
+        if self._fold == "each" or (last and rows == step.rows):
+            self.slice.apply(start, sums, step.rows, step.trained)
+            return
+        if not self._total_rows:
+            self.slice.total(start, len(sums))[:] = sums
+            return
+        before = self.slice.total(start, len(sums)) if self._first is None else self._first[start : start + len(sums)]
+        if last:
+            self.slice.apply_with(start, before, sums, rows, step.trained)
+        else:
+            np.add(before, sums, out=self.slice.total(start, len(sums)))
 
     def _end_push(self, worker: ShardWorker) -> None:
         """A worker's gradient is here."""
         step = worker.step
         assert step is not None
         worker.step, worker.pushing = None, False
-        if worker.peer is not None:
-            worker.peer.incoming.sink = None
         worker.applied = step.batch - 1
         self._book(step.rows, step.losses)
         if self._fold == "mean":
+            if step.rows and self._first is not worker.gradient:
+                self._first = None
             self._total_rows += step.rows
             self._num_pushed += 1
             worker.added = True
             if self._num_pushed == len(self._workers):
                 if not step.rows and self._total_rows:
                     # It came without pieces.
-                    self.slice.apply(0, self.slice.total(0, self.slice.num_keys), self._total_rows, step.trained)
+                    total = self.slice.total(0, self.slice.num_keys) if self._first is None else self._first
+                    self.slice.apply(0, total, self._total_rows, step.trained)
+                self._first = None
                 self._num_pushed = self._total_rows = 0
                 for other in self._workers:
                     other.added = False
@@ -241,7 +261,7 @@ class DenseShardService(ShardService):
 
     def _reset(self, reset: Reset) -> None:
         super()._reset(reset)
-        self._total_rows = 0
+        self._total_rows, self._first = 0, None
 
     def _holds(self, worker: ShardWorker) -> bool:
         """In sync whoever has pushed waits until all have."""

@@ -9,7 +9,6 @@ import math
 import os
 import socket
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +40,7 @@ from paceline.training.cluster.messages import (
 from paceline.training.cluster.parts import Parts
 from paceline.training.cluster.rations import Rations, RecalledError
 from paceline.training.cluster.shard import CHUNK_HEAD_BYTES
+from paceline.training.cluster.shared import find, share, shares
 from paceline.training.cluster.steps import read_held, read_reply
 from paceline.training.worker import check_losses
 from paceline.wire.connection import Connection, connect
@@ -64,17 +64,23 @@ NO_KEYS = np.zeros(0, np.uint8)
 class DenseLink:
     """A worker's connection to one shard."""
 
-    def __init__(self, shard: int, begin: Begin, spec: RoleSpec, tls: Tls | None, rations: Rations) -> None:
+    def __init__(self, shard: int, begin: Begin, spec: RoleSpec, tls: Tls | None, rations: Rations,
+                 gradient: str = "", num_values: int = 0) -> None:  # fmt: skip
+        """`gradient`: where gradients are, for a shard of so many values that sees the same memory."""
         self.doing = f"waits for shard {shard}"
         self._waits = self.doing
         self._rations = rations
         self.connection: Connection = connect(begin.shards[shard], spec.token, tls)
-        join = Join(rank=spec.rank, incarnation=begin.incarnation, generation=begin.generation)
+        join = Join(
+            rank=spec.rank, incarnation=begin.incarnation, generation=begin.generation, gradient=gradient
+        )  # fmt: skip
         self.connection.send(Kind.MESSAGE, 0, encode(join))
         joined = decode(self.connection.receive(SILENCE_SECONDS), FromShard)
         if not isinstance(joined, Joined):
             raise BadFrameError(f"shard {shard} does not let worker {spec.rank} join")
         self.applied = joined.applied
+        self.weights = find(joined.weights, num_values) if gradient else None
+        """The shard's own, where this process sees them."""
 
     def announce(self, batch: int, flags: int, trained: int, losses: float, rows: int) -> None:
         """Say what comes next: a push of the batch before, a pull for this one, or both."""
@@ -104,20 +110,22 @@ class DenseLink:
 
     def pull(self, out: Floats) -> None:
         """Fetch all values; a few pieces are on the way at any time."""
+        if self.weights is not None:
+            np.copyto(out, self.weights)
+            return
         starts = list(range(0, len(out), PIECE_VALUES))
         for number, start in enumerate(starts):
             ahead = starts[:PIECES_ASKED_FOR] if number == 0 else starts[number + PIECES_ASKED_FOR - 1 :][:1]
             for asked in ahead:
                 count = min(PIECE_VALUES, len(out) - asked)
                 self.connection.send(Kind.MESSAGE, 0, encode(Fetch(what="weights", start=asked, count=count)))
-            piece = out[start : start + PIECE_VALUES].data.cast("B")
-            self.connection.receive_to(partial(_place, piece))
             frame = self.connection.receive(SILENCE_SECONDS)
-            if frame.kind != Kind.CHUNK or len(frame.body) != CHUNK_HEAD_BYTES:
-                raise BadFrameError(
-                    f"a {frame.kind.name} frame of {self.connection.peer} where values from {start} on were expected"
-                )
-        self.connection.receive_to(None)
+            if frame.kind != Kind.CHUNK or len(frame.body) % 4:
+                raise BadFrameError(f"a {frame.kind.name} frame of {self.connection.peer} where values were expected")
+            data = frame.body[CHUNK_HEAD_BYTES:].view(np.float32)
+            if len(data) != min(PIECE_VALUES, len(out) - start):
+                raise BadFrameError(f"{self.connection.peer} sends {len(data)} values from {start} on")
+            out[start : start + len(data)] = data
 
     def _next(self) -> Frame:
         """The next frame that is no notice of a reply that is held back."""
@@ -133,11 +141,6 @@ class DenseLink:
             self.doing = f"{self._waits}, which waits for worker {', '.join(map(str, read_held(frame)))}"
             if self._rations.recalled():
                 raise RecalledError
-
-
-def _place(piece: memoryview, kind: Kind, length: int) -> memoryview | None:
-    """Where a piece of the values that is expected goes: any other frame is none."""
-    return piece if kind == Kind.CHUNK and length == CHUNK_HEAD_BYTES + len(piece) else None
 
 
 class DenseWorker:
@@ -156,7 +159,9 @@ class DenseWorker:
         self._reader = ImageReader(dataset, order)
         self._parts = Parts(num_values(self._model), num_planes(config.optimizer), config.shards, in_ranges=True)
         self._values = np.zeros(self._parts.num_keys, np.float32)
-        self._sums = np.zeros(self._parts.num_keys, np.float32)
+        self._sums, self._place = (
+            share(self._parts.num_keys) if shares(spec, config) else (np.zeros_like(self._values), "")
+        )
         self._rations = Rations(lifeline)
         self._links: list[DenseLink] = []
         self._generation = 0
@@ -276,8 +281,8 @@ class DenseWorker:
             self.meter.mark(PULL)
 
     def _since(self, link: DenseLink) -> tuple[int, int]:
-        """What a step sends to a shard and receives from it: always the same."""
-        size = 4 * self._parts.size(self._links.index(link))
+        """What a step sends to a shard and receives from it: always the same, and nothing where both see it."""
+        size = 4 * self._parts.size(self._links.index(link)) if link.weights is None else 0
         return size, size
 
     def _join(self, begin: Begin) -> None:
@@ -289,7 +294,8 @@ class DenseWorker:
             link.connection.close()
         self._links = []
         for shard in range(len(begin.shards)):
-            self._links.append(DenseLink(shard, begin, self._spec, self._tls, self._rations))
+            size = self._parts.size(shard)
+            self._links.append(DenseLink(shard, begin, self._spec, self._tls, self._rations, self._place, size))
         for link in self._links:
             link.doing = ""
         self._generation = begin.generation

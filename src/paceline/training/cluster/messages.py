@@ -110,17 +110,21 @@ class Stop(Message):
 
 
 class Join(Message):
-    """A worker connects to a shard."""
+    """A worker connects to a shard. `gradient`: where it will find gradients, if both see the same memory."""
 
     rank: int
     incarnation: int
     generation: int
+    gradient: str = ""
 
 
 class Joined(Message):
-    """Where a shard stands with a worker: the last batch of it that is in the parameters."""
+    """Where a shard stands with a worker: the last batch of it that is in the parameters. `weights`: where they are, if
+    both see the same memory.
+    """
 
     applied: int
+    weights: str = ""
 
 
 class Reset(Message):

@@ -43,6 +43,7 @@ from paceline.training.cluster.messages import (
 )
 from paceline.training.cluster.parts import Parts
 from paceline.training.cluster.shard import ShardService
+from paceline.training.cluster.shared import shares
 from paceline.training.cluster.slice import Slice
 from paceline.training.pace import Pace
 from paceline.version import VERSION
@@ -186,7 +187,8 @@ def _make_service(spec: RoleSpec, config: RunConfig, refused: Callable[[], int])
 
     parts = Parts(spec.num_values, num_planes(config.optimizer), config.shards, in_ranges=True)
     service = KeeperService if config.exchange == "allreduce" else DenseShardService
-    return service(config, DenseSlice(config, parts, spec.rank, spec.num_trained, spec.num_rows), refused)
+    slice_ = DenseSlice(config, parts, spec.rank, spec.num_trained, spec.num_rows, shares(spec, config))
+    return service(config, slice_, refused)
 
 
 def _make_worker(

@@ -87,6 +87,8 @@ class ShardWorker:
         self.peer: Peer | None = None
         self.keys_of_peer: KeyReader
         self.incarnation = -1
+        # Of a dense model: its gradient, where this process sees the worker's memory.
+        self.gradient: Floats | None = None
         self.applied = 0
         self.restart(0, 0)
 
@@ -102,12 +104,11 @@ class ShardWorker:
         self.worked = 0.0
         self.push: _Push | None = None
         # Of a dense model: the push that was announced, whether it is under way, whether it is in a sum that is not
-        # complete, how much of it came, where its next piece has its place, and the seconds that it took.
+        # complete, how much of it came, and the seconds that it took.
         self.step: Step | None = None
         self.pushing = False
         self.added = False
         self.received = 0
-        self.placed: Floats | None = None
         self.service = 0.0
         # Those that may be asked for again: another shard may have lost all that is in flight, and what that waits for.
         self._pulls = [_Pull(self.key_dtype) for _ in range(2 * self.in_flight)]
@@ -357,7 +358,11 @@ class ShardService:
         worker.peer = peer
         worker.keys_of_peer = KeyReader(self.slice.num_keys, self.slice.key_dtype, self._wire.key_cache)
         peer.tag = worker
-        say(peer, Joined(applied=worker.applied))
+        say(peer, self._joined(worker, join))
+
+    def _joined(self, worker: ShardWorker, join: Join) -> Joined:
+        """What a worker that has joined is told."""
+        return Joined(applied=worker.applied)
 
     def _reset(self, reset: Reset) -> None:
         self._generation = reset.generation

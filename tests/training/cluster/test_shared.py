@@ -1,0 +1,76 @@
+"""Memory that processes of one machine share: whoever is told where it is sees what is written there, and no other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from paceline.training.cluster.shared import find, share
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux's memory files")
+
+READ = """
+import sys
+from paceline.training.cluster.shared import find
+found = find(sys.argv[1], 3)
+print(None if found is None else found.tolist())
+"""
+
+
+def read_elsewhere(place: str) -> str:
+    """What another process finds there."""
+    done = subprocess.run([sys.executable, "-c", READ, place], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
+
+
+def test_another_process_sees_what_is_written() -> None:
+    values, place = share(3)
+    assert read_elsewhere(place) == "[0.0, 0.0, 0.0]"
+    values[:] = 1, 2, 3
+    assert read_elsewhere(place) == "[1.0, 2.0, 3.0]"
+
+
+def test_it_is_only_read_by_others() -> None:
+    _, place = share(3)
+    found = find(place, 3)
+    assert found is not None
+    with pytest.raises(ValueError, match="read-only"):
+        found[0] = 1
+
+
+def test_what_is_not_what_was_meant_is_not_taken() -> None:
+    _, place = share(3)
+    path, name = place.split()
+    other = share(3)[1].split()[0]
+    for wrong in (
+        "",
+        path,
+        f"{other} {name}",
+        f"/proc/1/fd/0 {name}",
+        f"/etc/passwd {name}",
+        f"{path} {'0' * 32}",
+        place + " ",
+    ):
+        assert find(wrong, 3) is None
+    # Larger than it is.
+    assert find(place, 10**6) is None
+
+
+def test_it_outlives_who_made_it() -> None:
+    """As long as somebody sees it: a worker may be lost while its gradient is read."""
+    make = (
+        "from paceline.training.cluster.shared import share; v, p = share(3); v[:] = 7; print(p, flush=True); input()"
+    )
+    maker = subprocess.Popen([sys.executable, "-c", make], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert maker.stdout is not None
+    place = maker.stdout.readline().strip()
+    found = find(place, 3)
+    maker.kill()
+    maker.communicate(timeout=60)
+    assert found is not None
+    assert np.array_equal(found, [7, 7, 7])
+    assert find(place, 3) is None
