@@ -72,7 +72,9 @@ def visits(run: paceline.Run, rate: float, batch_size: int) -> list[float]:
 
 
 def test_roles_and_bytes_are_told(train: Any, clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline.training.coordinator import Coordinator
+    from paceline.telemetry.recorder import Telemetry
+from paceline.telemetry.records import ShardChunk, WorkerChunk
+from paceline.training.coordinator import Coordinator
 
     seen: list[Any] = []
     look = Coordinator._look_around
@@ -93,6 +95,13 @@ def test_roles_and_bytes_are_told(train: Any, clicks: Path, monkeypatch: pytest.
     wire = run.result["wire"]
     assert wire["bytes_per_row"] == pytest.approx((wire["bytes_sent"] + wire["bytes_received"]) / 6_000)
     assert json.loads((run.path / "roles.json").read_text()) == []
+    for chunk in Telemetry(run.path).read(WorkerChunk):
+        # What computing a step takes at best: more than a microsecond, and no more than some steps took.
+        assert 1e-6 < chunk.compute_alone < 1
+        assert 1e-6 < chunk.compute_in_company < 1
+        assert 0 <= chunk.looked <= chunk.processor
+    for shard in Telemetry(run.path).read(ShardChunk):
+        assert 0 <= shard.looked <= shard.processor
 
 
 class TestWire:

@@ -117,6 +117,7 @@ def gather_evidence(run: Run, best_links: Mapping[str, float] = NO_LINKS) -> Evi
             samples_of[rank],
             crowded[layout.workers[index]],
             [_steady([chunk for chunk in shards if chunk.rank == shard]) for shard in range(len(layout.shards))],
+            config.dense,
         )
         for index, rank in enumerate(ranks)
     ]
@@ -211,8 +212,11 @@ def _phases(chunks: Sequence[WorkerChunk]) -> dict[str, float]:
 
 
 def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowded: bool,
-             shards: Sequence[Sequence[ShardChunk]]) -> list[Demand]:  # fmt: skip
+             shards: Sequence[Sequence[ShardChunk]], dense: bool) -> list[Demand]:  # fmt: skip
     """A worker's steps, as many as were sampled, scaled so that their means are those of the exact totals."""
+    samples = [sample for sample in samples if len(sample.replies) == len(shards)]
+    if not samples:
+        raise DataError("no step of this run was recorded with all of its shards", "train for some seconds more")
     samples = samples[int(len(samples) * WARM_UP_SHARE) :]
     steps = sum(chunk.steps for chunk in chunks)
     sampled = sum(sample.steps for sample in samples)
@@ -233,7 +237,9 @@ def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowd
     }
     push = processor["push"]
     # Taking a reply in is work, too; it shows in no phase, for most of the time there a worker waits.
-    receive = min(max(0.0, _work(chunks) - sum(processor.values())), RECEIVE_PER_PUSH * push) if sends else 0.0
+    # Workers of dense models do not look for replies, and may copy much.
+    most = math.inf if dense else RECEIVE_PER_PUSH * push
+    receive = min(max(0.0, _work(chunks) - sum(processor.values())), most) if sends else 0.0
     service_scale = _service_scale(chunks, samples)
     served = [
         statistics.fmean(reply.service for reply in replies) * service_scale
@@ -335,14 +341,15 @@ def _layout(config: RunConfig, ranks: Sequence[int], chunks: Sequence[WorkerChun
         _free_cores({name for name in names if machine_of[name] == machine}, chunks, shards, probes)
         for machine in machines
     ]
-    bandwidth = _bandwidths(names, probes, connections, node_of, shard_node_of)
+    links = {name: _link(name, probes, connections, node_of, shard_node_of) for name in names}
+    bandwidth = _bandwidths(links, best_links)
     trips = [probe.least_round_trip_seconds for probe in connections if probe.least_round_trip_seconds > 0]
     return Layout(
         workers=tuple(names.index(node_of[rank]) for rank in ranks),
         shards=tuple(names.index(node) for node in shard_nodes),
         machines=tuple(machines.index(machine_of[name]) for name in names),
         cores=tuple(cores),
-        bandwidth=tuple(min(bandwidth[name], best_links.get(name, math.inf)) for name in names),
+        bandwidth=tuple(bandwidth[name] for name in names),
         latency=statistics.median(trips) / 2 if trips else 0.0,
     )
 
@@ -375,18 +382,22 @@ class _Link(NamedTuple):
     delivered: float
 
 
-def _bandwidths(names: Sequence[str], probes: Sequence[NodeProbe], connections: Sequence[ConnectionProbe],
-                node_of: dict[int, str], shard_node_of: dict[int, str]) -> dict[str, float]:  # fmt: skip
+def _bandwidths(links: Mapping[str, _Link | None], best_links: Mapping[str, float]) -> dict[str, float]:
     """What the nodes' links can carry. One that was busy nearly all the time carried what it can. Of one that was idle
     for long that is only known to be at least what it did carry: it is taken to be like the best, and as fast as it
-    delivered what it had.
+    delivered what it had, but no faster than was ever measured of it.
     """
-    links = {name: _link(name, probes, connections, node_of, shard_node_of) for name in names}
     best = max((link.carried for link in links.values() if link is not None), default=math.inf)
-    return {
-        name: math.inf if link is None else link.carried if link.busy >= SATURATED else max(best, link.delivered)
-        for name, link in links.items()
-    }
+    found = {}
+    for name, link in links.items():
+        most = best_links.get(name, math.inf)
+        if link is None:
+            found[name] = most
+        elif link.busy >= SATURATED:
+            found[name] = link.carried
+        else:
+            found[name] = max(link.carried, min(most, max(best, link.delivered)))
+    return found
 
 
 def _link(node: str, probes: Sequence[NodeProbe], connections: Sequence[ConnectionProbe], node_of: dict[int, str],

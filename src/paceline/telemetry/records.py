@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Record(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag=True):
+class Record(msgspec.Struct, kw_only=True, omit_defaults=True, tag=True):
     """One line; `time` is when what it tells of ended."""
 
     time: float
@@ -23,7 +23,7 @@ class WorkerChunk(Record, kw_only=True):
     shards and waiting for their replies, `wait` what of that was spent at the gate. `processor` is this worker's
     processor time, of which it `looked` for replies so long instead of sleeping. `queue`, `held` and `service` are what
     shards say of their replies, added up. `compute_alone` and `compute_in_company` are the processor time of a step's
-    computing while nothing is waited for, on one core and while all are busy, measured before training began:
+    computing while nothing is waited for, and the same while other cores are busy, measured before training began:
     processors that have idled are slower for a while.
     """
 

@@ -123,7 +123,10 @@ class Stream:
 
     def wake_at(self, num_bytes: int) -> None:
         """Let the socket be readable when so many bytes are there, or the end."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, num_bytes)
+        try:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, num_bytes)
+        except OSError as error:
+            raise wire_error(self.peer, error) from None
 
     def pending(self) -> int:
         """How many received bytes are kept where waiting for the socket does not see them."""
@@ -221,7 +224,8 @@ class Incoming:
             count = self._stream.read_into(self._room()) if came < TURN_BYTES else 0
             if not count:
                 missing = self._end - self._filled
-                self._wake_at(min(missing, WORTH_WAKING_BYTES) if came < WORTH_WAKING_BYTES and missing > 0 else 1)
+                is_slow = came < WORTH_WAKING_BYTES or self._wakes_at > 1
+                self._wake_at(min(missing, WORTH_WAKING_BYTES) if is_slow and missing > 0 else 1)
                 return None
             self._filled += count
 

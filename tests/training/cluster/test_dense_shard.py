@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from paceline.config import OptimizerConfig, RunConfig
+from paceline.training.cluster import dense_shard
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.dense_shard import DenseShardService, DenseSlice
 from paceline.training.cluster.keeper import KeeperService
@@ -129,6 +131,33 @@ def test_shared_gradients_at_other_paces(pace: Any) -> None:
         client.announce(1, PULL)
         client.step(2, 2, 4.0)
     assert weights(service) == [-4.0] * VALUES
+
+
+@pytest.mark.parametrize("pace", ["sync", "async"])
+def test_others_get_a_turn_while_a_gradient_is_taken(monkeypatch: pytest.MonkeyPatch, pace: str) -> None:
+    monkeypatch.setattr(dense_shard, "TURN_VALUES", 4)
+    monkeypatch.setattr(dense_shard, "FOLD_VALUES", 3)
+    service = make(pace, shared=True)
+    calls: list[Callable[[], None]] = []
+    service.soon = calls.append
+    clients = [Client(service, rank, shared=True) for rank in (0, 1)]
+    for client in clients:
+        client.announce(1, PULL)
+    for client in clients:
+        client.step(2, 1, 6.0)
+    turns = 0
+    while calls:
+        calls.pop(0)()
+        turns += 1
+    # Ten values, four a turn; what a sum begins with stays where it is.
+    assert turns == (4 if pace == "sync" else 6)
+    assert weights(service) == [-6.0 if pace == "sync" else -12.0] * VALUES
+    # A run that has gone back wants none of what was being taken.
+    clients[0].step(3, 1, 1.0)
+    tell(service, m.Reset(generation=2, applied=[0, 0], rows=0))
+    for call in calls:
+        call()
+    assert weights(service) == [0.0] * VALUES
 
 
 def test_a_shard_that_shares_nothing_gives_nothing_away() -> None:

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from paceline.training.cluster.shared import find, share
+from paceline.training.cluster.shared import find, share, shared_bytes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux's memory files")
 
@@ -58,6 +58,20 @@ def test_what_is_not_what_was_meant_is_not_taken() -> None:
         assert find(wrong, 3) is None
     # Larger than it is.
     assert find(place, 10**6) is None
+
+
+def test_where_the_system_does_not_let_it_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = shared_bytes()
+    values, place = share(3)
+    assert shared_bytes() == before + 12
+
+    def refuse(*_: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    values, place = share(3)
+    assert (values.tolist(), place) == ([0, 0, 0], "")
+    assert shared_bytes() == before + 12
 
 
 def test_it_outlives_who_made_it() -> None:

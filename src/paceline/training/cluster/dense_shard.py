@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,8 @@ from paceline.wire.frames import BadFrameError, Frame, Kind
 from paceline.wire.server import Peer
 
 Floats = NDArray[np.float32]
-PIECE_VALUES = 1 << 16
+# What fits the near caches, and how much of a gradient is taken before others get a turn.
+FOLD_VALUES, TURN_VALUES = 1 << 16, 1 << 24
 
 
 class DenseSlice:
@@ -98,6 +100,9 @@ class DenseSlice:
         """Load or compile the loops; changes nothing."""
         nothing = np.zeros(0, np.float32)
         self.apply(0, nothing, 1, 0)
+        # Of gradients that this process only sees, too.
+        nothing.flags.writeable = False
+        self.apply(0, nothing, 1, 0)
         self._rule.apply(np.zeros((self.width, 1), np.float32), np.zeros(1, np.float32), 1, 0)
 
 
@@ -109,6 +114,8 @@ class DenseShardService(ShardService):
     def __init__(self, config: RunConfig, slice_: DenseSlice, refused: Callable[[], int]) -> None:
         super().__init__(config, slice_, refused)
         self._total_rows = 0
+        self.soon: Callable[[Callable[[], None]], None] = lambda call: call()
+        """How to be called again after others had a turn."""
         # The gradient that a sum began with, where this process sees it; else the sum has it.
         self._first: Floats | None = None
 
@@ -159,25 +166,31 @@ class DenseShardService(ShardService):
             if self._fold == "each" and self._copy_at is not None:
                 continue
             worker.pushing = True
-            has_rows, gradient = bool(worker.step.rows), worker.gradient
-            say(worker.peer, Go(wanted=has_rows and gradient is None))
-            if has_rows and gradient is not None:
-                self._take_all(worker, gradient)
-            if not has_rows or gradient is not None:
+            has_rows, is_seen = bool(worker.step.rows), worker.gradient is not None
+            say(worker.peer, Go(wanted=has_rows and not is_seen))
+            if not has_rows:
                 self._end_push(worker)
+            elif is_seen:
+                self.soon(partial(self._take_seen, worker, worker.step))
 
-    def _take_all(self, worker: ShardWorker, gradient: Floats) -> None:
-        """A gradient that this process sees."""
-        began = time.perf_counter()
-        step = worker.step
-        assert step is not None
+    def _take_seen(self, worker: ShardWorker, step: Step) -> None:
+        """Some more of a gradient that this process sees; others get a turn before the rest."""
+        began, gradient = time.perf_counter(), worker.gradient
+        if worker.step is not step or not worker.pushing or gradient is None:
+            return  # the run has gone back to a checkpoint
+        until = min(len(gradient), worker.received + TURN_VALUES)
         if self._fold == "mean" and not self._total_rows and self._num_pushed + 1 < len(self._workers):
             # The worker leaves it as it is until all have pushed.
-            self._first = gradient
+            self._first, until = gradient, len(gradient)
         else:
-            for start in range(0, len(gradient), PIECE_VALUES):
-                self._fold_piece(step, start, gradient[start : start + PIECE_VALUES])
+            for start in range(worker.received, until, FOLD_VALUES):
+                self._fold_piece(step, start, gradient[start : min(start + FOLD_VALUES, until)])
+        worker.received = until
         worker.service += time.perf_counter() - began
+        if until == len(gradient):
+            self._end_push(worker)
+        else:
+            self.soon(partial(self._take_seen, worker, step))
 
     def _take_piece(self, worker: ShardWorker, peer: Peer, frame: Frame) -> None:
         """The next piece of a gradient."""

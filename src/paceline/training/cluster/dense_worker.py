@@ -273,16 +273,20 @@ class DenseWorker:
     def _pull(self, number: int) -> None:
         """All values, once every shard lets this worker go on."""
         for shard, link in enumerate(self._links):
+            before = self.meter.phases[PULL]
             times = link.wait(number)
-            self.meter.mark(WAIT)
+            self.meter.mark(PULL)
             self.meter.got_reply(*times)
+            self.meter.waited_within(PULL, min(times.held, self.meter.phases[PULL] - before))
             self._doing = f"pulls from shard {shard}"
             link.pull(self._values[self._parts.of(shard)])
             self.meter.mark(PULL)
 
     def _since(self, link: DenseLink) -> tuple[int, int]:
-        """What a step sends to a shard and receives from it: always the same, and nothing where both see it."""
-        size = 4 * self._parts.size(self._links.index(link)) if link.weights is None else 0
+        """What a step sends to a shard and receives from it: always the same. Where both see it nothing is sent, but
+        would be on other machines, which is what `plan` wants to know.
+        """
+        size = 4 * self._parts.size(self._links.index(link))
         return size, size
 
     def _join(self, begin: Begin) -> None:

@@ -43,7 +43,7 @@ from paceline.training.cluster.messages import (
 )
 from paceline.training.cluster.parts import Parts
 from paceline.training.cluster.shard import ShardService
-from paceline.training.cluster.shared import shares
+from paceline.training.cluster.shared import shared_bytes, shares
 from paceline.training.cluster.slice import Slice
 from paceline.training.pace import Pace
 from paceline.version import VERSION
@@ -89,7 +89,7 @@ class Lifeline:
         """Tell the coordinator that this role is alive, and what it does."""
         doing, sent, received = self.status()
         memory = psutil.Process().memory_info()
-        private = memory.rss - getattr(memory, "shared", 0)
+        private = memory.rss - getattr(memory, "shared", 0) + shared_bytes()
         self.say(Beat(doing=doing, bytes_sent=sent, bytes_received=received, memory_bytes=private))
 
     def report(self) -> None:
@@ -161,7 +161,7 @@ def run_role(content: bytes, node: str, host: str) -> None:
 def _run_shard(spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Lifeline, host: str) -> None:
     port = config.wire.port and config.wire.port + 1 + spec.rank
     server = Server(host, port, spec.token, tls)
-    service = _make_service(spec, config, lambda: server.refused)
+    service = _make_service(spec, config, server)
     service.slice.warm_up()
     lifeline.status = lambda: (service.doing, 0, 0)
     chunks, node, wire = ShardReport(spec.rank), NodeProber(), ConnectionProber("shard", spec.rank)
@@ -177,18 +177,21 @@ def _run_shard(spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Lif
         server.close()
 
 
-def _make_service(spec: RoleSpec, config: RunConfig, refused: Callable[[], int]) -> ShardService:
+def _make_service(spec: RoleSpec, config: RunConfig, server: Server) -> ShardService:
     if not config.dense:
-        return ShardService(config, Slice(config.optimizer, spec.features, spec.rank, config.shards), refused)
+        slice_of_keys = Slice(config.optimizer, spec.features, spec.rank, config.shards)
+        return ShardService(config, slice_of_keys, lambda: server.refused)
     # Neither kind of role needs what the other does, and starts the sooner.
     from paceline.optimizers.dense import num_planes
     from paceline.training.cluster.dense_shard import DenseShardService, DenseSlice
     from paceline.training.cluster.keeper import KeeperService
 
     parts = Parts(spec.num_values, num_planes(config.optimizer), config.shards, in_ranges=True)
-    service = KeeperService if config.exchange == "allreduce" else DenseShardService
+    kind = KeeperService if config.exchange == "allreduce" else DenseShardService
     slice_ = DenseSlice(config, parts, spec.rank, spec.num_trained, spec.num_rows, shares(spec, config))
-    return service(config, slice_, refused)
+    service = kind(config, slice_, lambda: server.refused)
+    service.soon = server.call_soon
+    return service
 
 
 def _make_worker(
@@ -215,10 +218,10 @@ def _make_worker(
 def _run_worker(spec: RoleSpec, config: RunConfig, tls: Tls | None, lifeline: Lifeline, host: str) -> None:
     worker, fingerprint = _make_worker(spec, config, tls, lifeline, host)
     lifeline.status = worker.status
-    worker.warm_up()
     if spec.loopback and Pace.of(config.pace).in_flight(config.dense) > 1:
         # All roles share this machine's cores, and all workers wait for the shards: those go first.
         os.nice(NICENESS)
+    worker.warm_up()
     chunks = WorkerReport(worker.meter)
     node, wire = NodeProber(), ConnectionProber("worker", spec.rank)
     lifeline.records = lambda: [*chunks.take(), *node.take(), *wire.take(worker.sockets())]

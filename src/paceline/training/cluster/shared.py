@@ -29,13 +29,25 @@ def shares(spec: RoleSpec, config: RunConfig) -> bool:
     return wanted and hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
 
 
+_sizes: list[int] = []
+
+
+def shared_bytes() -> int:
+    """How much memory of this process others may see."""
+    return sum(_sizes)
+
+
 def share(num_values: int) -> tuple[Floats, str]:
-    """Zeros that other processes of this user may read, and where they are."""
-    name = secrets.token_hex(16)
-    # Open for as long as this process lives: it is how others get at it.
-    descriptor = os.memfd_create(f"paceline-{name}")
-    os.ftruncate(descriptor, max(1, 4 * num_values))
-    memory = mmap.mmap(descriptor, max(1, 4 * num_values))
+    """Zeros that other processes of this user may read, and where they are; nowhere if the system does not let them."""
+    name, size = secrets.token_hex(16), max(1, 4 * num_values)
+    try:
+        # Open for as long as this process lives: it is how others get at it.
+        descriptor = os.memfd_create(f"paceline-{name}")
+        os.ftruncate(descriptor, size)
+        memory = mmap.mmap(descriptor, size)
+    except OSError:
+        return np.zeros(num_values, np.float32), ""
+    _sizes.append(size)
     return np.frombuffer(memory, np.float32, num_values), f"/proc/{os.getpid()}/fd/{descriptor} {name}"
 
 

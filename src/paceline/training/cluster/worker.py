@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # Nanoseconds for which a shard had a request between applying and answering; what is longer was the gate.
 SHORTEST_HELD = 100_000
-BATCHES_AT_BEST = 8
+BATCHES_AT_BEST, MOST_ROWS_AT_BEST, AT_BEST_SECONDS = 8, 20_000, 0.04
 COMPANY_VALUES, COMPANY_GATHERS, MOST_COMPANY = 1 << 22, 1 << 16, 16
 
 
@@ -194,33 +194,50 @@ class ClusterWorker:
 
     def _compute_at_best(self) -> float:
         """Seconds of the processor for computing a step, one after the other; changes nothing."""
-        batch, size = self._batches[0], min(self._config.batch_size, self._num_rows)
+        size = min(self._config.batch_size, self._num_rows, MOST_ROWS_AT_BEST)
+        began = time.perf_counter()
+        seen: list[int] = []
         found: list[float] = []
-        # Each of some batches twice: the first time their rows may have to be read from a disk.
-        for start in 2 * list(range(0, min(self._num_rows - size + 1, BATCHES_AT_BEST * size), size)):
-            batch.read(0, start, start + size, 0)
-            began = time.thread_time()
-            batch.number_keys()
-            for shard in range(self._config.shards):
-                batch.put(shard, np.zeros(len(batch.indices(shard)), np.float32))
-            batch.gradient()
-            found.append(time.thread_time() - began)
-        return statistics.median(found[len(found) // 2 :])
+        for start in range(0, min(self._num_rows - size + 1, BATCHES_AT_BEST * size), size):
+            # The first time, rows may have to be read from a disk.
+            self._time_compute(start, start + size)
+            seen.append(start)
+            if time.perf_counter() - began > AT_BEST_SECONDS / 2:
+                break
+        while not found or time.perf_counter() - began < AT_BEST_SECONDS:
+            found.append(self._time_compute(seen[len(found) % len(seen)], seen[len(found) % len(seen)] + size))
+        return statistics.median(found) * self._config.batch_size / size
+
+    def _time_compute(self, start: int, stop: int) -> float:
+        """Seconds of the processor for computing a step over these rows."""
+        batch = self._batches[0]
+        batch.read(0, start, stop, 0)
+        began = time.thread_time()
+        batch.number_keys()
+        numbered = time.thread_time() - began
+        for shard in range(self._config.shards):
+            batch.put(shard, np.zeros(len(batch.indices(shard)), np.float32))
+        began = time.thread_time()
+        batch.gradient()
+        return numbered + time.thread_time() - began
 
     def _compute_in_company(self) -> float:
         """The same while other cores are busy, too: those of a machine share what is behind them."""
-        table, out = np.zeros(COMPANY_VALUES, np.float32), np.zeros(COMPANY_GATHERS, np.float32)
+        table = np.ones(COMPANY_VALUES, np.float32)
         indices = np.random.default_rng(0).integers(0, COMPANY_VALUES, COMPANY_GATHERS).astype(self._no_indices.dtype)
-        done = threading.Event()
+        count = min(num_cores(), MOST_COMPANY) - 1
+        here, done = threading.Barrier(count + 1), threading.Event()
 
         def keep_busy() -> None:
-            own = out.copy()
+            own = np.zeros(COMPANY_GATHERS, np.float32)
+            here.wait()
             while not done.is_set():
                 pick_keys(table, indices, own)
 
-        company = [threading.Thread(target=keep_busy, daemon=True) for _ in range(min(num_cores(), MOST_COMPANY) - 1)]
+        company = [threading.Thread(target=keep_busy, daemon=True) for _ in range(count)]
         for one in company:
             one.start()
+        here.wait()
         try:
             return self._compute_at_best()
         finally:
