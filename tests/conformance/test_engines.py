@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import paceline
+from paceline.telemetry.recorder import Telemetry
+from paceline.telemetry.records import ShardChunk, WorkerChunk
 from tests.ray_cluster import RayCluster
 
 
@@ -72,9 +74,7 @@ def visits(run: paceline.Run, rate: float, batch_size: int) -> list[float]:
 
 
 def test_roles_and_bytes_are_told(train: Any, clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline.telemetry.recorder import Telemetry
-from paceline.telemetry.records import ShardChunk, WorkerChunk
-from paceline.training.coordinator import Coordinator
+    from paceline.training.coordinator import Coordinator
 
     seen: list[Any] = []
     look = Coordinator._look_around
