@@ -201,10 +201,10 @@ class TestDiagnose:
     @pytest.mark.parametrize("name", ["diagnose", "plan"])
     def test_a_run_without_telemetry(self, command: Command, tmp_path: Path, name: str) -> None:
         run = make_run(tmp_path / "run", telemetry=False)
-        self.refused(command(name, run.path), f"`{run.path}` has no telemetry", "train for some seconds")
+        self.refused(command(name, run.path), f"`{run.path}` has no telemetry", "`telemetry` is gone")
         assert not (run.path / "diagnosis.json").exists()
         half = make_half_run(tmp_path / "half")
-        self.refused(command(name, half.path), f"`{half.path}` has no telemetry", "train for some seconds")
+        self.refused(command(name, half.path), f"`{half.path}` has no telemetry", "`telemetry` is gone")
 
     @staticmethod
     def refused(outcome: Outcome, error: str, hint: str) -> None:

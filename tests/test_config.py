@@ -47,6 +47,7 @@ def test_config_toml_reads_back(tmp_path: Path) -> None:
         ({"pace": "Sync"}, "`pace` is `Sync`", "did you mean `--pace sync`?"),
         ({"pace": 10**20}, "`pace` is `100000000000000000000`", "never waits"),
         ({"workers": 100_000}, "1024 is the most", "--workers"),
+        ({"engine": "ray", "shards": 2_000_000}, "`shards` is 2000000; 1024 is the most", "--shards"),
         ({"learning_rte": 0.1}, "unknown setting `learning_rte`", "did you mean `optimizer.learning_rate`?"),
         ({"epochs": 0}, "nothing ends this run", "--steps N"),
         ({"l1": -1.0}, "`l1` is -1.0", "--l1"),

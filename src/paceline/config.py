@@ -354,13 +354,13 @@ def _check_engine(config: RunConfig) -> None:
     """What only a cluster has must not be asked of one process; and what goes over its wire must be known."""
     _check_choice("wire.pull", config.wire.pull, PULLS)
     _check_choice("wire.values", config.wire.values, VALUES)
+    if config.shards > MOST_WORKERS:
+        raise ConfigError(f"`shards` is {config.shards}; {MOST_WORKERS} is the most", "--shards 2")
     last_port = MOST_PORT - 1 - config.shards
     if not 0 <= config.wire.port <= last_port:
         raise ConfigError(
             f"`wire.port` is {config.wire.port}; it is 0 for any free one, or 1 to {last_port}", "--set wire.port=7000"
         )
-    if config.shards > MOST_WORKERS:
-        raise ConfigError(f"`shards` is {config.shards}; {MOST_WORKERS} is the most", "--shards 2")
     if config.engine != "local":
         return
     if config.shards != 1:

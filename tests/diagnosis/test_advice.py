@@ -61,6 +61,9 @@ def test_a_worker_more_where_a_core_is_free(tmp_path: Path) -> None:
     assert one.what == "`--workers 3`"
     assert one.gain == pytest.approx(1.5, rel=0.02)
     assert advise(gather_evidence(make_embedded(tmp_path / "full", cores=2))) == []
+    # What threads cost each other at a gate, one of them alone does not show.
+    alone = gather_evidence(make_embedded(tmp_path / "alone", cores=4, ranks=((0,),), pace="sync"))
+    assert not any("--workers" in one.what for one in advise(alone))
 
 
 def test_larger_batches_share_keys(tmp_path: Path, one_key_a_row: Path, clicks: Path) -> None:

@@ -62,6 +62,8 @@ class TestWords:
         assert found["bottleneck"] == plant
         assert found["sentence"].startswith(explain.BOUND[plant])
         assert f"{found['gain_if_removed']:.1f} times faster" in found["sentence"]
+        low, high = found["gain_interval"]
+        assert low <= found["gain_if_removed"] <= high
         assert found["gain_if_removed"] == found["gains"][plant]
         assert explain.LIMITS[found["next_bottleneck"]] in found["sentence"]
         assert found["recommendation"] in found["sentence"]
@@ -97,6 +99,7 @@ class TestWords:
         assert found["bottleneck"] == "inconclusive"
         assert re.match(r"inconclusive: the replay is off by (49|50|51)%, more than 15%", found["sentence"])
         assert "it would name worker-compute" in found["sentence"]
+        assert found["recommendation"].startswith("Nothing is advised")
 
     def test_what_has_no_bound_is_no_number_but_words(self, tmp_path: Path) -> None:
         """Without any input to wait for, infinitely fast workers have no limit."""

@@ -45,8 +45,10 @@ def _changes(evidence: Evidence, world: World) -> Iterator[tuple[str, World]]:
             with_larger_batches(world, more_keys, config.wire.pull == "all"),
         )
     if not world.layout.shards:
-        # PyTorch shares each step out by itself.
-        if config.workers < world.layout.cores[0] and config.model in (SPARSE_MODEL, "softmax"):
+        # PyTorch shares each step out by itself. What threads cost each other, at a gate or a lock, does not show in
+        # what one of them did alone; only sparse async has neither.
+        is_alike = config.model == SPARSE_MODEL and (config.pace == "async" or config.workers > 1)
+        if config.workers < world.layout.cores[0] and is_alike:
             yield (
                 f"`--workers {config.workers + 1}`",
                 world._replace(

@@ -99,7 +99,9 @@ def gather_evidence(run: Run, best_links: Mapping[str, float] = NO_LINKS) -> Evi
     telemetry, config = Telemetry(run.path), run.config
     chunks, samples = _steady(telemetry.read(WorkerChunk)), telemetry.read(StepSample)
     if not chunks or not samples:
-        raise DataError(f"`{run.path}` has no telemetry to explain it by", "train for some seconds at least")
+        is_there = (run.path / "telemetry").is_dir()
+        hint = "train for some seconds at least" if is_there else "its folder `telemetry` is gone, or was never written"
+        raise DataError(f"`{run.path}` has no telemetry to explain it by", hint)
     samples_of = _samples_of(chunks, samples)
     ranks = sorted(samples_of)
     shards, probes = telemetry.read(ShardChunk), telemetry.read(NodeProbe)

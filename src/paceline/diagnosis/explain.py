@@ -55,7 +55,7 @@ def diagnose(run: Run) -> dict[str, Any]:
         "phases": evidence.phases,
         "replay_error": verdict.replay_error,
         "evidence": _lines(evidence, verdict, gather_rate, ceilings),
-        "recommendation": _recommendation(advice),
+        "recommendation": _recommendation(advice, bottleneck),
         "gains": {name: _number(gain) for name, gain in verdict.gains.items()},
         "gains_if_doubled": {name: _number(gain) for name, gain in verdict.doubled.items()},
         "advice": [{"try": one.what, "gain": _number(one.gain)} for one in advice],
@@ -104,15 +104,17 @@ def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice]
     if bottleneck == "inconclusive":
         return (
             f"inconclusive: the replay is off by {verdict.replay_error:.0%}, more than {LARGEST_REPLAY_ERROR:.0%}; "
-            f"it would name {best} ({_times(verdict.gains[best])}). {_recommendation(advice)}"
-        ).strip()
+            f"it would name {best} ({_times(verdict.gains[best])})."
+        )
     low, high = verdict.interval
     text = f"{BOUND[bottleneck]} this run would be {_times(verdict.gains[best])} faster ({_plain(low)}–{_plain(high)})"
-    text += f"; then {LIMITS[verdict.next_bottleneck]}. {_recommendation(advice)}"
+    text += f"; then {LIMITS[verdict.next_bottleneck]}. {_recommendation(advice, bottleneck)}"
     return text.strip()
 
 
-def _recommendation(advice: list[Advice]) -> str:
+def _recommendation(advice: list[Advice], bottleneck: str) -> str:
+    if bottleneck == "inconclusive":
+        return "Nothing is advised, for the replay is not to be trusted here."
     if not advice:
         return "Nothing that the simulator knows to try would make it a tenth faster."
     return "Try " + " or ".join(f"{one.what} ({one.gain:.1f}×)" for one in advice[:2]) + "."

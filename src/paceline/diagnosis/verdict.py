@@ -121,7 +121,7 @@ def judge(evidence: Evidence) -> Verdict:
         bottleneck=found if told else "inconclusive",
         gains=gains,
         doubled=doubled,
-        interval=_interval(world, RESOURCES[found]),
+        interval=_interval(world, RESOURCES[found], gains[found]),
         next_bottleneck=most(rest) if rest else found,
         replay_error=error,
     )
@@ -136,14 +136,14 @@ def most(gains: dict[str, float]) -> str:
     return max(gains, key=lambda name: gains[name])
 
 
-def _interval(world: World, change: Change) -> tuple[float, float]:
-    """Between which values the gain lies in four of five resamplings of the recorded steps."""
+def _interval(world: World, change: Change, gain: float) -> tuple[float, float]:
+    """Between which values the gain lies in four of five resamplings of the recorded steps; and as it was found."""
     gains = []
     for seed in range(1, RESAMPLES + 1):
         resampled = world._replace(demands=[_resample(own, seed) for own in world.demands])
         gains.append(rate(change(resampled, math.inf), seed) / rate(resampled, seed))
     gains.sort()
-    return gains[RESAMPLES // 10], gains[-1 - RESAMPLES // 10]
+    return min(gain, gains[RESAMPLES // 10]), max(gain, gains[-1 - RESAMPLES // 10])
 
 
 def _resample(demands: Sequence[Demand], seed: int) -> list[Demand]:

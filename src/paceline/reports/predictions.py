@@ -37,6 +37,11 @@ def print_predictions(evidence: Evidence, found: Sequence[Prediction]) -> None:
         )
     print_table(COLUMNS, rows)
     click.echo(f"from a run of {now:,.0f} rows/s, which the same simulation is off by {error:.0%}")
+    shares_cores = len(set(evidence.layout.machines)) == 1 and not any(one.choice.bandwidth for one in found)
+    if evidence.config.workers == 1 and shares_cores and any(one.choice.workers > 1 for one in found):
+        click.echo(
+            "one worker does not show what several on a machine cost each other: they gain less, in sync most of all"
+        )
 
 
 def predictions_as_json(evidence: Evidence, found: Sequence[Prediction]) -> dict[str, Any]:
