@@ -204,7 +204,7 @@ class TestDiagnose:
         self.refused(command(name, run.path), f"`{run.path}` has no telemetry", "`telemetry` is gone")
         assert not (run.path / "diagnosis.json").exists()
         half = make_half_run(tmp_path / "half")
-        self.refused(command(name, half.path), f"`{half.path}` has no telemetry", "`telemetry` is gone")
+        self.refused(command(name, half.path), f"`{half.path}` has no telemetry", "train for some seconds")
 
     @staticmethod
     def refused(outcome: Outcome, error: str, hint: str) -> None:
