@@ -123,7 +123,8 @@ def _recommendation(advice: list[Advice], bottleneck: str) -> str:
 def _lines(evidence: Evidence, verdict: Verdict, gather_rate: float, ceilings: Ceilings | None) -> list[str]:
     shares = ", ".join(f"{name} {share:.0%}" for name, share in evidence.phases.items())
     lines = [
-        f"{evidence.rows_per_second:,.0f} rows/s, the first second left out; the replay is off by {verdict.replay_error:.1%}",
+        f"{evidence.rows_per_second:,.0f} rows/s, the first second left out; "
+        f"the replay is off by {verdict.replay_error:.1%}",
         f"a worker's time: {shares}",
         "gains if infinitely fast: " + ", ".join(f"{name} {_times(gain)}" for name, gain in verdict.gains.items()),
         "gains if twice as fast: " + ", ".join(f"{name} {gain:.2f}×" for name, gain in verdict.doubled.items()),
