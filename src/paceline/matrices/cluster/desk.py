@@ -47,7 +47,8 @@ class Desk:
     """The coordinator's side of all workers' lifelines."""
 
     def __init__(self, host: str, token: bytes, workers: list[Worker], name_node: Callable[[str], str]) -> None:
-        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        # No `SimpleQueue`: one that a signal interrupts may wait for ever, whatever its time limit.
+        self.events: queue.Queue[Event] = queue.Queue()
         self.message_bytes = 0
         """What tasks and their results took on the wire, without blocks."""
         self._workers = workers

@@ -109,7 +109,8 @@ class Desk:
 
     def __init__(self, server: Server, roles: list[Role], take: TakeRows, name_node: Callable[[str], str]) -> None:
         self.server = server
-        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        # No `SimpleQueue`: one that a signal interrupts may wait for ever, whatever its time limit.
+        self.events: queue.Queue[Event] = queue.Queue()
         self._roles = {(role.role, role.rank): role for role in roles}
         self._take = take
         self._name_node = name_node

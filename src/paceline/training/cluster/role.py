@@ -69,7 +69,8 @@ class Lifeline:
 
     def __init__(self, connection: Connection, hello: Hello) -> None:
         self.orders: queue.SimpleQueue[Begin | Wait | Stop] = queue.SimpleQueue()
-        self.grants: queue.SimpleQueue[Grant] = queue.SimpleQueue()
+        # No `SimpleQueue`, since they are waited for with a time limit (see `Desk.events`).
+        self.grants: queue.Queue[Grant] = queue.Queue()
         self.status: Callable[[], tuple[str, int, int]] = lambda: ("starts", 0, 0)
         self.records: Callable[[], list[AnyRecord]] = list
         self.num_roles = 1
