@@ -19,9 +19,8 @@ from tests.ray_cluster import ROOT, RayCluster
 class Running:
     """`paceline train` or `resume`, in the background."""
 
-    def __init__(self, cluster: RayCluster | None, arguments: list[Any], run: Path, entry: str = "",
-                 module: str = "paceline") -> None:  # fmt: skip
-        start = ["-m", "tests.faults.driver", f"tests.faults.roles:{entry}"] if entry else ["-m", module]
+    def __init__(self, cluster: RayCluster | None, arguments: list[Any], run: Path, entry: str = "") -> None:
+        start = ["-m", "tests.faults.driver", f"tests.faults.roles:{entry}"] if entry else ["-m", "paceline"]
         environment = cluster.environment if cluster else {k: v for k, v in os.environ.items() if "RAY_" not in k}
         environment = {**environment, "PYTHONFAULTHANDLER": "1"}
         self.path = run

@@ -81,6 +81,29 @@ def test_averages_follow_what_the_rows_had() -> None:
     np.testing.assert_allclose(after, np.concatenate(expected), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("pace", ["async", 4])
+def test_averages_do_not_run_away_from_many_workers(pace: Any) -> None:
+    """However many move them from the same place, together they move them as far as one does."""
+    images = some_images()
+    alone, many = build("normalised"), build("normalised", workers=32, pace=pace)
+    values = alone.initial(0).copy()
+    expected, sums = np.zeros_like(values), np.zeros_like(values)
+    alone.gradient(values, images, expected, (0, 0))
+    many.gradient(values, images, sums, (0, 0))
+    buffers = slice(alone.num_trained, None)
+    np.testing.assert_allclose(32 * sums[buffers], expected[buffers], rtol=1e-5)
+
+
+def test_the_test_loss_is_the_modules_own() -> None:
+    images, own, plain = some_images(), build("with_loss"), build("plain")
+    values = own.initial(0).copy()
+    scores = own.scores(values, images)
+    labels = torch.from_numpy(images.labels.astype(np.int64))
+    for model, loss in ((own, torch.nn.CrossEntropyLoss(label_smoothing=0.1)), (plain, torch.nn.CrossEntropyLoss())):
+        mean = float(loss(torch.from_numpy(scores), labels))
+        assert model.losses(scores, images.labels) == pytest.approx(10 * mean, rel=1e-5)
+
+
 def test_what_is_frozen_or_infinite_stays_as_it_is(drawings: Path, tmp_path: Path) -> None:
     run = paceline.train(
         data=drawings, model="tests.models.modules:partly_frozen", epochs=1, optimizer="sgd", learning_rate=0.1,

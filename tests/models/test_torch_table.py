@@ -33,7 +33,7 @@ def test_updates_are_the_same(drawings: Path, optimizer: dict[str, Any], l2: flo
     dataset = open_for(config)
     assert isinstance(dataset, ImageDataset)
     model = build_model(config, dataset.shape, dataset.classes)
-    arrays, tensors = DenseTable(config, model, 1_500), TorchTable(config, model, UpdateCount(1_500, 10))
+    arrays, tensors = DenseTable(config, model, 1_500, 1), TorchTable(config, model, UpdateCount(1_500, 10))
     chance = np.random.default_rng(0)
     for table in (arrays, tensors):
         table.begin(model.initial(0))
@@ -47,6 +47,12 @@ def test_updates_are_the_same(drawings: Path, optimizer: dict[str, Any], l2: flo
     again = TorchTable(config, model, UpdateCount(1_500, 10))
     again.load(arrays.states)
     np.testing.assert_array_equal(again.copy_of_values(), arrays.copy_of_values())
+    # Piece by piece, as over a wire.
+    for source, target in ((arrays, again), (again, arrays)):
+        target.begin(model.initial(1))
+        for start in range(0, len(arrays.values), 100):
+            target.load(source.part(start, start + 100), start)
+        np.testing.assert_array_equal(target.states, source.states)
 
 
 def test_rows_that_lie_together_are_read_in_the_same_order(drawings: Path) -> None:

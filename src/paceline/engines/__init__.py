@@ -85,4 +85,9 @@ class StartingEngine:
     def _start(self) -> ClusterEngine:
         from paceline.engines.ray import RayEngine
 
-        return RayEngine(self._config.address, self._config.workers + self._config.shards, self._entry)
+        config = self._config
+        num_roles = config.workers + config.shards
+        # Shards come first.
+        on_gpus = range(config.shards, num_roles) if config.device == "cuda" else range(0)
+        may_share = config.exchange != "allreduce"
+        return RayEngine(config.address, num_roles, self._entry, on_gpus, may_share)

@@ -1,20 +1,17 @@
 """How do the roles of a run get onto a Ray cluster? The only file that knows Ray.
 
-Ray places the processes (a placement group with one processor each), starts them, starts them again when they end, and
-knows the nodes. What the roles say to each other does not go through it.
+Ray places the processes (a placement group with one processor each, and a GPU where wanted), starts them, starts them
+again when they end, and knows the nodes. What the roles say to each other does not go through it.
 """
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import os
 import secrets
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,40 +19,26 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from paceline.errors import ConfigError, UsageError
 
 LOOPBACK = "127.0.0.1"
 PROBE_SECONDS = 3.0
 LONGEST_QUOTE = 120
 ROOM_SECONDS = 10.0
-CLOSE_SECONDS = 20.0
 TOKEN_FILE = "~/.ray/auth_token"
 NO_RAY = "`ray status` shows whether one runs; `ray start --head` starts one; without --address paceline does"
 HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 HTTP2_SETTINGS = 4
-# Waits until whoever started it is gone, then ends processes, unless their numbers are others' by then, and removes
-# their folder.
-ENDER = """
-import contextlib, psutil, shutil, sys
-sys.stdin.read()
-for word in sys.argv[2:]:
-    pid, started = word.split("@")
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(int(pid))
-        if process.create_time() == float(started):
-            process.kill()
-shutil.rmtree(sys.argv[1], ignore_errors=True)
-"""
-_ENDERS: list[subprocess.Popen[bytes]] = []
 
 
 class RayEngine:
     """A Ray of its own on this machine (`address` empty), or one that runs already (`auto` or HOST:PORT)."""
 
-    def __init__(self, address: str, num_roles: int | None, entry: str) -> None:
-        """`num_roles` is None for one a node."""
+    def __init__(self, address: str, num_roles: int | None, entry: str, on_gpus: range = range(0),
+                 may_share: bool = True) -> None:  # fmt: skip
+        """`num_roles` is None for one a node. Those with numbers in `on_gpus` get a GPU each, or, where there are not
+        enough and they `may_share`, a part of one.
+        """
         self._ray = import_ray()
         self.num_roles = num_roles or 1
         self._folder: Path | None = None
@@ -65,6 +48,8 @@ class RayEngine:
         self._begun: dict[int, Any] = {}
         self._node_names: dict[str, str] = {}
         self._group: Any = None
+        self._on_gpus = on_gpus
+        self._gpu_share = 0.0
         self._joined = not self._ray.is_initialized()
         if self._joined:
             if address:
@@ -75,6 +60,8 @@ class RayEngine:
             if num_roles is None:
                 self.num_roles = sum(node["Resources"].get("CPU", 0) >= 1 for node in self._alive_nodes())
             self._check_room()
+            if on_gpus:
+                self._gpu_share = share_of_gpus(self._ray.cluster_resources().get("GPU", 0), len(on_gpus), may_share)
             self._start(entry)
         except BaseException:
             self.close()
@@ -141,7 +128,9 @@ class RayEngine:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         ray = self._ray
-        self._group = ray.util.placement_group([{"CPU": 1}] * self.num_roles, strategy="SPREAD")
+        gpus = [self._gpu_share if number in self._on_gpus else 0 for number in range(self.num_roles)]
+        bundles = [{"CPU": 1, "GPU": share} if share else {"CPU": 1} for share in gpus]
+        self._group = ray.util.placement_group(bundles, strategy="SPREAD")
         if not self._group.wait(ROOM_SECONDS):
             raise ConfigError(
                 f"the cluster found no room for {self.num_roles} roles in {ROOM_SECONDS:g} s", "see `ray status`"
@@ -150,7 +139,7 @@ class RayEngine:
         # The group holds the processors; asking for none here lets a successor start while a dead process lingers.
         self._actors = [
             host.options(
-                num_cpus=0, max_restarts=-1, max_task_retries=-1,
+                num_cpus=0, num_gpus=gpus[number], max_restarts=-1, max_task_retries=-1,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number),
             ).remote(entry)
             for number in range(self.num_roles)
@@ -196,19 +185,6 @@ class RayEngine:
         return {"node": self.name_of(self._own_node), "address": "", "pid": os.getpid()}
 
     def close(self) -> None:
-        # What a Ray that hangs has not done by then, the run does not wait for.
-        leaving = threading.Thread(target=self._leave, name="paceline-leave", daemon=True)
-        leaving.start()
-        leaving.join(CLOSE_SECONDS)
-        if leaving.is_alive():
-            # Python would call it once more at the very end.
-            atexit.unregister(self._ray.shutdown)
-            if self._folder is not None:
-                _end_with_this_process(self._folder)
-                self._folder = None
-        self._forget_own()
-
-    def _leave(self) -> None:
         # Whatever fails, the rest is done; last things first.
         with suppress(self._ray.exceptions.RayError), ExitStack() as stack:
             if self._ray.is_initialized():
@@ -220,6 +196,7 @@ class RayEngine:
                 for actor in self._actors:
                     stack.callback(self._ray.kill, actor, no_restart=True)
             self._actors, self._group = [], None
+        self._forget_own()
 
     def _forget_own(self) -> None:
         """Remove what a Ray of our own needed."""
@@ -283,6 +260,24 @@ def import_ray() -> Any:
     return ray
 
 
+def share_of_gpus(has: float, wanted: int, may_share: bool) -> float:
+    """How much of a GPU each of so many processes gets on a cluster that has some.
+
+    >>> [share_of_gpus(has, 4, may_share=True) for has in (8, 4, 3, 2, 1)]
+    [1.0, 1.0, 0.5, 0.5, 0.25]
+    """
+    if has < 1:
+        raise ConfigError(
+            "`device` is `cuda`, but the cluster has no GPUs", "--device cpu, or nodes with GPUs: see `ray status`"
+        )
+    if has < wanted and not may_share:
+        raise ConfigError(
+            f"the cluster has {has:g} GPUs; {wanted} are needed, one a worker that adds up",
+            "fewer --workers, or --exchange shard, with which they share GPUs",
+        )
+    return 1.0 / -(-wanted // min(wanted, int(has)))
+
+
 def _probe(address: str) -> None:
     """Raise unless a Ray that lets us in listens at an address: Ray itself would try for long, then end the process."""
     host, _, port = address.rpartition(":")
@@ -340,23 +335,6 @@ def _is_role(pid: int) -> bool:
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Host")
     except OSError:
         return False
-
-
-def _end_with_this_process(folder: Path) -> None:
-    """Let the Ray that was started there end when this process does, and its folder go: it does not end when asked to,
-    and where it is killed it takes this process along.
-    """
-    started = []
-    for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):
-            if any(str(folder) in word for word in child.cmdline()):
-                started += [f"{p.pid}@{p.create_time()!r}" for p in [child, *child.children(recursive=True)]]
-    _ENDERS.append(
-        subprocess.Popen(
-            [sys.executable, "-c", ENDER, str(folder), *started], stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )
-    )  # fmt: skip
 
 
 def _last_line(error: BaseException) -> str:

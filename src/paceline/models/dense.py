@@ -68,6 +68,9 @@ class DenseModel(Protocol):
     def scores(self, values: Floats, rows: Images) -> Floats:
         """A score for each row and class [rows, classes]; the highest is the class."""
 
+    def losses(self, scores: Floats, labels: NDArray[np.uint16]) -> float:
+        """The sum of the losses of rows with these scores and labels."""
+
     def use_threads(self, count: int) -> None:
         """Compute on so many threads, at least one, where it shares its work out by itself."""
 
@@ -82,7 +85,7 @@ def fingerprint(model: DenseModel) -> str:
 
 
 class ClassQuality(NamedTuple):
-    """How good predictions of classes are: mean cross-entropy, share of wrong classes, and of right ones."""
+    """How good predictions of classes are: the mean of the model's loss, share of wrong classes, and of right ones."""
 
     loss: float
     error: float
@@ -124,7 +127,7 @@ def evaluate_classes(
     for rows, scores in scores_by_part(model, values, dataset, split, PART_ROWS):
         if stop():
             return None
-        losses += cross_entropy(scores, rows.labels)
+        losses += model.losses(scores, rows.labels)
         right += int((scores.argmax(axis=1) == rows.labels).sum())
         num_rows += rows.num_rows
     return ClassQuality(losses / num_rows, 1 - right / num_rows, right / num_rows)

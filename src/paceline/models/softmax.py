@@ -9,11 +9,12 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.data.crops import Crops
 from paceline.data.images import Images
 from paceline.kernels import softmax as kernels
-from paceline.models.dense import Floats, Tensor
+from paceline.models.dense import Floats, Tensor, cross_entropy
 
 
 class Softmax:
@@ -58,6 +59,9 @@ class Softmax:
         out = np.empty((rows.num_rows, self._length), np.float32)
         kernels.score_rows(self._padded, rows.pixels, self._drawn, self._others, out)
         return out[:, : self._classes]
+
+    def losses(self, scores: Floats, labels: NDArray[np.uint16]) -> float:
+        return cross_entropy(scores, labels)
 
     def use_threads(self, count: int) -> None:
         pass

@@ -18,15 +18,17 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.config import RunConfig
 from paceline.data.crops import Crops
 from paceline.data.images import Images
 from paceline.errors import ConfigError, PacelineError, UsageError
-from paceline.models.dense import Floats, Tensor
+from paceline.models.dense import Floats, Tensor, cross_entropy
 
 OURS = {"alexnet": "alexnet", "alexnet-small": "alexnet_small"}
 MOST_SEED = 1 << 62
+LOOPBACK = "127.0.0.1"
 
 
 def import_torch() -> Any:
@@ -98,6 +100,8 @@ class TorchModel:
         self._classes = classes
         self._device = _device(torch, config.device)
         self._autocast = config.precision != "float32"
+        # Workers that do not wait for each other each move buffers from where they were before the others did.
+        self._share_of_moves = 1.0 if config.pace == "sync" else 1 / config.workers
         torch.manual_seed(config.seed)
         self._module, self._loss = build_module(config.model, crops.shape, classes)
         self._check_output(config.model, classes)
@@ -113,6 +117,8 @@ class TorchModel:
         self.aliases = _aliases(self._module, {tensor.name for tensor in self.tensors})
         self.num_trained = sum(parameter.numel() for parameter in self._parameters)
         self._module.to(self._device)
+        if isinstance(self._loss, torch.nn.Module):
+            self._loss.to(self._device)
         tensors = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
         self._buffers = [(name, tensors[name].detach()) for name, _ in self._buffers]
         self._values = _Bound()
@@ -157,12 +163,14 @@ class TorchModel:
             ) from None
         for number in self._missing:
             sums[number].zero_()
-        # How far buffers have moved, as often as there are rows: an update divides by those.
+        # How far buffers have moved, as often as there are rows: an update divides by those. All workers together
+        # move them as far as one would: as in sync, where it is the mean.
+        weight = rows.num_rows * self._share_of_moves
         first = len(self._parameters)
         for (_, buffer), before, moved in zip(self._buffers, self._values.parts[first:], sums[first:], strict=True):
             after = buffer.detach().float()
             # What has not moved may be infinite, as masks are.
-            moved.copy_(torch.where(after == before, torch.zeros_like(after), before - after) * rows.num_rows)
+            moved.copy_(torch.where(after == before, torch.zeros_like(after), before - after) * weight)
         self._sums.copy_back(out)
         losses = loss.detach() * rows.num_rows
         return losses if isinstance(out, torch.Tensor) else float(losses)
@@ -173,7 +181,7 @@ class TorchModel:
         if number in self._missing:
             self._missing.remove(number)
             self._torch.mul(parameter.grad, self._num_rows, out=part)
-            if self.filled is not None and not self._sums.on_gpu:
+            if self.filled is not None and not self._sums.is_copy:
                 self.filled(number)
         elif self.filled is None:
             part.add_(parameter.grad, alpha=self._num_rows)
@@ -190,6 +198,14 @@ class TorchModel:
         with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
             scores: Floats = self._module(images).float().cpu().numpy()
         return scores
+
+    def losses(self, scores: Floats, labels: NDArray[np.uint16]) -> float:
+        torch = self._torch
+        if self._loss is torch.nn.functional.cross_entropy:
+            return cross_entropy(scores, labels)
+        given = torch.from_numpy(scores).to(self._device), torch.from_numpy(labels.astype(np.int64)).to(self._device)
+        with torch.no_grad():
+            return float(self._loss(*given)) * len(labels)
 
     def use_threads(self, count: int) -> None:
         self._torch.set_num_threads(max(1, count))
@@ -267,6 +283,7 @@ class _Bound:
     def __init__(self) -> None:
         self.place = 0
         self.parts: list[Any] = []
+        self.is_copy = False
         self._flat: Any = None
 
     def bind(self, torch: Any, flat: Any, tensors: tuple[Tensor, ...], device: Any, copy: bool = False) -> list[Any]:
@@ -278,18 +295,15 @@ class _Bound:
         if given.data_ptr() != self.place:
             self.place = given.data_ptr()
             self._flat = given if given.device.type == device.type else torch.empty_like(given, device=device)
+            self.is_copy = self._flat is not given
             self.parts = [self._flat[tensor.start : tensor.stop].view(tensor.shape) for tensor in tensors]
-        if copy and self._flat.device != given.device:
+        if copy and self.is_copy:
             self._flat.copy_(given)
         return self.parts
 
-    @property
-    def on_gpu(self) -> bool:
-        return bool(self._flat.device.type != "cpu")
-
     def copy_back(self, flat: Any) -> None:
         """What was written to the copy on a GPU, to the array itself."""
-        if isinstance(flat, np.ndarray) and self.on_gpu:
+        if self.is_copy:
             flat[...] = self._flat.cpu().numpy()
 
 
@@ -307,15 +321,20 @@ def _aliases(module: Any, names: set[str]) -> dict[str, str]:
     return aliases
 
 
+def has_gpu() -> bool:
+    """Whether there is a GPU here that PyTorch can use."""
+    return bool(import_torch().cuda.is_available())
+
+
 def _device(torch: Any, name: str) -> Any:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("`device` is `cuda`, but PyTorch finds no GPU here", "--device cpu, or see `nvidia-smi`")
     return torch.device(name)
 
 
-def make_group(notes: Any, rank: int, size: int, host: str, seconds: float) -> Any:
-    """A process group of PyTorch's over gloo, at this host's address, whose members find each other by `notes` (`set`,
-    `get`, `find`), and wait for each other for so long.
+def make_group(notes: Any, rank: int, size: int, host: str, seconds: float, device: str) -> Any:
+    """A process group of PyTorch's, whose members find each other by `notes` (`set`, `get`, `find`), and wait for each
+    other for so long: over gloo at this host's address, or over NCCL for tensors on GPUs.
     """
     torch = import_torch()
     distributed = torch.distributed
@@ -336,6 +355,15 @@ def make_group(notes: Any, rank: int, size: int, host: str, seconds: float) -> A
         def check(self, keys: list[str]) -> bool:
             return all(notes.find(key) is not None for key in keys)
 
+    if device == "cuda":
+        if host == LOOPBACK:
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        # Whoever waits here sees to faults; NCCL's own watch would end the process.
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+        os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
+        nccl = distributed.ProcessGroupNCCL.Options()
+        nccl._timeout = timedelta(seconds=seconds)
+        return distributed.ProcessGroupNCCL(Store(), rank, size, nccl)
     options = distributed.ProcessGroupGloo._Options()
     options._timeout = timedelta(seconds=seconds)
     options._devices = [distributed.ProcessGroupGloo.create_device(hostname=host)]

@@ -52,8 +52,14 @@ class TorchTable:
         self._planes.zero_()
         self._planes[0].copy_(self._torch.from_numpy(values))
 
-    def load(self, states: Floats) -> None:
-        self._planes.copy_(self._torch.from_numpy(np.ascontiguousarray(states.T)))
+    def load(self, states: Floats, start: int = 0) -> None:
+        """Put states [n, width] in place from value `start` on."""
+        own = self._torch.from_numpy(np.ascontiguousarray(states.T))
+        self._planes[:, start : start + len(states)].copy_(own)
+
+    def part(self, start: int, stop: int) -> Floats:
+        """States [n, width] of the values from `start` to `stop`, as they go over a wire."""
+        return np.ascontiguousarray(self._planes[:, start:stop].cpu().numpy().T)
 
     def copy_of_values(self) -> Floats:
         values: Floats = self._planes[0].cpu().numpy()

@@ -1,9 +1,9 @@
 """How is a run's state kept so that nothing promised is lost?
 
-A checkpoint is a folder `checkpoints/<rows>`: `states.safetensors`, the states of all keys in the input's order, and
-`checkpoint.json` with everything else that the rest of the run depends on, and checksums of both. It is written under
-a temporary name, flushed to the disk and renamed; only then does `latest` name it. The two newest are kept, and loading
-falls back from one that is damaged to the one before.
+A checkpoint is a folder `checkpoints/<rows>`: `states.safetensors`, the states of all keys in the input's order (those
+of a dense model as they lie in memory, plane by plane), and `checkpoint.json` with everything else that the rest of the
+run depends on, and checksums of both. It is written under a temporary name, flushed to the disk and renamed; only then
+does `latest` name it. The two newest are kept, and loading falls back from one that is damaged to the one before.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class Checkpoint(NamedTuple):
 
 def save_checkpoint(folder: Path, progress: Progress, made_by: dict[str, Any], states: NDArray[np.float32]) -> None:
     """Write a checkpoint below `folder`; `states` [keys, width] are in the input's order."""
-    states = np.ascontiguousarray(states)
+    # As they lie: another order would take as much memory again.
+    by_plane = states.flags.f_contiguous and not states.flags.c_contiguous
+    lying = states.T if by_plane else np.ascontiguousarray(states)
     name = f"{progress.position:015d}"
     taken = _names(folder)
     if name in taken:
@@ -87,8 +89,8 @@ def save_checkpoint(folder: Path, progress: Progress, made_by: dict[str, Any], s
     try:
         with translated_disk_errors(final):
             temporary.mkdir(parents=True)
-        write_tensors(temporary / "states.safetensors", {"states": states})
-        info = CheckpointInfo(progress=progress, made_by=made_by, states=_checksum(states))
+        write_tensors(temporary / "states.safetensors", {"planes" if by_plane else "states": lying})
+        info = CheckpointInfo(progress=progress, made_by=made_by, states=_checksum(lying))
         info = msgspec.structs.replace(info, checksum=_own_checksum(info))
         replace_file(temporary / "checkpoint.json", msgspec.json.encode(info))
         with translated_disk_errors(final):
@@ -126,16 +128,17 @@ def load_checkpoint(folder: Path) -> Checkpoint:
 def _load(path: Path) -> tuple[CheckpointInfo, NDArray[np.float32]]:
     try:
         info = msgspec.json.decode((path / "checkpoint.json").read_bytes(), type=CheckpointInfo)
-        states = safetensors.numpy.load_file(path / "states.safetensors")["states"]
+        found = safetensors.numpy.load_file(path / "states.safetensors")
+        lying = found["planes"] if "planes" in found else found["states"]
     except (OSError, msgspec.DecodeError, SafetensorError, KeyError) as error:
         raise DataError(f"checkpoint `{path}` does not read: {error}") from None
-    if _own_checksum(info) != info.checksum or _checksum(states) != info.states:
+    if _own_checksum(info) != info.checksum or _checksum(lying) != info.states:
         raise DataError(f"checkpoint `{path}` has a wrong checksum")
-    return info, states
+    return info, lying.T if "planes" in found else lying
 
 
-def _checksum(states: NDArray[np.float32]) -> str:
-    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(states).data)
+def _checksum(lying: NDArray[np.float32]) -> str:
+    return xxhash.xxh3_64_hexdigest(lying.data)
 
 
 def _own_checksum(info: CheckpointInfo) -> str:

@@ -44,9 +44,9 @@ def count_updates(config: RunConfig, num_rows: int) -> UpdateCount:
 class DenseTable:
     """All values of a model and what its optimizer remembers of them: `planes` [width, values]."""
 
-    def __init__(self, config: RunConfig, model: DenseModel, num_rows: int) -> None:
+    def __init__(self, config: RunConfig, model: DenseModel, num_rows: int, num_workers: int) -> None:
         size = num_values(model)
-        check_room(4 * size * (num_planes(config.optimizer) + 2 * config.workers), size)
+        check_room(4 * size * (num_planes(config.optimizer) + 2 * num_workers), size)
         self.planes: Floats = np.zeros((num_planes(config.optimizer), size), np.float32)
         self._rule = DenseRule(config.optimizer, model.num_trained, count_updates(config, num_rows))
 
@@ -64,8 +64,13 @@ class DenseTable:
         """Stand where a run begins."""
         self.planes[0], self.planes[1:] = values, 0
 
-    def load(self, states: Floats) -> None:
-        self.planes[...] = states.T
+    def load(self, states: Floats, start: int = 0) -> None:
+        """Put states [n, width] in place from value `start` on."""
+        self.planes[:, start : start + len(states)] = states.T
+
+    def part(self, start: int, stop: int) -> Floats:
+        """States [n, width] of the values from `start` to `stop`, as they go over a wire."""
+        return np.ascontiguousarray(self.planes[:, start:stop].T)
 
     def copy_of_values(self) -> Floats:
         return self.values.copy()
@@ -86,10 +91,10 @@ class DenseTable:
         self._rule.apply(self.planes[:, first:stop], sums[first:stop], rows, trained, first)
 
 
-def make_table(config: RunConfig, model: DenseModel, num_rows: int) -> Any:
-    """Where the values of a run live: in memory, or on a GPU."""
+def make_table(config: RunConfig, model: DenseModel, num_rows: int, num_workers: int) -> Any:
+    """Where the values of a run live that so many workers of this process train: in memory, or on a GPU."""
     if config.device == "cpu":
-        return DenseTable(config, model, num_rows)
+        return DenseTable(config, model, num_rows, num_workers)
     from paceline.models.torch_table import TorchTable
 
     return TorchTable(config, model, count_updates(config, num_rows))
@@ -269,7 +274,7 @@ class DenseCrew(EmbeddedCrew):
         self._model = build_model(config, dataset.shape, dataset.classes)
         super().__init__(config, dataset.split("train").rows, 1 if self._model.shares_threads else num_cores())
         self._dataset = dataset
-        self._table = make_table(config, self._model, dataset.split("train").rows)
+        self._table = make_table(config, self._model, dataset.split("train").rows, config.workers)
         self._models: list[DenseModel] = []
         self.restore(Progress(), None)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from paceline.config import OptimizerConfig, RunConfig
+from paceline.optimizers.dense import num_planes
 from paceline.training.cluster import dense_shard
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.dense_shard import DenseShardService, DenseSlice
@@ -62,7 +65,7 @@ class Client:
         parts = step_parts(batch, 0, float(rows), rows, NOTHING, 0, 0, 0, NOTHING)
         self.service.received(self.peer, frame_of(Kind.STEP, flags, *parts))  # type: ignore[arg-type]
 
-    def send(self, start: int, values: list[float]) -> None:
+    def send(self, start: int, values: Any) -> None:
         head = start.to_bytes(CHUNK_HEAD_BYTES, "little")
         frame = frame_of(Kind.CHUNK, 0, head, np.array(values, np.float32))
         self.service.received(self.peer, frame)  # type: ignore[arg-type]
@@ -76,8 +79,26 @@ class Client:
         found: list[Any] = []
         while self.peer.sent:
             frame = self.peer.sent.pop(0)
+            if frame.kind == Kind.HELD:
+                continue
             found.append(True if frame.kind == Kind.VALUES else m.decode(frame, m.FromShard))
         return found
+
+
+def say_to(service: DenseShardService, message: Any, peer: FakePeer) -> None:
+    service.received(peer, frame_of(Kind.MESSAGE, 0, m.encode(message)))  # type: ignore[arg-type]
+
+
+def copied_values(service: DenseShardService, asker: FakePeer) -> list[float]:
+    """Fetch what was copied, in two pieces."""
+    found: list[float] = []
+    for start in (0, 5):
+        asker.sent.clear()
+        fetch = m.Fetch(what="copy", start=start, count=5)
+        say_to(service, fetch, asker)
+        found += asker.sent[0].body[CHUNK_HEAD_BYTES:].view(np.float32).tolist()
+    say_to(service, m.Fetched(), asker)
+    return found
 
 
 def weights(service: DenseShardService) -> list[float]:
@@ -219,15 +240,98 @@ def test_a_copy_waits_for_pushes_under_way_and_holds_back_others() -> None:
     clients[0].announce(2, PUSH | PULL)
     clients[0].send(0, [1.0] * 5)
     asker = FakePeer()
-    service.received(asker, frame_of(Kind.MESSAGE, 0, m.encode(m.Copy(at=NOW))))  # type: ignore[arg-type]
+    say_to(service, m.Copy(at=NOW), asker)
     assert asker.sent == []
     clients[1].announce(2, PUSH | PULL)
     assert clients[1].heard() == []
     clients[0].send(5, [1.0] * 5)
     copied = m.decode(asker.sent[0], m.FromShard)
     assert (copied.applied, copied.rows) == ([1, 0], 1)
-    assert service.slice.copied(0, VALUES).tolist() == [-1.0] * VALUES
+    # Nothing changes until it has been fetched, but whoever waits for values gets them.
+    assert clients[1].heard() == []
+    assert True in clients[0].heard()
+    assert copied_values(service, asker) == [-1.0] * VALUES
     assert clients[1].heard() == [m.Go(wanted=True)]
+
+
+def test_in_sync_workers_compute_while_a_copy_is_fetched_and_wait_with_their_pushes() -> None:
+    service = make("sync")
+    clients = [Client(service, rank) for rank in (0, 1)]
+    for client in clients:
+        client.announce(1, PULL)
+    asker = FakePeer()
+    say_to(service, m.Copy(at=1), asker)
+    for client in clients:
+        client.heard()
+        client.step(2, 1, 2.0)
+    assert m.decode(asker.sent[0], m.FromShard).applied == [1, 1]
+    for client in clients:
+        assert client.heard() == [True]
+        client.announce(3, PUSH | PULL)
+    assert clients[0].heard() == []
+    assert copied_values(service, asker) == [-2.0] * VALUES
+    assert clients[0].heard() == [m.Go(wanted=True)]
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_whoever_fetches_a_copy_may_lose_its_connection(monkeypatch: pytest.MonkeyPatch, comes_back: bool) -> None:
+    service = make("async")
+    client, asker = Client(service, 0), FakePeer()
+    client.announce(1, PULL)
+    tell(service, m.Copy(at=NOW), asker)
+    client.announce(2, PUSH | PULL)
+    client.heard()
+    service.closed(asker)  # type: ignore[arg-type]
+    other = FakePeer()
+    if comes_back:
+        say_to(service, m.Fetch(what="copy", start=0, count=5), other)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + dense_shard.BACK_SECONDS + 1)
+    service.tick()
+    assert (m.Go(wanted=True) in client.heard()) is not comes_back
+    if comes_back:
+        assert copied_values(service, other) == [0.0] * VALUES
+        assert client.heard() == [m.Go(wanted=True)]
+    else:
+        client.push(1.0)
+        with pytest.raises(BadFrameError, match="may have changed"):
+            say_to(service, m.Fetch(what="copy", start=0, count=5), other)
+
+
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"name": "adam"}])
+@pytest.mark.parametrize(("pace", "workers"), [("sync", 3), ("async", 3)])
+def test_a_shard_has_one_copy_beyond_what_its_optimizer_needs(pace: str, workers: int, optimizer: Any) -> None:
+    """Of a model that is large beside all else, with checkpoints on the way."""
+    num, piece = 1 << 22, 1 << 16
+    settings = OptimizerConfig(**{"name": "sgd", "learning_rate": 1.0, **optimizer})
+    config = RunConfig(data="x", model="softmax", pace=pace, workers=workers, engine="ray", optimizer=settings)
+    gradient = np.ones(piece, np.float32)
+    DenseSlice(config, Parts(1, num_planes(settings), 1, in_ranges=True), 0, 1, 100).warm_up()
+    tracemalloc.start()
+    try:
+        slice_ = DenseSlice(config, Parts(num, num_planes(settings), 1, in_ranges=True), 0, num, 100)
+        service = DenseShardService(config, slice_, lambda: 0)
+        tell(service, m.Reset(generation=1, applied=[0] * workers, rows=0))
+        tell(service, m.Open(bases=[0] * workers, done=[0] * workers))
+        clients = [Client(service, rank) for rank in range(workers)]
+        for client in clients:
+            client.announce(1, PULL)
+        for batch in (2, 3):
+            for client in clients:
+                client.announce(batch, PUSH | PULL)
+                for start in range(0, num, piece):
+                    client.send(start, gradient)
+            asker = FakePeer()
+            tell(service, m.Copy(at=NOW if pace == "async" else batch - 1), asker)
+            for start in range(0, num, piece):
+                say_to(service, m.Fetch(what="copy", start=start, count=piece), asker)
+                asker.sent.clear()
+            say_to(service, m.Fetched(), asker)
+            assert service.slice.weights(0, 1, 0)[0] < 0
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert num_planes(settings) <= most / (4 * num) < num_planes(settings) + 1.25
 
 
 @pytest.mark.parametrize(("start", "count"), [(5, 5), (0, 11), (0, 0)])
@@ -248,7 +352,7 @@ class TestKeeper:
             client.announce(1, PULL)
             assert client.heard() == [True]
         asker = FakePeer()
-        service.received(asker, frame_of(Kind.MESSAGE, 0, m.encode(m.Copy(at=1))))  # type: ignore[arg-type]
+        say_to(service, m.Copy(at=1), asker)
         first.announce(2, PUSH | PULL, rows=3)
         assert first.heard() == [m.Go(wanted=True)]
         first.push(5.0)
@@ -258,7 +362,7 @@ class TestKeeper:
         assert second.heard() == [m.Go(wanted=False), True]
         copied = m.decode(asker.sent[0], m.FromShard)
         assert (copied.applied, copied.rows) == ([1, 1], 7)
-        assert service.slice.copied(0, VALUES).tolist() == [5.0] * VALUES
+        assert copied_values(service, asker) == [5.0] * VALUES
 
     def test_states_are_brought_at_the_end_of_a_leg(self) -> None:
         service = make("sync", exchange="allreduce")

@@ -1,5 +1,5 @@
 """What does a worker do where gradients are added up among workers? The same as one that pushes them to shards, but it
-holds all values and what the optimizer remembers itself, and PyTorch adds the gradients up.
+holds all values and what the optimizer remembers itself, in memory or on its GPU, and PyTorch adds the gradients up.
 
 Each generation of a run has a process group of its own. Its members find each other by notes at the run's shard, over
 the same connections as everything else.
@@ -19,13 +19,12 @@ from paceline.config import RunConfig
 from paceline.data.images import ImageDataset
 from paceline.models.dense import Tensor
 from paceline.models.torch_model import import_torch, make_group
-from paceline.optimizers.dense import DenseRule
 from paceline.telemetry.meter import COMPUTE, PULL, PUSH, WAIT
 from paceline.training.cluster.dense_worker import PIECE_VALUES, SILENCE_SECONDS, DenseLink, DenseWorker
 from paceline.training.cluster.messages import Begin, Fetch, FromShard, Note, Noted, Read, RoleSpec, decode, encode
 from paceline.training.cluster.rations import RecalledError
 from paceline.training.cluster.shard import CHUNK_HEAD_BYTES
-from paceline.training.dense import count_updates
+from paceline.training.dense import make_table
 from paceline.wire.connection import Connection, connect
 from paceline.wire.frames import BadFrameError, Kind, LostConnectionError
 from paceline.wire.tls import Tls
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from paceline.training.cluster.role import Lifeline
 
 LOOK_SECONDS = 0.02
+GPU_LOOK_SECONDS = 0.0001
 MEET_SECONDS = 30.0
 # A long step is no fault: others wait for the slowest worker's.
 GROUP_SECONDS = 600.0
@@ -78,14 +78,16 @@ class Message:
     """
 
     def __init__(
-        self, tensors: tuple[Tensor, ...], num_trained: int, recalled: Callable[[], bool] = lambda: False
-    ) -> None:
+        self, tensors: tuple[Tensor, ...], num_trained: int, recalled: Callable[[], bool] = lambda: False,
+        device: str = "cpu",
+    ) -> None:  # fmt: skip
         """Nobody waits any longer for the others once `recalled` says so: one of them may be gone without a word."""
         self._recalled = recalled
+        self._on_gpu = device != "cpu"
         # One number more than there are values: the rows that the sums are of. It is in the last parcel, with what
         # is not trained.
-        self._flat = np.zeros(tensors[-1].stop + 1, np.float32)
-        self.sums = self._flat[:-1]
+        self._flat = import_torch().zeros(tensors[-1].stop + 1, device=device)
+        self.sums = self._flat[:-1] if self._on_gpu else self._flat[:-1].numpy()
         self._parcels = _pack([tensor for tensor in tensors if tensor.stop <= num_trained])
         self._parcels.append(range(num_trained, len(self._flat)))
         self._of_tensor = [
@@ -133,6 +135,12 @@ class Message:
         self._left = [self._of_tensor.count(number) for number in range(len(self._parcels) - 1)] + [NEVER]
 
     def _wait(self, sent: Any, deadline: float) -> None:
+        while self._on_gpu and not sent.is_completed():
+            if self._recalled() or time.monotonic() > deadline:
+                # What still runs on the GPU waits for somebody who is gone.
+                self._group.abort()
+                raise RuntimeError("the others did not answer")
+            time.sleep(GPU_LOOK_SECONDS)
         while True:
             try:
                 sent.wait(timedelta(seconds=RECALL_SECONDS))
@@ -143,8 +151,7 @@ class Message:
 
     def _send(self) -> None:
         parcel = self._parcels[len(self._sent)]
-        part = import_torch().from_numpy(self._flat[parcel.start : parcel.stop])
-        self._sent.append(self._group.allreduce([part]))
+        self._sent.append(self._group.allreduce([self._flat[parcel.start : parcel.stop]]))
 
 
 def _pack(tensors: list[Tensor]) -> list[range]:
@@ -165,15 +172,14 @@ class AllreduceWorker(DenseWorker):
                  host: str) -> None:  # fmt: skip
         super().__init__(spec, config, tls, dataset, lifeline)
         self._host = host
-        self._planes = np.zeros((self._parts.width, self._parts.num_keys), np.float32)
-        self._values = self._planes[0]
+        self._table = make_table(config, self._model, dataset.split("train").rows, num_workers=1)
+        self._values = self._table.values
         self._use(self._new_message())
-        count = count_updates(config, dataset.split("train").rows)
-        self._rule = DenseRule(config.optimizer, self._model.num_trained, count)
         self._notes: Connection | None = None
 
     def _new_message(self) -> Message:
-        return Message(self._model.tensors, self._model.num_trained, self._rations.recalled)
+        model = self._model
+        return Message(model.tensors, model.num_trained, self._rations.recalled, self._config.device)
 
     def _use(self, message: Message) -> None:
         self._message, self._sums = message, message.sums
@@ -201,7 +207,8 @@ class AllreduceWorker(DenseWorker):
             # What a group that is gone may still write to.
             self._use(self._new_message())
         try:
-            self._message.meet(make_group(notes, self._spec.rank, self._config.workers, self._host, GROUP_SECONDS))
+            place = self._host, GROUP_SECONDS, self._config.device
+            self._message.meet(make_group(notes, self._spec.rank, self._config.workers, *place))
         except RuntimeError as error:
             raise LostConnectionError(f"the other workers cannot be met: {error}") from None
 
@@ -220,7 +227,7 @@ class AllreduceWorker(DenseWorker):
                 raise RecalledError from None
             raise LostConnectionError(f"another worker is gone: {str(error).splitlines()[0]}") from None
         self.meter.mark(PUSH)
-        self._rule.apply(self._planes, self._sums, all_rows, trained)
+        self._table.apply(self._sums, all_rows, trained, 0, self._parts.num_keys)
         self.meter.mark(COMPUTE)
         link = self._links[0]
         link.announce(number, flags, trained, losses, rows)
@@ -237,9 +244,9 @@ class AllreduceWorker(DenseWorker):
             data = link.connection.receive(SILENCE_SECONDS).body[CHUNK_HEAD_BYTES:].view(np.float32)
             if len(data) != count * self._parts.width:
                 raise BadFrameError(f"{link.connection.peer} sends {len(data)} numbers for {count} values")
-            self._planes[:, start : start + count] = data.reshape(count, -1).T
+            self._table.load(data.reshape(count, -1), start)
 
     def _bring_states(self, link: DenseLink) -> None:
         for start in range(0, self._parts.num_keys, PIECE_VALUES):
-            piece = np.ascontiguousarray(self._planes[:, start : start + PIECE_VALUES].T)
+            piece = self._table.part(start, start + PIECE_VALUES)
             link.connection.send(Kind.CHUNK, 0, start.to_bytes(CHUNK_HEAD_BYTES, "little"), piece)

@@ -70,7 +70,7 @@ class ClusterCrew:
     def __init__(self, config: RunConfig, dataset: AnyDataset, starting: StartingEngine) -> None:
         self.model: DenseModel | None = None
         if isinstance(dataset, ImageDataset):
-            self.model = build_model(config, dataset.shape, dataset.classes)
+            self.model = build_model(_as_here(config), dataset.shape, dataset.classes)
             self._parts = Parts(num_values(self.model), num_planes(config.optimizer), config.shards, in_ranges=True)
         else:
             check_clock_size(config, dataset)
@@ -486,6 +486,15 @@ class ClusterCrew:
             "recoveries": list(self._recoveries),
             "peak_memory_bytes": sum(role.peak_memory_bytes for role in self._roles),
         }
+
+
+def _as_here(config: RunConfig) -> RunConfig:
+    """The settings with which the coordinator tests a model: it need not have a GPU because its workers do."""
+    if config.device == "cpu":
+        return config
+    from paceline.models.torch_model import has_gpu
+
+    return config if has_gpu() else msgspec.structs.replace(config, device="cpu")
 
 
 def _check_shards(config: RunConfig, parts: Parts) -> None:

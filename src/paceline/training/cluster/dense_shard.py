@@ -2,12 +2,14 @@
 
 Gradients and weights are too large for one frame, and for keeping copies. A worker announces a push in a STEP frame,
 is told to go on, and sends it in pieces; it is told when it may pull, and fetches pieces. In sync workers push one
-after the other, in the order of their ranks, and are added up as they come, so one sum is all that is kept. What a lost
-worker has half pushed cannot be taken back: the run then returns to its last checkpoint.
+after the other, in the order of their ranks, and are added up as they come, so one sum is all that is kept. While a
+checkpoint is fetched workers compute, and whoever is done with that waits with its push. What a lost worker has half
+pushed cannot be taken back: the run then returns to its last checkpoint.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from paceline.config import RunConfig
 from paceline.optimizers.dense import DenseRule, num_planes
-from paceline.training.cluster.messages import Go, Join, Joined, Reset
+from paceline.training.cluster.messages import Fetch, Go, Join, Joined, Reset
 from paceline.training.cluster.parts import Parts
 from paceline.training.cluster.shard import CHUNK_HEAD_BYTES, NOW, ShardService, ShardWorker, say
 from paceline.training.cluster.shared import find, share
@@ -29,6 +31,8 @@ from paceline.wire.server import Peer
 Floats = NDArray[np.float32]
 # What fits the near caches, and how much of a gradient is taken before others get a turn.
 FOLD_VALUES, TURN_VALUES = 1 << 16, 1 << 24
+# So long after the connection of whoever fetches states has broken it may be back.
+BACK_SECONDS = 5.0
 
 
 class DenseSlice:
@@ -41,8 +45,8 @@ class DenseSlice:
         """`shared`: workers of this machine read the weights where they are, and `place` says where."""
         self.num_keys = parts.size(shard)
         self.width = num_planes(config.optimizer)
-        # With a sum, and a copy while a checkpoint is taken.
-        check_room(4 * self.num_keys * (2 * self.width + 1), self.num_keys)
+        # With a sum.
+        check_room(4 * self.num_keys * (self.width + 1), self.num_keys)
         self.first, self.num_keys_of_model = parts.of(shard).start, parts.num_keys
         self._rule = DenseRule(config.optimizer, num_trained, count_updates(config, num_rows))
         num_states = self.width * self.num_keys
@@ -50,7 +54,6 @@ class DenseSlice:
         self._planes: Floats = states.reshape(self.width, self.num_keys)
         self._total: Floats = np.empty(0, np.float32)
         self._piece: Floats = np.empty(0, np.float32)
-        self._copy: Floats = np.empty((0, 0), np.float32)
 
     def total(self, start: int, count: int) -> Floats:
         """The sum of gradients over a range of values, or what is left there of an earlier one; a view."""
@@ -72,16 +75,6 @@ class DenseSlice:
     def weights(self, start: int, count: int, rows: int) -> Floats:
         """The values from `start` on; a view."""
         return self._planes[0, start : start + count]
-
-    def take_copy(self) -> None:
-        """Set all states aside, for `copied`."""
-        if not self._copy.size:
-            self._copy = np.empty_like(self._planes)
-        np.copyto(self._copy, self._planes)
-
-    def copied(self, start: int, count: int) -> Floats:
-        """States of the last copy, [count, width], flat."""
-        return np.ascontiguousarray(self._copy[:, start : start + count].T).ravel()
 
     def states(self, start: int, count: int) -> Floats:
         """States as they are, [count, width], flat."""
@@ -118,6 +111,9 @@ class DenseShardService(ShardService):
         """How to be called again after others had a turn."""
         # The gradient that a sum began with, where this process sees it; else the sum has it.
         self._first: Floats | None = None
+        # Who fetches states, which must not change until then; and when that ends if its connection is gone.
+        self._fetcher: Peer | None = None
+        self._fetched_by = math.inf
 
     def _joined(self, worker: ShardWorker, join: Join) -> Joined:
         worker.gradient = find(join.gradient, self.slice.num_keys_of_model) if self.slice.place else None
@@ -157,7 +153,11 @@ class DenseShardService(ShardService):
             self._let_push()
 
     def _let_push(self) -> None:
-        """Tell workers to push: in sync the one whose turn it is, else all, but for a copy that waits to be made."""
+        """Tell workers to push: in sync the one whose turn it is, else all; but for a copy that waits to be made, and
+        none while states are fetched.
+        """
+        if self._fetcher is not None:
+            return
         for worker in self._workers:
             if worker.step is None or worker.pushing or worker.peer is None:
                 continue
@@ -268,13 +268,42 @@ class DenseShardService(ShardService):
     def _may_copy(self, at: int) -> bool:
         return self._whole() if at == NOW else super()._may_copy(at)
 
-    def _copy(self, peer: Peer) -> None:
-        super()._copy(peer)
+    # -- what a checkpoint needs
+
+    def _set_aside(self, peer: Peer) -> None:
+        """Instead of a copy, which would take as much memory again: nothing changes until all has been fetched."""
+        self._fetcher, self._fetched_by = peer, math.inf
+
+    def _fetch(self, peer: Peer, fetch: Fetch) -> None:
+        if fetch.what == "copy":
+            if self._fetcher is None:
+                raise BadFrameError("states are asked for that may have changed since")
+            # It may come over another connection, where the first was cut.
+            self._fetcher, self._fetched_by = peer, math.inf
+        super()._fetch(peer, fetch)
+
+    def _states(self, fetch: Fetch) -> Floats:
+        return self.slice.states(fetch.start, fetch.count)
+
+    def _fetched(self) -> None:
+        self._fetcher = None
         self._let_push()
+
+    def closed(self, peer: Peer) -> None:
+        super().closed(peer)
+        if self._fetcher is peer:
+            self._fetched_by = time.monotonic() + BACK_SECONDS
+
+    def tick(self) -> None:
+        if self._fetcher is not None and time.monotonic() > self._fetched_by:
+            self._fetched()
+        super().tick()
+        if self._fetcher is not None:
+            self.doing = "hands out its states for a checkpoint"
 
     def _reset(self, reset: Reset) -> None:
         super()._reset(reset)
-        self._total_rows, self._first = 0, None
+        self._total_rows, self._first, self._fetcher = 0, None, None
 
     def _holds(self, worker: ShardWorker) -> bool:
         """In sync whoever has pushed waits until all have."""

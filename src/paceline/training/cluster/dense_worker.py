@@ -234,7 +234,7 @@ class DenseWorker:
             rows = self._reader.between(start, stop)
             self.meter.mark(INPUT)
             self._doing = "computes"
-            losses = self._model.gradient(self._values, rows, self._sums, (self._spec.rank, start))
+            losses = float(self._model.gradient(self._values, rows, self._sums, (self._spec.rank, start)))
             if not math.isfinite(losses):
                 rate = rate_at(self._config.optimizer, trained)
                 check_losses(losses, trained, self._spec.rank, number, rate)

@@ -45,15 +45,25 @@ class KeeperService(DenseShardService):
             self._book(step.rows, step.losses)
             due = self._copy_at is not None and self._copy_at[0] == worker.applied
             wanted = worker.rank == 0 and (due or worker.leaving)
-            say(peer, Go(wanted=wanted))
+            if not wanted:
+                say(peer, Go(wanted=False))
             self._copy_if_due()
-        worker.step, worker.received, worker.pushing = (step, 0, True) if wanted else (None, 0, False)
-        if not wanted:
+        worker.step, worker.received, worker.pushing = (step if wanted else None), 0, False
+        if wanted:
+            self._let_push()
+        else:
             self._answer(worker)
+
+    def _let_push(self) -> None:
+        """Tell worker 0 to bring the states that it has announced, unless those before are still fetched."""
+        worker = self._workers[0]
+        if worker.step is not None and not worker.pushing and worker.peer is not None and self._fetcher is None:
+            worker.pushing = True
+            say(worker.peer, Go(wanted=True))
 
     def _take_piece(self, worker: ShardWorker, peer: Peer, frame: Frame) -> None:
         """The next piece of the states that worker 0 brings."""
-        if worker.step is None or worker.peer is not peer:
+        if worker.step is None or not worker.pushing or worker.peer is not peer:
             raise BadFrameError(f"worker {worker.rank} brings states that nobody asked for")
         start, count = self._put(frame)
         if start != worker.received:

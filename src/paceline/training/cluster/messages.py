@@ -143,7 +143,7 @@ class Open(Message):
 
 
 class Copy(Message):
-    """Copy the states aside: now, or in sync when clock `at` is complete."""
+    """Keep the states as they are now, or in sync when clock `at` is complete, until they are fetched."""
 
     at: int
 
@@ -166,6 +166,10 @@ class Fetch(Message):
     start: int
     count: int
     rows: int = 0
+
+
+class Fetched(Message):
+    """All of the copy has been fetched."""
 
 
 class Note(Message):
@@ -237,7 +241,7 @@ class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 ToCoordinator = Hello | Ready | Beat | Report | Take | Idle | Failed
 ToRole = Begin | Grant | Wait | Stop
-ToShard = Join | Reset | Open | Copy | Fetch | Note | Read | Count
+ToShard = Join | Reset | Open | Copy | Fetch | Fetched | Note | Read | Count
 FromShard = Joined | Copied | Counted | Go | Noted | Done
 
 

@@ -24,6 +24,7 @@ from paceline.training.cluster.messages import (
     Counted,
     Done,
     Fetch,
+    Fetched,
     FromShard,
     Join,
     Joined,
@@ -340,6 +341,9 @@ class ShardService:
                     self._copy(peer)
             case Fetch():
                 self._fetch(peer, message)
+            case Fetched():
+                self._fetched()
+                say(peer, Done())
             case Count():
                 say(peer, self._counted())
 
@@ -387,20 +391,30 @@ class ShardService:
 
     def _copy(self, peer: Peer) -> None:
         self._copy_at = None
-        self.slice.take_copy()
+        self._set_aside(peer)
         applied = [worker.applied for worker in self._workers]
         say(peer, Copied(applied=applied, rows=self._rows, losses=self._losses, loss_rows=self._loss_rows))
+
+    def _set_aside(self, peer: Peer) -> None:
+        """Keep the states as they are for whoever asked."""
+        self.slice.take_copy()
 
     def _fetch(self, peer: Peer, fetch: Fetch) -> None:
         if not 0 <= fetch.start <= fetch.start + fetch.count <= self.slice.num_keys:
             raise BadFrameError(f"keys {fetch.start} to {fetch.start + fetch.count} of {self.slice.num_keys}")
         if fetch.what == "weights":
             found = self.slice.weights(fetch.start, fetch.count, fetch.rows)
-        elif fetch.what == "states" and hasattr(self.slice, "states"):
-            found = self.slice.states(fetch.start, fetch.count)
         else:
-            found = self.slice.copied(fetch.start, fetch.count)
+            found = self._states(fetch)
         peer.send(Kind.CHUNK, 0, fetch.start.to_bytes(CHUNK_HEAD_BYTES, "little"), found)
+
+    def _states(self, fetch: Fetch) -> Floats:
+        """States of the copy."""
+        found: Floats = self.slice.copied(fetch.start, fetch.count)
+        return found
+
+    def _fetched(self) -> None:
+        """Whoever asked for a copy has it."""
 
     def _load(self, peer: Peer, frame: Frame) -> None:
         self._put(frame)

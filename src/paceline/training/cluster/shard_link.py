@@ -11,7 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.training.cluster.messages import Copied, Copy, Count, Counted, Fetch, FromShard, ToShard, decode, encode
+from paceline.training.cluster.messages import (
+    Copied,
+    Copy,
+    Count,
+    Counted,
+    Fetch,
+    Fetched,
+    FromShard,
+    ToShard,
+    decode,
+    encode,
+)
 from paceline.training.cluster.shard import CHUNK_HEAD_BYTES
 from paceline.wire.connection import connect
 from paceline.wire.frames import BadFrameError, Frame, Kind, LostConnectionError, SilentPeerError, WireError
@@ -126,6 +137,8 @@ class ShardLink:
             if frame.kind != Kind.CHUNK or len(data) != 4 * count * out.shape[1]:
                 raise BadFrameError(f"{self._connection.peer} sends {len(data)} bytes for {count} keys")
             out[start : start + count] = data.view(np.float32).reshape(count, -1)
+        if what == "copy":
+            self.ask(Fetched())
 
     def load(self, states: NDArray[np.float32]) -> None:
         """Give the shard its states, [keys, width]."""
