@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from pathlib import Path
@@ -152,4 +153,10 @@ def bug_in_a_worker(content: bytes, node: str, host: str) -> None:
 
     if _spec(content).role == "worker" and _spec(content).rank == 0:
         _replace(ClusterWorker, "run", broken)
+    roles.run_role(content, node, host)
+
+
+def on_one_gpu(content: bytes, node: str, host: str) -> None:
+    """Workers share a GPU over NCCL, which refuses that where it knows that they are on the same machine."""
+    os.environ["NCCL_HOSTID"] = str(_spec(content).rank)
     roles.run_role(content, node, host)

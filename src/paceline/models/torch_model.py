@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -332,7 +332,14 @@ def _device(torch: Any, name: str) -> Any:
     return torch.device(name)
 
 
-def make_group(notes: Any, rank: int, size: int, host: str, seconds: float, device: str) -> Any:
+class Group(NamedTuple):
+    """A process group of PyTorch's, and where its members leave each other notes: for as long as there is the group."""
+
+    group: Any
+    store: Any
+
+
+def make_group(notes: Any, rank: int, size: int, host: str, seconds: float, device: str) -> Group:
     """A process group of PyTorch's, whose members find each other by `notes` (`set`, `get`, `find`), and wait for each
     other for so long: over gloo at this host's address, or over NCCL for tensors on GPUs.
     """
@@ -355,6 +362,7 @@ def make_group(notes: Any, rank: int, size: int, host: str, seconds: float, devi
         def check(self, keys: list[str]) -> bool:
             return all(notes.find(key) is not None for key in keys)
 
+    store = Store()
     if device == "cuda":
         if host == LOOPBACK:
             os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
@@ -363,8 +371,8 @@ def make_group(notes: Any, rank: int, size: int, host: str, seconds: float, devi
         os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
         nccl = distributed.ProcessGroupNCCL.Options()
         nccl._timeout = timedelta(seconds=seconds)
-        return distributed.ProcessGroupNCCL(Store(), rank, size, nccl)
+        return Group(distributed.ProcessGroupNCCL(store, rank, size, nccl), store)
     options = distributed.ProcessGroupGloo._Options()
     options._timeout = timedelta(seconds=seconds)
     options._devices = [distributed.ProcessGroupGloo.create_device(hostname=host)]
-    return distributed.ProcessGroupGloo(Store(), rank, size, options)
+    return Group(distributed.ProcessGroupGloo(store, rank, size, options), store)

@@ -48,7 +48,8 @@ def main() -> None:
     torch = import_torch()
     recalled = folder / "recalled"
     message = Message(TENSORS, NUM_TRAINED, recalled.exists, "cuda")
-    message.meet(make_group(FileNotes(folder / "first"), rank, 2, "127.0.0.1", 60, "cuda"))
+    first = make_group(FileNotes(folder / "first"), rank, 2, "127.0.0.1", 60, "cuda")
+    message.meet(first.group)
     for step in range(STEPS):
         if fate == "dies" and step == 2:
             if rank == 1:
@@ -57,8 +58,10 @@ def main() -> None:
                 add_up(message, rank, step)
             except RuntimeError as error:
                 print("alone:", str(error).splitlines()[0], flush=True)
+                message.leave()
                 message = Message(TENSORS, NUM_TRAINED, device="cuda")
-                message.meet(make_group(FileNotes(folder / "second"), 0, 1, "127.0.0.1", 60, "cuda"))
+                second = make_group(FileNotes(folder / "second"), 0, 1, "127.0.0.1", 60, "cuda")
+                message.meet(second.group)
                 assert add_up(message, rank, step) == 1
                 assert torch.equal(message.sums, torch.full_like(message.sums, step + 1))
                 print("again", flush=True)

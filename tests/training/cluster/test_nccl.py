@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import paceline
+from tests.faults.conftest import arguments
+from tests.faults.running import Running
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
@@ -35,6 +37,27 @@ def test_one_is_gone(tmp_path: Path) -> None:
     (tmp_path / "recalled").touch()
     out, _ = first.communicate(timeout=120)
     assert "again" in out, out
+
+
+def test_a_group_starts_again_from_the_checkpoint(drawings: Path, tmp_path: Path) -> None:
+    """Two workers on one GPU; one of them is killed."""
+    flags: dict[str, Any] = {
+        "data": drawings, "model": "tests.models.modules:plain", "device": "cuda", "pace": "sync", "workers": 2,
+        "batch_size": 25, "epochs": 40, "test_every": 1_500, "optimizer": "sgd", "learning_rate": 0.05, "seed": 3,
+    }  # fmt: skip
+    words = [
+        "train",
+        *arguments(engine="ray", exchange="allreduce", checkpoint_every=0.3, run=tmp_path / "run", **flags),
+    ]
+    running = Running(None, words, tmp_path / "run", "on_one_gpu")
+    running.wait_for_checkpoint()
+    running.wait_for_metrics(2)
+    running.kill(("worker", 1))
+    assert "back to" in running.end()
+    assert running.result["rows"] == 40 * 1_500
+    assert running.result["restarts"]["workers"] >= 1
+    alone = paceline.train(run=tmp_path / "alone", **flags)
+    assert running.result["test"]["loss"] == pytest.approx(alone.result["test"]["loss"], rel=0.02)
 
 
 @pytest.mark.parametrize("exchange", ["shard", "allreduce"])

@@ -7,9 +7,11 @@ the same connections as everything else.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ import numpy as np
 from paceline.config import RunConfig
 from paceline.data.images import ImageDataset
 from paceline.models.dense import Tensor
-from paceline.models.torch_model import import_torch, make_group
+from paceline.models.torch_model import Group, import_torch, make_group
 from paceline.telemetry.meter import COMPUTE, PULL, PUSH, WAIT
 from paceline.training.cluster.dense_worker import PIECE_VALUES, SILENCE_SECONDS, DenseLink, DenseWorker
 from paceline.training.cluster.messages import Begin, Fetch, FromShard, Note, Noted, Read, RoleSpec, decode, encode
@@ -50,13 +52,21 @@ class Notes:
         self._recalled = recalled
         self._prefix = f"{generation}/"
         self._lock = threading.Lock()
+        self._is_closed = False
 
     def set(self, key: str, value: bytes) -> None:
         with self._lock:
             self._connection.send(Kind.MESSAGE, 0, encode(Note(name=self._prefix + key, content=bytes(value))))
 
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            self._connection.close()
+
     def find(self, key: str) -> bytes | None:
         with self._lock:
+            if self._is_closed:
+                return None  # threads of a group that is gone may still look
             self._connection.send(Kind.MESSAGE, 0, encode(Read(name=self._prefix + key)))
             noted = decode(self._connection.receive(SILENCE_SECONDS), FromShard)
         if not isinstance(noted, Noted):
@@ -100,6 +110,15 @@ class Message:
         """From now on the other workers are those of this group. Only while nothing is on its way."""
         self._group = group
         self._begin()
+        if self._on_gpu:
+            # Connections are made when the first sum is: here, where that may take a while.
+            self._wait(group.allreduce([self._flat[:1]]), time.monotonic() + GROUP_SECONDS)
+
+    def leave(self) -> None:
+        """Leave the group. What runs on a GPU for it may wait for somebody who is gone: that ends."""
+        if self._on_gpu and self._group is not None:
+            self._group.abort()
+        self._group = None
 
     @property
     def on_its_way(self) -> bool:
@@ -135,12 +154,14 @@ class Message:
         self._left = [self._of_tensor.count(number) for number in range(len(self._parcels) - 1)] + [NEVER]
 
     def _wait(self, sent: Any, deadline: float) -> None:
-        while self._on_gpu and not sent.is_completed():
-            if self._recalled() or time.monotonic() > deadline:
-                # What still runs on the GPU waits for somebody who is gone.
-                self._group.abort()
-                raise RuntimeError("the others did not answer")
-            time.sleep(GPU_LOOK_SECONDS)
+        if self._on_gpu:
+            # Its own wait would end the group where it takes long.
+            while not sent.is_completed():
+                if self._recalled() or time.monotonic() > deadline:
+                    raise RuntimeError("the others do not answer")
+                time.sleep(GPU_LOOK_SECONDS)
+            sent.wait()
+            return
         while True:
             try:
                 sent.wait(timedelta(seconds=RECALL_SECONDS))
@@ -165,6 +186,18 @@ def _pack(tensors: list[Tensor]) -> list[range]:
     return parcels
 
 
+@contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """Whoever does not get through this in time begins anew, as a new process: NCCL cannot be interrupted."""
+    timer = threading.Timer(seconds, os._exit, [1])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 class AllreduceWorker(DenseWorker):
     """One worker that adds up with the others."""
 
@@ -175,7 +208,9 @@ class AllreduceWorker(DenseWorker):
         self._table = make_table(config, self._model, dataset.split("train").rows, num_workers=1)
         self._values = self._table.values
         self._use(self._new_message())
-        self._notes: Connection | None = None
+        self._notes: Notes | None = None
+        # On a GPU all that there were: to end one is to wait for threads of it that may be waiting for Python.
+        self._groups: list[Group] = []
 
     def _new_message(self) -> Message:
         model = self._model
@@ -191,24 +226,28 @@ class AllreduceWorker(DenseWorker):
 
     def _join(self, begin: Begin) -> None:
         """Take the states over, and meet the other workers."""
-        joined = self._generation
-        super()._join(begin)
-        if joined == self._generation:
+        if begin.generation == self._generation and self._links:
             return
+        self._message.leave()
+        super()._join(begin)
         self._doing = "takes the values over"
         link = self._links[0]
         self._fetch_states(link)
         self._doing = "waits for the other workers"
         if self._notes is not None:
             self._notes.close()
-        self._notes = connect(begin.shards[0], self._spec.token, self._tls)
-        notes = Notes(self._notes, begin.generation, self._rations.recalled)
+        connection = connect(begin.shards[0], self._spec.token, self._tls)
+        self._notes = Notes(connection, begin.generation, self._rations.recalled)
         if self._message.on_its_way:
             # What a group that is gone may still write to.
             self._use(self._new_message())
+        device = self._config.device
         try:
-            place = self._host, GROUP_SECONDS, self._config.device
-            self._message.meet(make_group(notes, self._spec.rank, self._config.workers, *place))
+            with _ended_after(MEET_SECONDS + LOOK_SECONDS) if device == "cuda" else nullcontext():
+                place = self._host, GROUP_SECONDS, device
+                group = make_group(self._notes, self._spec.rank, self._config.workers, *place)
+                self._groups = [*self._groups, group] if device == "cuda" else [group]
+                self._message.meet(group.group)
         except RuntimeError as error:
             raise LostConnectionError(f"the other workers cannot be met: {error}") from None
 
