@@ -122,8 +122,8 @@ def main() -> None:
             "",
             f"{machine()}. Three workers in sync and a shard, momentum, a checkpoint every half second; from the "
             "highest memory of each process with 10 and with 40 million weights. `python benchmarks/copies.py`. "
-            f"Up to {NOT_WEIGHTS} beyond what is allowed is no copy of weights: what rows become within the module grows "
-            "with it, too.",
+            f"Up to {NOT_WEIGHTS} beyond what is allowed is no copy of weights: what rows become within the "
+            "module grows with it, too.",
             "",
             "| exchange | role | copies at most | allowed | holds |",
             "|---|---|---|---|---|",
