@@ -79,7 +79,8 @@ class RayCluster:
 
     def _sizes(self, cpus: int) -> list[str]:
         # Every node of a test needs a folder of its own only where sessions differ; all of these share one.
-        return [f"--num-cpus={cpus}", "--object-store-memory=80000000", f"--temp-dir={self.folder}"]
+        # Whether a machine has GPUs is for Ray to believe.
+        return [f"--num-cpus={cpus}", "--num-gpus=3", "--object-store-memory=80000000", f"--temp-dir={self.folder}"]
 
     def _add(self, arguments: list[str], name: str) -> RayNode:
         node = RayNode(arguments, self.environment, name, self.folder)

@@ -333,7 +333,7 @@ def _check_allreduce(config: RunConfig) -> None:
         raise ConfigError("`exchange` is `allreduce`, which is PyTorch's: softmax has none", "--exchange shard")
     if config.wire.tls:
         raise ConfigError(
-            "`wire.tls` is set, but `allreduce` goes over gloo, which does not encrypt", "--exchange shard"
+            "`wire.tls` is set, but `allreduce` goes over gloo or NCCL, which do not encrypt", "--exchange shard"
         )
     if config.engine == "local":
         raise ConfigError(

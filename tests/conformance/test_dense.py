@@ -120,6 +120,17 @@ def test_it_learns_at_every_pace(train: Any, drawings: Path, engine: str, pace: 
         assert run.result["max_staleness"] <= 2
 
 
+@pytest.mark.parametrize("pace", ["async", 2])
+def test_checkpoints_do_not_stop_workers_that_push_to_several_shards(train: Any, drawings: Path, pace: Any) -> None:
+    """A shard takes no pushes while it is saved; another may have told the same worker to push."""
+    run = train(
+        drawings, "ray", model="softmax", pace=pace, workers=3, shards=3, batch_size=4, epochs=3, optimizer="sgd",
+        learning_rate=0.05, checkpoint_every=0.01, settings=["wire.shared_memory=false"],
+    )  # fmt: skip
+    assert run.result["rows"] == 3 * 1_500
+    assert has_checkpoint(run.path / "checkpoints")
+
+
 @pytest.mark.parametrize("pace", ["sync", "async"])
 def test_interrupted_and_resumed(
     train: Any, drawings: Path, pace: str, command: Command, monkeypatch: pytest.MonkeyPatch

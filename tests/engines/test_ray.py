@@ -134,6 +134,18 @@ class TestRunningRay:
             paceline.train(data=clicks, engine="ray", address=ray_cluster.address, workers=10, shards=2)
         assert "fewer --workers" in caught.value.hint
 
+    def test_workers_get_gpus(self, ray_cluster: RayCluster, drawings: Path) -> None:
+        """Four share three that the cluster says it has, and find that they are not there."""
+        import torch
+
+        if torch.cuda.is_available():
+            pytest.skip("they are there")
+        flags: dict[str, Any] = {"model": "alexnet-small", "pace": "sync", "workers": 4, "device": "cuda"}
+        with pytest.raises(ConfigError, match=r"worker \d.*: `device` is `cuda`, but PyTorch finds no GPU here"):
+            paceline.train(data=drawings, engine="ray", address=ray_cluster.address, **flags)
+        with pytest.raises(ConfigError, match="the cluster has 3 GPUs; 4 are needed, one a worker that adds up"):
+            paceline.train(data=drawings, engine="ray", address=ray_cluster.address, exchange="allreduce", **flags)
+
     def test_more_shards_than_keys(self, ray_cluster: RayCluster, mostly_clicks: Path) -> None:
         with pytest.raises(ConfigError, match=r"`shards` is 52, but there are only 51 keys"):
             paceline.train(data=mostly_clicks, engine="ray", address=ray_cluster.address, shards=52)
@@ -234,3 +246,42 @@ class TestNoRay:
     @pytest.mark.parametrize("address", ["ray://127.0.0.1:10001", "somewhere", "127.0.0.1:99999"])
     def test_what_is_no_address(self, clicks: Path, address: str) -> None:
         assert "`auto` or HOST:PORT" in self.refused(clicks, address).message
+
+
+class Cluster:
+    """A cluster that says what it has and what of that is free."""
+
+    def __init__(self, has: float, free: float) -> None:
+        self.cluster_resources = lambda: {"GPU": has}
+        self.available_resources = lambda: {"GPU": free}
+
+
+def gpus_of(has: float, free: float, wanted: int, may_share: bool) -> float:
+    from paceline.engines.ray import RayEngine
+
+    engine = object.__new__(RayEngine)
+    engine._ray = Cluster(has, free)
+    return engine._find_gpus(wanted, may_share)
+
+
+@pytest.mark.parametrize(
+    ("has", "free", "wanted", "may_share", "share"),
+    [(4, 4, 4, False, 1.0), (4, 2, 4, True, 0.5), (2, 2, 3, True, 0.5), (4, 3, 3, False, 1.0)],
+)
+def test_gpus_that_are_free(has: float, free: float, wanted: int, may_share: bool, share: float) -> None:
+    assert gpus_of(has, free, wanted, may_share) == share
+
+
+@pytest.mark.parametrize(
+    ("has", "free", "may_share", "said"),
+    [
+        (0, 0, True, "the cluster has no GPUs"),
+        (2, 2, False, "the cluster has 2 GPUs; 4 are needed, one a worker that adds up"),
+        (4, 3, False, "3 of the cluster's 4 GPUs are free; 4 are needed"),
+        (4, 0.5, True, "0.5 of the cluster's 4 GPUs are free; 4 are needed"),
+    ],
+)
+def test_too_few_gpus(monkeypatch: pytest.MonkeyPatch, has: float, free: float, may_share: bool, said: str) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with pytest.raises(ConfigError, match=said):
+        gpus_of(has, free, 4, may_share)

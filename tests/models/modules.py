@@ -26,6 +26,15 @@ def with_loss(shape: tuple[int, int, int], classes: int) -> tuple[nn.Module, nn.
     return plain(shape, classes), nn.CrossEntropyLoss(label_smoothing=0.1)
 
 
+def picky_loss(shape: tuple[int, int, int], classes: int) -> tuple[nn.Module, object]:
+    def loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if len(labels) != 10:
+            raise RuntimeError("ten rows, please")
+        return nn.functional.cross_entropy(scores, labels)
+
+    return plain(shape, classes), loss
+
+
 def for_ten() -> nn.Module:
     """Knows nothing of the data."""
     return nn.Sequential(nn.Flatten(), nn.Linear(144, 10))

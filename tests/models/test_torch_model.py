@@ -90,8 +90,10 @@ def test_averages_do_not_run_away_from_many_workers(pace: Any) -> None:
     expected, sums = np.zeros_like(values), np.zeros_like(values)
     alone.gradient(values, images, expected, (0, 0))
     many.gradient(values, images, sums, (0, 0))
-    buffers = slice(alone.num_trained, None)
-    np.testing.assert_allclose(32 * sums[buffers], expected[buffers], rtol=1e-5)
+    averages = slice(alone.num_trained, alone.tensors[-1].start)
+    np.testing.assert_allclose(32 * sums[averages], expected[averages], rtol=1e-5)
+    # Batches are counted, whoever had them.
+    assert sums[-1] == expected[-1] == -10
 
 
 def test_the_test_loss_is_the_modules_own() -> None:
@@ -102,6 +104,14 @@ def test_the_test_loss_is_the_modules_own() -> None:
     for model, loss in ((own, torch.nn.CrossEntropyLoss(label_smoothing=0.1)), (plain, torch.nn.CrossEntropyLoss())):
         mean = float(loss(torch.from_numpy(scores), labels))
         assert model.losses(scores, images.labels) == pytest.approx(10 * mean, rel=1e-5)
+
+
+def test_a_loss_that_fails_in_tests_alone() -> None:
+    model, images = build("picky_loss"), some_images()
+    values = model.initial(0).copy()
+    model.gradient(values, images, np.empty_like(values), (0, 0))
+    with pytest.raises(ConfigError, match="fails in a test, with 3 rows: RuntimeError: ten rows, please"):
+        model.losses(model.scores(values, some_images(3)), some_images(3).labels)
 
 
 def test_what_is_frozen_or_infinite_stays_as_it_is(drawings: Path, tmp_path: Path) -> None:

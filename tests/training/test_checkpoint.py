@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from safetensors import SafetensorError
 
 import paceline
@@ -125,6 +126,16 @@ class TestDamage:
         assert loaded.made_by == {"a": 1}
         assert np.array_equal(loaded.states, states(200))
         assert not loaded.damaged
+
+    def test_states_are_kept_as_they_lie(self, tmp_path: Path) -> None:
+        """Row by row or plane by plane, without a copy of them in another order."""
+        rows = np.arange(30, dtype=np.float32).reshape(10, 3)
+        for name, given in (("states", rows), ("planes", np.asfortranarray(rows))):
+            folder = tmp_path / name
+            save_checkpoint(folder, Progress(position=1), {}, given)
+            found = safetensors.numpy.load_file(folder / f"{1:015d}" / "states.safetensors")
+            assert list(found) == [name]
+            np.testing.assert_array_equal(load_checkpoint(folder).states, rows)
 
     @pytest.mark.parametrize("file", ["states.safetensors", "checkpoint.json"])
     @pytest.mark.parametrize("how", ["flip", "cut", "remove"])

@@ -61,7 +61,7 @@ class RayEngine:
                 self.num_roles = sum(node["Resources"].get("CPU", 0) >= 1 for node in self._alive_nodes())
             self._check_room()
             if on_gpus:
-                self._gpu_share = share_of_gpus(self._ray.cluster_resources().get("GPU", 0), len(on_gpus), may_share)
+                self._gpu_share = self._find_gpus(len(on_gpus), may_share)
             self._start(entry)
         except BaseException:
             self.close()
@@ -114,14 +114,33 @@ class RayEngine:
         hint = "fewer --workers or --shards, or more nodes"
         if has < self.num_roles:
             raise ConfigError(f"the cluster has {has} processors; {self.num_roles} are needed, one a role", hint)
+        free = int(self._free("CPU", self.num_roles))
+        if free < self.num_roles:
+            raise ConfigError(
+                f"{free} of the cluster's {has} processors are free; {self.num_roles} are needed, one a role",
+                f"wait for what else runs there; or {hint}",
+            )
+
+    def _find_gpus(self, wanted: int, may_share: bool) -> float:
+        """How much of a GPU each of so many roles gets."""
+        has = self._ray.cluster_resources().get("GPU", 0)
+        share = share_of_gpus(has, wanted, may_share)
+        free = self._free("GPU", wanted * share)
+        if free >= wanted * share:
+            return share
+        if may_share and free >= 1:
+            return share_of_gpus(free, wanted, may_share)
+        raise ConfigError(
+            f"{free:g} of the cluster's {has:g} GPUs are free; {wanted * share:g} are needed",
+            "wait for what else runs there; or fewer --workers",
+        )
+
+    def _free(self, what: str, wanted: float) -> float:
+        """How many of these the cluster has to give; a run that has just ended gives its own back in a moment."""
         deadline = time.monotonic() + 2
-        while (free := int(self._ray.available_resources().get("CPU", 0))) < self.num_roles:
-            if time.monotonic() > deadline:
-                raise ConfigError(
-                    f"{free} of the cluster's {has} processors are free; {self.num_roles} are needed, one a role",
-                    f"wait for what else runs there; or {hint}",
-                )
+        while (free := float(self._ray.available_resources().get(what, 0))) < wanted and time.monotonic() < deadline:
             time.sleep(0.1)
+        return free
 
     def _start(self, entry: str) -> None:
         """Start all processes: loading what they run takes them a while, so the sooner the better."""
@@ -136,7 +155,8 @@ class RayEngine:
                 f"the cluster found no room for {self.num_roles} roles in {ROOM_SECONDS:g} s", "see `ray status`"
             )
         host = ray.remote(Host)
-        # The group holds the processors; asking for none here lets a successor start while a dead process lingers.
+        # The group holds the processors; asking for none here lets a successor start while a dead process lingers. One
+        # with a GPU has to wait for it.
         self._actors = [
             host.options(
                 num_cpus=0, num_gpus=gpus[number], max_restarts=-1, max_task_retries=-1,

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from paceline.config import RunConfig
@@ -28,7 +29,6 @@ from paceline.models.dense import Floats, Tensor, cross_entropy
 
 OURS = {"alexnet": "alexnet", "alexnet-small": "alexnet_small"}
 MOST_SEED = 1 << 62
-LOOPBACK = "127.0.0.1"
 
 
 def import_torch() -> Any:
@@ -164,11 +164,11 @@ class TorchModel:
         for number in self._missing:
             sums[number].zero_()
         # How far buffers have moved, as often as there are rows: an update divides by those. All workers together
-        # move them as far as one would: as in sync, where it is the mean.
-        weight = rows.num_rows * self._share_of_moves
+        # move averages as far as one would, as in sync, where it is the mean; counts count them all.
         first = len(self._parameters)
         for (_, buffer), before, moved in zip(self._buffers, self._values.parts[first:], sums[first:], strict=True):
             after = buffer.detach().float()
+            weight = rows.num_rows * (self._share_of_moves if buffer.is_floating_point() else 1.0)
             # What has not moved may be infinite, as masks are.
             moved.copy_(torch.where(after == before, torch.zeros_like(after), before - after) * weight)
         self._sums.copy_back(out)
@@ -204,8 +204,19 @@ class TorchModel:
         if self._loss is torch.nn.functional.cross_entropy:
             return cross_entropy(scores, labels)
         given = torch.from_numpy(scores).to(self._device), torch.from_numpy(labels.astype(np.int64)).to(self._device)
-        with torch.no_grad():
-            return float(self._loss(*given)) * len(labels)
+        if isinstance(self._loss, torch.nn.Module):
+            self._loss.eval()
+        try:
+            with torch.no_grad():
+                return float(self._loss(*given)) * len(labels)
+        except Exception as error:  # noqa: BLE001 (it is the user's loss, and may raise anything)
+            raise ConfigError(
+                f"the loss of `{self._name}` fails in a test, with {len(labels)} rows: {_in_short(error)}",
+                "see that it takes any number of rows, and scores on their own",
+            ) from None
+        finally:
+            if isinstance(self._loss, torch.nn.Module):
+                self._loss.train()
 
     def use_threads(self, count: int) -> None:
         self._torch.set_num_threads(max(1, count))
@@ -332,6 +343,16 @@ def _device(torch: Any, name: str) -> Any:
     return torch.device(name)
 
 
+def _interface_of(host: str) -> str:
+    """The network interface that has this address; empty if none does.
+
+    >>> _interface_of("127.0.0.1")
+    'lo'
+    """
+    found = (name for name, places in psutil.net_if_addrs().items() if any(place.address == host for place in places))
+    return next(found, "")
+
+
 class Group(NamedTuple):
     """A process group of PyTorch's, and where its members leave each other notes: for as long as there is the group."""
 
@@ -364,8 +385,8 @@ def make_group(notes: Any, rank: int, size: int, host: str, seconds: float, devi
 
     store = Store()
     if device == "cuda":
-        if host == LOOPBACK:
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        if interface := _interface_of(host):
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
         # Whoever waits here sees to faults; NCCL's own watch would end the process.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")

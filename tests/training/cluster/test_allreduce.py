@@ -39,7 +39,7 @@ class Group:
         part.mul_(2)
         return self
 
-    def wait(self, _timeout: timedelta) -> None:
+    def wait(self, _timeout: timedelta | None = None) -> None:
         self.waited += 1
 
 
@@ -116,3 +116,27 @@ def test_one_that_is_silent_is_left_when_recalled() -> None:
     with pytest.raises(RuntimeError, match="timed out"):
         message.add_up(rows=7)
     assert message.on_its_way
+
+
+class Unanswered:
+    """A group on a device, as NCCL's, whose sums are never complete."""
+
+    aborted = False
+
+    def allreduce(self, parts: list[Any]) -> Any:
+        return self
+
+    def is_completed(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_a_group_that_cannot_be_interrupted_is_aborted() -> None:
+    looks = iter([False, False, True])
+    message, group = Message(TENSORS, NUM_TRAINED, lambda: next(looks), device="meta"), Unanswered()
+    with pytest.raises(RuntimeError, match="do not answer"):
+        message.meet(group)
+    message.leave()
+    assert group.aborted

@@ -362,7 +362,11 @@ class TestKeeper:
         assert second.heard() == [m.Go(wanted=False), True]
         copied = m.decode(asker.sent[0], m.FromShard)
         assert (copied.applied, copied.rows) == ([1, 1], 7)
+        # The next states are not brought before these have been fetched.
+        first.announce(3, PUSH | LEAVE)
+        assert first.heard() == []
         assert copied_values(service, asker) == [5.0] * VALUES
+        assert first.heard() == [m.Go(wanted=True)]
 
     def test_states_are_brought_at_the_end_of_a_leg(self) -> None:
         service = make("sync", exchange="allreduce")

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +19,28 @@ import numpy as np
 
 from paceline.config import RunConfig
 from paceline.data.images import ImageDataset
+from paceline.errors import RunError
 from paceline.models.dense import Tensor
 from paceline.models.torch_model import Group, import_torch, make_group
 from paceline.telemetry.meter import COMPUTE, PULL, PUSH, WAIT
 from paceline.training.cluster.dense_worker import PIECE_VALUES, SILENCE_SECONDS, DenseLink, DenseWorker
-from paceline.training.cluster.messages import Begin, Fetch, FromShard, Note, Noted, Read, RoleSpec, decode, encode
+from paceline.training.cluster.messages import (
+    Begin,
+    Failed,
+    Fetch,
+    FromShard,
+    Note,
+    Noted,
+    Read,
+    RoleSpec,
+    decode,
+    encode,
+)
 from paceline.training.cluster.rations import RecalledError
 from paceline.training.cluster.shard import CHUNK_HEAD_BYTES
 from paceline.training.dense import make_table
 from paceline.wire.connection import Connection, connect
-from paceline.wire.frames import BadFrameError, Kind, LostConnectionError
+from paceline.wire.frames import BadFrameError, Kind, LostConnectionError, WireError
 from paceline.wire.tls import Tls
 
 if TYPE_CHECKING:
@@ -42,6 +54,9 @@ GROUP_SECONDS = 600.0
 RECALL_SECONDS = 1.0
 PARCEL_VALUES = 4 << 20
 NEVER = 1 << 30
+# A worker that has ended itself so often, and whose successors did, will not do better.
+MOST_INCARNATIONS = 2
+NO_GROUP_HINT = "see that the workers' nodes reach each other; with GPUs, NCCL_DEBUG=INFO tells more on theirs"
 
 
 class Notes:
@@ -186,18 +201,6 @@ def _pack(tensors: list[Tensor]) -> list[range]:
     return parcels
 
 
-@contextmanager
-def _ended_after(seconds: float) -> Iterator[None]:
-    """Whoever does not get through this in time begins anew, as a new process: NCCL cannot be interrupted."""
-    timer = threading.Timer(seconds, os._exit, [1])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
 class AllreduceWorker(DenseWorker):
     """One worker that adds up with the others."""
 
@@ -209,6 +212,7 @@ class AllreduceWorker(DenseWorker):
         self._values = self._table.values
         self._use(self._new_message())
         self._notes: Notes | None = None
+        self._incarnation = 0
         # On a GPU all that there were: to end one is to wait for threads of it that may be waiting for Python.
         self._groups: list[Group] = []
 
@@ -228,7 +232,9 @@ class AllreduceWorker(DenseWorker):
         """Take the states over, and meet the other workers."""
         if begin.generation == self._generation and self._links:
             return
-        self._message.leave()
+        self._incarnation = begin.incarnation
+        with self._ended_if_it_hangs():
+            self._message.leave()
         super()._join(begin)
         self._doing = "takes the values over"
         link = self._links[0]
@@ -238,18 +244,44 @@ class AllreduceWorker(DenseWorker):
             self._notes.close()
         connection = connect(begin.shards[0], self._spec.token, self._tls)
         self._notes = Notes(connection, begin.generation, self._rations.recalled)
-        if self._message.on_its_way:
+        device = self._config.device
+        if self._message.on_its_way and device == "cpu":
             # What a group that is gone may still write to.
             self._use(self._new_message())
-        device = self._config.device
         try:
-            with _ended_after(MEET_SECONDS + LOOK_SECONDS) if device == "cuda" else nullcontext():
+            with self._ended_if_it_hangs():
                 place = self._host, GROUP_SECONDS, device
                 group = make_group(self._notes, self._spec.rank, self._config.workers, *place)
                 self._groups = [*self._groups, group] if device == "cuda" else [group]
                 self._message.meet(group.group)
         except RuntimeError as error:
-            raise LostConnectionError(f"the other workers cannot be met: {error}") from None
+            raise LostConnectionError(f"the other workers cannot be met: {str(error).splitlines()[0]}") from None
+
+    def _give_up(self, error: WireError) -> None:
+        """Go, unless another process was no better off: then the run ends, and says why."""
+        if self._incarnation >= MOST_INCARNATIONS:
+            raise RunError(error.message, NO_GROUP_HINT)
+        super()._give_up(error)
+
+    @contextmanager
+    def _ended_if_it_hangs(self) -> Iterator[None]:
+        """Whoever does not get through this in time begins anew, as a new process: NCCL cannot be interrupted."""
+        if self._config.device == "cpu":
+            yield
+            return
+        timer = threading.Timer(MEET_SECONDS + LOOK_SECONDS, self._end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _end(self) -> None:
+        if self._incarnation >= MOST_INCARNATIONS:
+            said = f"NCCL does not get the workers together in {MEET_SECONDS:g} s"
+            self._lifeline.say(Failed(kind="run", message=said, hint=NO_GROUP_HINT))
+        os._exit(1)
 
     def _pull(self, number: int) -> None:
         """The values are here already; others need not be waited for either."""

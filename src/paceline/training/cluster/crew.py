@@ -33,6 +33,7 @@ from paceline.training.cluster.desk import Desk, Event, Loss, Role
 from paceline.training.cluster.grants import ClockGrants, Grants, GrantSizes, QueueGrants
 from paceline.training.cluster.messages import (
     Begin,
+    Copied,
     Counted,
     Failed,
     Grant,
@@ -413,24 +414,39 @@ class ClusterCrew:
         is handed out again after a return to this cut.
         """
         with ExitStack() as stack:
+            states = self._room_for_states()
             links = [stack.enter_context(self._link(role)) for role in self._shards]
+            parts = [(link, states[self._parts.of(shard)]) for shard, link in enumerate(links)]
             in_step = Pace.of(self._config.pace).fold == "mean"
+            # A shard of a dense model takes no pushes from its copy on until it is fetched, and workers push to one
+            # shard after the other: out of step, a push to one that is held may be what another's copy waits for.
+            one_by_one = self.model is not None and not in_step
             feed = self._grants.feed
-            # In sync no worker can pass this clock before all shards know.
-            with self._granting if in_step else nullcontext():
-                position, clock = feed.position, feed.clock
-                for link in links:
-                    link.order_copy(clock if in_step else NOW)
-            copies = [link.copied(give_up) for link in links]
+            copies: list[Copied] = []
+            for some in [[part] for part in parts] if one_by_one else [parts]:
+                # In sync no worker can pass this clock before all shards know.
+                with self._granting if in_step else nullcontext():
+                    position, clock = feed.position, feed.clock
+                    for link, _ in some:
+                        link.order_copy(clock if in_step else NOW)
+                copies += [link.copied(give_up) for link, _ in some]
+                if one_by_one:
+                    _fetch(some)
             with self._granting:
                 handed = self._grants.handed([copy.applied for copy in copies], [copy.rows for copy in copies])
                 if not in_step:
                     position, clock = feed.position, feed.clock
-            states = np.empty((self._parts.num_keys, self._parts.width), np.float32)
-            for shard, link in enumerate(links):
-                link.fetch("copy", states[self._parts.of(shard)])
+            if not one_by_one:
+                _fetch(parts)
         lead = self._last_count.largest_lead
         return Snapshot(Tally(position, clock, copies[0].losses, copies[0].loss_rows, lead), states, handed)
+
+    def _room_for_states(self) -> NDArray[np.float32]:
+        """For all shards' states [keys, width]; a dense model's lie plane by plane."""
+        num_keys, planes = self._parts.num_keys, self._parts.width
+        if self.model is not None:
+            return np.empty((planes, num_keys), np.float32).T
+        return np.empty((num_keys, planes), np.float32)
 
     def weights(self, rows: int) -> NDArray[np.float32]:
         weights = np.empty((self._parts.num_keys, 1), np.float32)
@@ -495,6 +511,12 @@ def _as_here(config: RunConfig) -> RunConfig:
     from paceline.models.torch_model import has_gpu
 
     return config if has_gpu() else msgspec.structs.replace(config, device="cpu")
+
+
+def _fetch(parts: list[tuple[ShardLink, NDArray[np.float32]]]) -> None:
+    """Fill parts of the states with what shards have copied."""
+    for link, part in parts:
+        link.fetch("copy", part)
 
 
 def _check_shards(config: RunConfig, parts: Parts) -> None:

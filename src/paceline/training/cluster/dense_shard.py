@@ -310,6 +310,8 @@ class DenseShardService(ShardService):
         return worker.step is not None or worker.added
 
     def _slowest_ranks(self) -> list[int]:
+        if self._fetcher is not None:
+            return []  # nobody waits for a worker
         if self._num_pushed:
             return [worker.rank for worker in self._workers if not worker.added]
         return super()._slowest_ranks()

@@ -138,7 +138,8 @@ class DenseLink:
                 raise
             if frame.kind != Kind.HELD:
                 return frame
-            self.doing = f"{self._waits}, which waits for worker {', '.join(map(str, read_held(frame)))}"
+            ranks = ", ".join(map(str, read_held(frame)))
+            self.doing = f"{self._waits}, which " + (f"waits for worker {ranks}" if ranks else "is being saved")
             if self._rations.recalled():
                 raise RecalledError
 
@@ -202,15 +203,15 @@ class DenseWorker:
             except RecalledError:
                 self._generation = 0
                 continue
-            except WireError:
-                self._await_recall()
+            except WireError as error:
+                self._await_recall(error)
                 self._generation = 0
                 continue
             self._lifeline.beat()
             self._lifeline.report()
             self._lifeline.say(Idle(leg=order.leg))
 
-    def _await_recall(self) -> None:
+    def _await_recall(self, error: WireError) -> None:
         """A shard cannot be reached. Mostly it is lost, and the coordinator will say so; else this worker must go, so
         that all return to what is whole.
         """
@@ -218,8 +219,12 @@ class DenseWorker:
         deadline = time.monotonic() + GIVE_UP_SECONDS
         while not self._rations.recalled():
             if time.monotonic() > deadline:
-                os._exit(1)
+                self._give_up(error)
             time.sleep(POLL_SECONDS / 10)
+
+    def _give_up(self, error: WireError) -> None:
+        """Go: the engine starts another process."""
+        os._exit(1)
 
     def _train_leg(self, begin: Begin) -> None:
         """Train on all rows that the coordinator hands out before the next stop."""

@@ -110,7 +110,7 @@ class ShardLink:
         # Over this very connection: the order goes with it, and the caller begins anew.
         self._connection.send(Kind.MESSAGE, 0, encode(Copy(at=at)))
         self._connection.send(Kind.MESSAGE, 0, encode(Count()))
-        # A copy made at once comes before the answer, and takes as long as copying the shard's memory does.
+        # A copy made at once comes before the answer.
         answer = decode(self._receive(), FromShard)
         if isinstance(answer, Copied):
             self._early = answer

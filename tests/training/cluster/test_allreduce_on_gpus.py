@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,31 @@ from tests.faults.running import Running
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
 
-def start(rank: int, folder: Path, fate: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "tests.training.cluster.nccl_worker", str(rank), str(folder), fate]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], list[subprocess.Popen[str]]]]:
+    """Start two workers, of which one may die."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(fate: str) -> list[subprocess.Popen[str]]:
+        for rank in (0, 1):
+            words = [sys.executable, "-m", "tests.training.cluster.nccl_worker", str(rank), str(tmp_path), fate]
+            started.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        return started
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
-def test_two_add_up(tmp_path: Path) -> None:
-    pair = [start(rank, tmp_path, "lives") for rank in (0, 1)]
-    for one in pair:
+def test_two_add_up(start: Callable[[str], list[subprocess.Popen[str]]]) -> None:
+    for one in start("lives"):
         out, _ = one.communicate(timeout=120)
         assert "done" in out, out
 
 
-def test_one_is_gone(tmp_path: Path) -> None:
-    first, second = (start(rank, tmp_path, "dies") for rank in (0, 1))
+def test_one_is_gone(start: Callable[[str], list[subprocess.Popen[str]]], tmp_path: Path) -> None:
+    first, second = start("dies")
     second.communicate(timeout=120)
     time.sleep(1)
     (tmp_path / "recalled").touch()
