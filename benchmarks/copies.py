@@ -9,7 +9,8 @@ that of the weights, is the number of copies: whatever does not grow with the mo
 
 What is allowed: a worker that pushes to shards needs weights and gradient, and may have one copy more; a shard needs
 weights and momentum, and may have two more; a worker that adds up needs weights, momentum and gradient, and may have
-one more. With shared memory, what several processes see is counted once, for all of them together.
+one more. With shared memory, what several processes see is counted once, for all of them together. The coordinator is
+the command itself, which tests the model and saves checkpoints: nothing is asked of it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ SETTINGS = {
 }
 # What rows become within the module grows with it, too.
 NOT_WEIGHTS = 0.02
+COORDINATOR = "coordinator 0"
 ALLOWED = {"worker": 3, "shard": 4, "adding worker": 4}
 
 
@@ -72,11 +74,11 @@ def peaks(folder: Path, data: Path, hidden: int, words: list[str], shared: bool)
         while process.poll() is None:
             if not roles and (run / "roles.json").exists():
                 with suppress(json.JSONDecodeError):
-                    roles = [role for role in json.loads((run / "roles.json").read_text()) if role["rank"] >= 0]
-                    roles = [role for role in roles if role["role"] != "coordinator"]
+                    roles = json.loads((run / "roles.json").read_text())
             sizes = {f"{role['role']} {role['rank']}": memory_of(role["pid"], shared) for role in roles}
             if shared and sizes:
-                sizes = {"all roles": sum(sizes.values())}
+                command_itself = sizes.pop(COORDINATOR)
+                sizes = {"all workers and the shard": sum(sizes.values()), COORDINATOR: command_itself}
             for name, size in sizes.items():
                 found[name] = max(found.get(name, 0), size)
             time.sleep(0.003)
@@ -111,10 +113,10 @@ def main() -> None:
             for role in large:
                 copies = (large[role] - small[role]) / weights
                 kind = "adding worker" if name == "allreduce" and role.startswith("worker") else role.split()[0]
-                allowed = WORKERS * ALLOWED["worker"] + ALLOWED["shard"] if shared else ALLOWED[kind]
-                print(json.dumps({"exchange": name, "role": role, "copies": copies, "allowed": allowed}), flush=True)
-                holds = copies <= allowed + NOT_WEIGHTS
-                lines.append(f"| {name} | {role} | {copies:.2f} | {allowed} | {'yes' if holds else 'NO'} |")
+                print(json.dumps({"exchange": name, "role": role, "copies": copies}), flush=True)
+                allowed = WORKERS * ALLOWED["worker"] + ALLOWED["shard"] if kind == "all" else ALLOWED.get(kind)
+                holds = "–" if allowed is None else "yes" if copies <= allowed + NOT_WEIGHTS else "NO"
+                lines.append(f"| {name} | {role} | {copies:.2f} | {allowed or '–'} | {holds} |")
     today = datetime.now(UTC).date().isoformat()
     table = "\n".join(
         [

@@ -399,7 +399,7 @@ def write_summary(outcomes: list[Outcome], out: Path) -> list[Path]:
     runs = [outcome.run for outcome in outcomes if outcome.run and outcome.run.result]
     page = out / "comparison.html"
     if len(runs) > 1:
-        write_comparison(runs, page)
+        write_comparison(runs, page, {outcome.point.name: outcome.error for outcome in outcomes if outcome.error})
         written.append(page)
     else:
         page.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,8 +106,11 @@ def print_comparison(comparison: Comparison) -> None:
     Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
 
 
-def write_comparison(runs: Sequence[Run], out: Path) -> Comparison:
-    """Write one page with the same table and the runs' curves over each other; returns what `compare` does."""
+def write_comparison(runs: Sequence[Run], out: Path, failed: Mapping[str, str] | None = None) -> Comparison:
+    """Write one page with the same table and the runs' curves over each other; returns what `compare` does.
+
+    `failed` are those of which there is nothing to compare, and why.
+    """
     comparison = compare(runs)
     title = " and ".join(comparison.names) if len(runs) == 2 else f"{len(runs)} runs"
     metrics = {name: run.metrics for name, run in zip(comparison.names, runs, strict=True) if run.job == TRAIN}
@@ -117,6 +120,7 @@ def write_comparison(runs: Sequence[Run], out: Path) -> Comparison:
         _results_table(comparison),
         *_learning(comparison.names, metrics),
         section("Settings that differ", _settings_table(comparison)),
+        *([section("Failed", _reasons(failed))] if failed else []),
     )
     replace_file(out, page)
     return comparison
@@ -130,6 +134,11 @@ def _settings_table(comparison: Comparison) -> Markup:
     if not comparison.settings:
         return missing("None: the runs have the same configuration.")
     return _table(comparison.names, comparison.settings)
+
+
+def _reasons(failed: Mapping[str, str]) -> Markup:
+    lines = [element("tr", element("td", name), element("td", reason)) for name, reason in failed.items()]
+    return element("div", element("table", element("tbody", *lines)), class_="wide")
 
 
 def _table(names: Sequence[str], rows: Sequence[Row]) -> Markup:
