@@ -145,19 +145,18 @@ def test_a_failed_point_is_named_and_tried_again(
     assert [row["status"] for row in read_csv(out / "summary.csv")] == ["done"] * 4
 
 
-def test_the_page_names_what_failed(recipe: Path, tmp_path: Path, command: Command,
-                                    monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    create = Run.create.__func__  # type: ignore[attr-defined]
+def test_the_page_names_what_failed(
+    recipe: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = Run.create
 
-    def refuse(kind: type[Run], config: RunConfig) -> Run:
+    def refuse(config: RunConfig) -> Run:
         if (config.pace, config.batch_size) == ("async", 500):
             raise RunError("no luck today")
-        run: Run = create(kind, config)
-        return run
+        return create(config)
 
-    monkeypatch.setattr(Run, "create", classmethod(refuse))
-    done = command("sweep", recipe, "--out", tmp_path / "out")
-    assert done.code != 0
+    monkeypatch.setattr(Run, "create", staticmethod(refuse))
+    assert command("sweep", recipe, "--out", tmp_path / "out").code != 0
     page = (tmp_path / "out" / "comparison.html").read_text()
     assert "no luck today" in page
     assert "pace=async, batch_size=500" in page
