@@ -8,7 +8,8 @@ bytes a row. An environment that is there is used as it is; a peer that cannot b
 
 Each case is tuned on rows of another seed, measured, and right after it the paceline case that it is held against. What
 was measured is kept in the folder and not measured again unless `--only` names it, so a stopped run goes on where it
-was. Prints a JSON line a case and the page; `--write` keeps page and chart under benchmarks/results/.
+was. Prints a JSON line a case and the page; `--write` keeps page and chart under benchmarks/results/, and puts the
+table into README.md.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cluster import environment, session
 from embedded import FEATURES, machine
 from paceline.files import replace_file
-from peers_page import About, Record, chart, page
+from peers_page import About, Record, chart, in_readme, page
 
 if TYPE_CHECKING:
     from peer_rows import Data
@@ -91,7 +92,7 @@ CASES = [
     ours(ONE_WORKER, SMALL_RATES, workers=1, **ONE_BY_ONE),
     ours(ADAGRAD, ADAGRAD_RATES, workers=1, **{**ONE_BY_ONE, "optimizer": "adagrad"}),
     ours(SYNC, BATCH_RATES, pace="sync", **BATCHES),
-    ours(RAY_ASYNC, BATCH_RATES, pace="async", engine="ray", **BATCHES),
+    ours(RAY_ASYNC, [0.1, 0.2, *BATCH_RATES], pace="async", engine="ray", **BATCHES),
     ours(RAY_SYNC, BATCH_RATES, pace="sync", engine="ray", **BATCHES),
     *(
         Case(
@@ -123,7 +124,7 @@ CASES = [
     ),
     Case(
         "LIBLINEAR", "liblinear", "liblinear_solver.py", {},
-        {"solver": [0, 7], "C": [0.2, 0.5]}, f"paceline, {ONE_WORKER}",
+        {"solver": [0, 7], "C": [0.05, 0.1, 0.2, 0.5]}, f"paceline, {ONE_WORKER}",
     ),
     Case(
         "Spark MLlib LogisticRegression", "spark", "spark_mllib.py",
@@ -272,14 +273,21 @@ def train_peer(case: Case, python: str, data: Data, setting: dict[str, Any]) -> 
     }
 
 
-def tensorflow_words(exported: Path, setting: dict[str, Any]) -> list[str]:
+def tensorflow_words(exported: Path, setting: dict[str, Any], looked_at: bool = True) -> list[str]:
     """The command line of tensorflow_server.py: it trains for a time, not for so many passes."""
     seconds = 5.0 if setting["tune"] else 20.0
+    looks = ["--test", str(exported / "test"), "--test-every", "50"] if looked_at else []
     return [
         str(exported / "train"), "--features", str(setting["features"]), "--pace", setting["pace"],
-        "--batch-size", str(setting["batch_size"]), "--rate", str(setting["rate"]), "--seconds", str(seconds),
-        "--test", str(exported / "test"), "--test-every", "50",
+        "--batch-size", str(setting["batch_size"]), "--rate", str(setting["rate"]), "--seconds", str(seconds), *looks,
     ]  # fmt: skip
+
+
+def tensorflow_speed(case: Case, python: str, data: Data, setting: dict[str, Any]) -> Record:
+    """Rows a second and bytes a row of TensorFlow's server when nobody looks at it, as paceline's are."""
+    words = tensorflow_words(data.exported, {"features": FEATURES, **setting, "tune": True}, looked_at=False)
+    found = json.loads(run([python, str(HERE / "peers" / case.script), *words]).printed.splitlines()[-1])
+    return {name: found[name] for name in ("rows_per_second", "bytes_per_row")}
 
 
 # -- measuring
@@ -312,7 +320,8 @@ def measure(case: Case, python: str, data: Data, tuned: dict[str, Any]) -> Recor
     """The record of a case: of several rounds, the one whose training took the median time."""
     setting = {**case.setting, **tuned}
     if case.environment:
-        return median([train_peer(case, python, data, {**setting, "tune": False}) for _ in range(num_rounds(case))])
+        found = median([train_peer(case, python, data, {**setting, "tune": False}) for _ in range(num_rounds(case))])
+        return found | (tensorflow_speed(case, python, data, setting) if case.environment == "tensorflow" else {})
     flags = {"epochs": PASSES, "test_every": data.num_rows // 10}
     learned = median([train_paceline(data.dataset, setting, **flags) for _ in range(num_rounds(case))])
     return learned | {"rows_per_second": speed(case, data, tuned)}
@@ -373,7 +382,7 @@ def main() -> None:
     )
     parser.add_argument("--only", help="measure the cases with this in their name, again if they were")
     parser.add_argument("--target", type=float, default=TARGET, help="the test log loss to reach")
-    parser.add_argument("--write", action="store_true", help="keep page and chart under benchmarks/results/")
+    parser.add_argument("--write", action="store_true", help="keep page and chart, and the table in README.md")
     flags = parser.parse_args()
     folder = flags.folder.resolve()
     flags.environments = (flags.environments or folder / "environments").absolute()
@@ -410,6 +419,8 @@ def show(records: list[Record], flags: argparse.Namespace) -> None:
         (HERE / "results" / f"{name}.md").write_text(text)
         title = f"Rows per second, {flags.rows:,} click rows, log scale"
         (HERE / "results" / f"{name}-peers.svg").write_text(chart(records, title))
+        readme = HERE.parent / "README.md"
+        replace_file(readme, in_readme(readme.read_text(), records, about, flags.target, name).encode())
 
 
 if __name__ == "__main__":

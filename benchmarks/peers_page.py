@@ -135,7 +135,7 @@ not named stands as the peer has it.
 NOTES = """\
 - TensorFlow: 2 workers and 1 server, one gather of a batch's distinct keys and a sparse update; two threads a kind and
   process. It trains for a time: 5 seconds a rate while tuning, a pass or more, and then 20 seconds,
-  some three passes. Its looks at the test rows, every 50 steps, are in its rows/s and its bytes.
+  some three passes. Its rows/s and its bytes are of 5 seconds more, without looks at the test rows.
 - PyTorch: one process, its own threads; gradients of the batch's keys alone.
 - scikit-learn: CSR of float64 in memory, `partial_fit`; its default shuffles the rows before each pass.
 - Vowpal Wabbit: its default rule (adaptive, normalized, invariant), 2²⁵ weights, a table slot for nearly every key.
@@ -179,6 +179,23 @@ def page(records: Sequence[Record], about: About, target: float, chart_name: str
             chosen = ", ".join(f"{name} {record['setting'][name]}" for name in record["grid"])
             out += f"| {record['case']} | {grid or 'as it comes'} | {chosen} | {record.get('version', '')} |\n"
     return out + f"\n{NOTES.format(rounds=about.rounds)}"
+
+
+# -- the README
+
+BEGINNING, END = "<!-- from here: make peers -->", "<!-- to here -->"
+
+
+def in_readme(text: str, records: Sequence[Record], about: About, target: float, name: str) -> str:
+    """The text with this table and chart between the two marks; `name` is that of the run's files."""
+    before, _, rest = text.partition(BEGINNING)
+    _, _, after = rest.partition(END)
+    shown = (
+        f"{about.rows:,} click rows of 39 nonzeros, {about.features:,} features, on {about.machine}\n"
+        f"([the page of this run](benchmarks/results/{name}.md)):\n\n{table(records, target)}\n"
+        f"![Rows per second of paceline and its peers, log scale](benchmarks/results/{name}-peers.svg)\n"
+    )
+    return f"{before}{BEGINNING}\n{shown}{END}{after}"
 
 
 # -- the chart

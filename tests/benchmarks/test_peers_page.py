@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from peer_rows import text_lines
-from peers_page import Record, chart, ratio, seconds_to, table, victories
+from peers_page import BEGINNING, END, About, Record, chart, in_readme, ratio, seconds_to, table, victories
 
+ROOT = Path(__file__).parent.parent.parent
 OURS: Record = {
     "case": "paceline, async",
     "rows_per_second": 4_000_000.0,
@@ -89,3 +92,21 @@ def test_rows_as_text(label: float, libsvm: str, wabbit: str) -> None:
     keys, values = np.array([[0, 41]]), np.array([[0.25, 1.0]], np.float32)
     lines = list(text_lines(keys, values, np.array([label], np.float32)))
     assert lines == [(f"{libsvm} 1:0.25 42:1\n", f"{wabbit} | 0:0.25 41\n")]
+
+
+def test_the_table_goes_between_the_marks_of_a_readme() -> None:
+    about = About("2 cores", 1_000_000, 33_762_578, 3, 3)
+    once = in_readme(f"above\n{BEGINNING}\nold\n{END}\nbelow\n", RECORDS, about, 0.5, "today")
+    assert once.startswith(f"above\n{BEGINNING}\n1,000,000 click rows")
+    assert once.endswith(f"today-peers.svg)\n{END}\nbelow\n")
+    assert "old" not in once
+    assert table(RECORDS, 0.5) in once
+    assert in_readme(once, RECORDS, about, 0.5, "today") == once
+
+
+def test_the_readme_shows_the_page_that_it_names() -> None:
+    shown = (ROOT / "README.md").read_text().partition(BEGINNING)[2].partition(END)[0]
+    page = (ROOT / re.findall(r"\((benchmarks/results/[^)]*\.md)\)", shown)[0]).read_text()
+    lines = [line for line in shown.splitlines() if line.startswith("|")]
+    assert len(lines) > 10
+    assert "\n".join(lines) in page
