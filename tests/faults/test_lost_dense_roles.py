@@ -11,6 +11,8 @@ import safetensors.numpy
 
 import paceline
 from tests.faults.conftest import Start
+from tests.faults.running import Running
+from tests.ray_cluster import RayCluster
 
 SOFTMAX: dict[str, Any] = {"model": "softmax", "workers": 2, "batch_size": 10, "epochs": 60, "optimizer": "sgd",
                            "learning_rate": 0.02, "momentum": 0.9, "test_every": 6_000, "seed": 1}  # fmt: skip
@@ -62,3 +64,27 @@ def test_a_group_that_adds_up_starts_again_from_the_checkpoint(start: Start, dra
     found = safetensors.numpy.load_file(running.path / "model" / "model.safetensors")
     for name, tensor in safetensors.numpy.load_file(local.path / "model" / "model.safetensors").items():
         np.testing.assert_allclose(found[name], tensor, atol=0.02 * np.abs(tensor).max())
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {**SOFTMAX, "pace": "sync", "shards": 2},
+        {**SOFTMAX, "pace": "async", "shards": 2, "set": "wire.shared_memory=false"},
+        {**MODULE, "pace": "sync", "exchange": "allreduce"},
+    ],
+)
+def test_killed_and_resumed(
+    start: Start, drawings: Path, undisturbed: paceline.Run, ray_cluster: RayCluster, flags: dict[str, Any]
+) -> None:
+    """From the last checkpoint, which was made while workers went on."""
+    running = start(drawings, checkpoint_every=0.2, **flags)
+    running.wait_for_checkpoint()
+    running.process.kill()
+    running.process.communicate()
+    resumed = Running(ray_cluster, ["resume", running.path], running.path)
+    resumed.end()
+    assert resumed.result["rows"] == flags["epochs"] * 1_500
+    assert resumed.result["test"]["accuracy"] > 0.75
+    if flags["pace"] == "sync" and flags["model"] == "softmax":
+        assert resumed.result["model_sha256"] == undisturbed.result["model_sha256"]
