@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -76,13 +77,14 @@ class Case(NamedTuple):
     against: str = ""
 
 
-def ours(name: str, rates: list[float], **flags: Any) -> Case:
+def ours(name: str, rates: list[float], paces: Sequence[str | int] = (), **flags: Any) -> Case:
     """A case of paceline's; its flags are those of `paceline train`."""
-    return Case(f"paceline, {name}", "", "", {"optimizer": "sgd", **flags}, {"learning_rate": rates})
+    grid: dict[str, list[Any]] = {"learning_rate": rates, **({"pace": list(paces)} if paces else {})}
+    return Case(f"paceline, {name}", "", "", {"optimizer": "sgd", **flags}, grid)
 
 
 ONE_WORKER, TWO_WORKERS, ADAGRAD = "async, 1 worker", "async, 2 workers", "async, AdaGrad, 1 worker"
-SYNC, RAY_ASYNC, RAY_SYNC = "sync, batch 1,000", "Ray, async, batch 1,000", "Ray, sync, batch 1,000"
+SYNC, RAY_ASYNC, RAY_SYNC = "sync, batch 1,000", "Ray, async or pace 1, batch 1,000", "Ray, sync, batch 1,000"
 SMALL_RATES, ADAGRAD_RATES, BATCH_RATES = [0.01, 0.02, 0.05], [0.05, 0.1, 0.2], [0.5, 1.0, 2.0, 3.0, 5.0]
 ONE_BY_ONE: dict[str, Any] = {"pace": "async", "batch_size": 1}
 BATCHES: dict[str, Any] = {"workers": 2, "batch_size": 1000}
@@ -92,7 +94,7 @@ CASES = [
     ours(ONE_WORKER, SMALL_RATES, workers=1, **ONE_BY_ONE),
     ours(ADAGRAD, ADAGRAD_RATES, workers=1, **{**ONE_BY_ONE, "optimizer": "adagrad"}),
     ours(SYNC, BATCH_RATES, pace="sync", **BATCHES),
-    ours(RAY_ASYNC, [0.1, 0.2, *BATCH_RATES], pace="async", engine="ray", **BATCHES),
+    ours(RAY_ASYNC, BATCH_RATES, ["async", 1], engine="ray", **BATCHES),
     ours(RAY_SYNC, BATCH_RATES, pace="sync", engine="ray", **BATCHES),
     *(
         Case(

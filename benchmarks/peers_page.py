@@ -137,6 +137,10 @@ NOTES = """\
   process. It trains for a time: 5 seconds a rate while tuning, a pass or more, and then 20 seconds,
   some three passes. Its rows/s and its bytes are of 5 seconds more, without looks at the test rows.
 - PyTorch: one process, its own threads; gradients of the batch's keys alone.
+- Neither TensorFlow's model nor PyTorch's has a bias, since one key of each categorical column is in every row; all
+  others have one. Without it plain SGD in large batches bears a larger learning rate.
+- paceline over Ray was tuned over its paces, too: `async`, where a worker has two batches in flight, and `1`, where it
+  has one and is at most a clock ahead.
 - scikit-learn: CSR of float64 in memory, `partial_fit`; its default shuffles the rows before each pass.
 - Vowpal Wabbit: its default rule (adaptive, normalized, invariant), 2²⁵ weights, a table slot for nearly every key.
   Reading is in its figures: it reads while it learns; text is for one pass. paceline reads text once, when data is
