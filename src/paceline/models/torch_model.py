@@ -65,7 +65,7 @@ def _call(model: str, given: dict[str, Any]) -> Any:
         module = importlib.import_module(name)
     except Exception as error:  # noqa: BLE001 (it is the user's module, and may raise anything)
         raise ConfigError(
-            f"`{model}` cannot be imported: {_in_short(error)}",
+            f"`{model}` cannot be imported: {in_short(error)}",
             "install its package, or run where it lies; on a cluster every node needs it",
         ) from None
     build = getattr(module, function, None)
@@ -76,11 +76,11 @@ def _call(model: str, given: dict[str, Any]) -> Any:
         return build(**{name: value for name, value in given.items() if name in wanted})
     except Exception as error:  # noqa: BLE001 (as above)
         raise ConfigError(
-            f"`{model}` fails: {_in_short(error)}", "it is called with `shape` and `classes`, where it takes them"
+            f"`{model}` fails: {in_short(error)}", "it is called with `shape` and `classes`, where it takes them"
         ) from None
 
 
-def _in_short(error: Exception) -> str:
+def in_short(error: Exception) -> str:
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
@@ -158,7 +158,7 @@ class TorchModel:
             raise
         except Exception as error:  # noqa: BLE001 (it is the user's module, and may raise anything)
             raise ConfigError(
-                f"`{self._name}` fails in training, with {rows.num_rows} rows: {_in_short(error)}",
+                f"`{self._name}` fails in training, with {rows.num_rows} rows: {in_short(error)}",
                 "see that it and its loss, a mean over the rows, work in training mode, for the last few rows too",
             ) from None
         for number in self._missing:
@@ -211,7 +211,7 @@ class TorchModel:
                 return float(self._loss(*given)) * len(labels)
         except Exception as error:  # noqa: BLE001 (it is the user's loss, and may raise anything)
             raise ConfigError(
-                f"the loss of `{self._name}` fails in a test, with {len(labels)} rows: {_in_short(error)}",
+                f"the loss of `{self._name}` fails in a test, with {len(labels)} rows: {in_short(error)}",
                 "see that it takes any number of rows, and scores on their own",
             ) from None
         finally:
@@ -278,7 +278,7 @@ class TorchModel:
                 found = self._module(torch.zeros(1, channels, height, width))
         except Exception as error:  # noqa: BLE001 (it is the user's module, and may raise anything)
             raise ConfigError(
-                f"`{model}` does not take images of {height} × {width} pixels: {_in_short(error)}",
+                f"`{model}` does not take images of {height} × {width} pixels: {in_short(error)}",
                 "choose another model, or prepare images of another size",
             ) from None
         if tuple(getattr(found, "shape", ())) != (1, classes):

@@ -21,7 +21,7 @@ from paceline.config import RunConfig
 from paceline.data.images import ImageDataset
 from paceline.errors import RunError
 from paceline.models.dense import Tensor
-from paceline.models.torch_model import Group, import_torch, make_group
+from paceline.models.torch_model import Group, import_torch, in_short, make_group
 from paceline.telemetry.meter import COMPUTE, PULL, PUSH, WAIT
 from paceline.training.cluster.dense_worker import PIECE_VALUES, SILENCE_SECONDS, DenseLink, DenseWorker
 from paceline.training.cluster.messages import (
@@ -255,7 +255,7 @@ class AllreduceWorker(DenseWorker):
                 self._groups = [*self._groups, group] if device == "cuda" else [group]
                 self._message.meet(group.group)
         except RuntimeError as error:
-            raise LostConnectionError(f"the other workers cannot be met: {str(error).splitlines()[0]}") from None
+            raise LostConnectionError(f"the other workers cannot be met: {in_short(error)}") from None
 
     def _give_up(self, error: WireError) -> None:
         """Go, unless another process was no better off: then the run ends, and says why."""
@@ -296,7 +296,7 @@ class AllreduceWorker(DenseWorker):
         except RuntimeError as error:
             if self._rations.recalled():
                 raise RecalledError from None
-            raise LostConnectionError(f"another worker is gone: {str(error).splitlines()[0]}") from None
+            raise LostConnectionError(f"another worker is gone: {in_short(error)}") from None
         self.meter.mark(PUSH)
         self._table.apply(self._sums, all_rows, trained, 0, self._parts.num_keys)
         self.meter.mark(COMPUTE)

@@ -215,7 +215,7 @@ class DenseWorker:
         """A shard cannot be reached. Mostly it is lost, and the coordinator will say so; else this worker must go, so
         that all return to what is whole.
         """
-        self._doing = "has lost a shard"
+        self._doing = f"waits to be called back: {error.message}"
         deadline = time.monotonic() + GIVE_UP_SECONDS
         while not self._rations.recalled():
             if time.monotonic() > deadline:
