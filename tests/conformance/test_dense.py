@@ -98,6 +98,12 @@ def test_modules_on_the_cluster_do_what_they_do_embedded(train: Any, drawings: P
         assert ours["test_loss"] == pytest.approx(theirs["test_loss"], rel=1e-3)
 
 
+def test_workers_of_one_node_share_its_cores(train: Any, drawings: Path) -> None:
+    model = "tests.models.modules:half_of_the_cores"
+    run = train(drawings, "ray", model=model, workers=2, batch_size=50, epochs=1, optimizer="sgd", learning_rate=0.1)
+    assert run.result["rows"] == 1_500
+
+
 @pytest.mark.parametrize(
     ("engine", "pace", "model"),
     [

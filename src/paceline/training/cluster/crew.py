@@ -263,8 +263,9 @@ class ClusterCrew:
 
     def _let_go(self, worker: Role) -> None:
         shards = [shard.address for shard in self._shards]
-        begin = Begin(incarnation=worker.incarnation, generation=self._generation, leg=self._leg, shards=shards)
-        self._say(worker, begin)
+        sharing = sum(other.node == worker.node for other in self._workers)
+        place = {"incarnation": worker.incarnation, "generation": self._generation, "leg": self._leg}
+        self._say(worker, Begin(**place, shards=shards, sharing=sharing))
 
     def _say(self, role: Role, message: Begin | Wait) -> None:
         assert self._desk is not None

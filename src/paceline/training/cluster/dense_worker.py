@@ -154,8 +154,6 @@ class DenseWorker:
         self._tls = tls
         self._lifeline = lifeline
         self._model = build_model(config, dataset.shape, dataset.classes)
-        # Where all roles are on this machine, they share its cores.
-        self._model.use_threads(num_cores() // config.workers if spec.loopback else num_cores())
         order = EpochOrder([block.rows for block in dataset.split("train").blocks], config.seed)
         self._reader = ImageReader(dataset, order)
         self._parts = Parts(num_values(self._model), num_planes(config.optimizer), config.shards, in_ranges=True)
@@ -298,6 +296,7 @@ class DenseWorker:
         """Connect to the shards, unless these connections stand, and find out where to go on."""
         if begin.generation == self._generation and self._links:
             return
+        self._model.use_threads(num_cores() // begin.sharing)
         self._bytes_before = self.status()[1:]
         for link in self._links:
             link.connection.close()

@@ -79,12 +79,15 @@ class Failed(Message):
 
 
 class Begin(Message):
-    """A worker may train: its `incarnation`, the `generation` of the parameters, and where the shards are."""
+    """A worker may train: its `incarnation`, the `generation` of the parameters, and where the shards are. `sharing` is
+    how many workers its node has.
+    """
 
     incarnation: int
     generation: int
     leg: int
     shards: list[str]
+    sharing: int = 1
 
 
 class Grant(Message):
