@@ -269,6 +269,8 @@ def train_peer(case: Case, python: str, data: Data, setting: dict[str, Any]) -> 
     except (IndexError, ValueError):
         raise FailedError(f"{case.script} printed no record") from None
     kept = {name: found[name] for name in ("rows_per_second", "curve", "version", "bytes_per_row") if name in found}
+    # One that trains for a time may have made more passes than all others.
+    kept["curve"] = [point for point in kept["curve"] if point[0] <= PASSES * data.num_rows]
     return kept | {
         "startup_seconds": found["first_step_at"] - finished.began,
         "peak_memory_bytes": finished.peak_memory_bytes,

@@ -135,7 +135,8 @@ not named stands as the peer has it.
 NOTES = """\
 - TensorFlow: 2 workers and 1 server, one gather of a batch's distinct keys and a sparse update; two threads a kind and
   process. It trains for a time: 5 seconds a rate while tuning, a pass or more, and then 20 seconds,
-  some three passes. Its rows/s and its bytes are of 5 seconds more, without looks at the test rows.
+  of which the first {passes} passes count. Its rows/s and its bytes are of 5 seconds more, without looks at the test
+  rows.
 - PyTorch: one process, its own threads; gradients of the batch's keys alone.
 - Neither TensorFlow's model nor PyTorch's has a bias, since one key of each categorical column is in every row; all
   others have one. Without it plain SGD in large batches bears a larger learning rate.
@@ -182,7 +183,7 @@ def page(records: Sequence[Record], about: About, target: float, chart_name: str
             grid = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in record["grid"].items())
             chosen = ", ".join(f"{name} {record['setting'][name]}" for name in record["grid"])
             out += f"| {record['case']} | {grid or 'as it comes'} | {chosen} | {record.get('version', '')} |\n"
-    return out + f"\n{NOTES.format(rounds=about.rounds)}"
+    return out + f"\n{NOTES.format(rounds=about.rounds, passes=about.passes)}"
 
 
 # -- the README

@@ -94,8 +94,8 @@ class Silent(Group):
         super().__init__()
         self._looks = looks
 
-    def wait(self, timeout: timedelta) -> None:
-        super().wait(timeout)
+    def wait(self, _timeout: timedelta | None = None) -> None:
+        super().wait(_timeout)
         if not self.is_completed():
             raise RuntimeError("Operation timed out!")
 
