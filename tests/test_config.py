@@ -143,3 +143,11 @@ def _without_sweep(recipe: Path) -> list[str]:
     lines = recipe.read_text().splitlines(keepends=True)
     ends = [number for number, line in enumerate(lines) if line.startswith(("[sweep", "[[points"))]
     return lines[: min(ends)]
+
+
+def test_a_recipe_for_several_runs_is_sent_where_it_belongs(tmp_path: Path) -> None:
+    recipe = tmp_path / "grid.toml"
+    recipe.write_text('data = "clicks"\n[sweep]\npace = ["sync", "async"]\n')
+    with pytest.raises(ConfigError, match="is a recipe for several runs") as caught:
+        read_config(recipe, {})
+    assert f"paceline sweep {recipe}" in caught.value.hint

@@ -142,6 +142,8 @@ def read_config(recipe: Path | None, flags: Mapping[str, Any], settings: Iterabl
     try:
         return config_of(tree, flags, settings)
     except ConfigError as error:
+        if recipe is not None and {"sweep", "points"} & {*tree}:
+            raise ConfigError(f"`{recipe}` is a recipe for several runs", f"paceline sweep {recipe}") from None
         if recipe is not None and error.message.startswith("unknown setting"):
             error.message = f"{error.message} in `{recipe}` or the flags"
         raise
