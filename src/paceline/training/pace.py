@@ -12,8 +12,8 @@ from paceline.kernels.gate import GONE, LINE
 from paceline.machine import num_cores
 
 UNBOUNDED = 1 << 60
-# A look at the clocks takes a nanosecond or two. Workers with a core each look for longer than a nap lasts: otherwise one
-# that naps makes the other nap, and so on. Those without soon give their core away.
+# A look at the clocks takes a nanosecond or two. Workers with a core each look for longer than a nap lasts: otherwise
+# one that naps makes the other nap, and so on. Those without soon give their core away.
 SPINS_WITH_A_CORE = 200_000
 SPINS_WITHOUT = 200
 NAP_SECONDS = 50e-6
