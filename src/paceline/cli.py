@@ -170,6 +170,9 @@ paceline prepare photos --size 256 --test-fraction 0.1 --out data/photos""",
               help="Criteo's integers: one log-scaled value each, or a hashed bucket.")  # fmt: skip
 @click.option("--label", default="label", show_default=True, help="The label column of Parquet, Arrow and CSV.")
 @click.option("--size", type=int, help="Scale image files: the shorter side to N pixels, and cut out the centre.")
+@click.option(
+    "--classes", type=int, help="Number of classes in IDX files; the largest training label decides if left out."
+)
 def prepare(format_: Any, sources: tuple[str, ...], test: tuple[str, ...], **options: Any) -> None:
     """Turn raw files into a dataset: files, folders, globs or URLs, plain or compressed."""
     from paceline.data.prepare import PrepareConfig, Progress

@@ -165,6 +165,21 @@ def test_test_labels_that_are_none_of_the_classes(command: Command, tmp_path: Pa
     check_refused(command, tmp_path, "t10k-labels-idx1-ubyte", "row 8: label 12 is none of the 10 classes, 0 to 9")
 
 
+def test_labels_that_are_none_of_the_classes_that_were_said(command: Command, tmp_path: Path) -> None:
+    labels = TRAIN.labels.copy()
+    labels[3] = 200
+    folder = mnist(tmp_path / "mnist", TRAIN._replace(labels=labels))
+    done = command("prepare", folder, "--classes", 10, "--out", tmp_path / "out")
+    assert done.code == 2
+    assert "row 4: label 200 is none of the 10 classes, as --classes says" in done.err
+    # Without it that label makes classes up, and the command says so.
+    done = command("prepare", folder, "--out", tmp_path / "out")
+    assert "201 classes" in done.out
+    assert "no training row has the labels 10 to 199 (190 labels); --classes says how many there are" in done.err
+    done = command("prepare", folder, "--classes", 300, "--out", tmp_path / "other")
+    assert (done.code, "it is 1 to 256" in done.err) == (2, True)
+
+
 def test_images_without_labels(command: Command, tmp_path: Path) -> None:
     (mnist(tmp_path / "mnist") / "t10k-labels-idx1-ubyte").unlink()
     check_refused(command, tmp_path, "t10k-images-idx3-ubyte", "is alone: there is no t10k-labels-idx1-ubyte")

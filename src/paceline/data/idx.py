@@ -38,9 +38,9 @@ class IdxPair(NamedTuple):
 
 
 class Idx:
-    """Pairs of IDX files. The training labels say how many classes there are: 0 up to the largest."""
+    """Pairs of IDX files. There are as many classes as is given, or else 0 up to the largest training label."""
 
-    def __init__(self, train: list[Source], test: list[Source]) -> None:
+    def __init__(self, train: list[Source], test: list[Source], classes: int | None = None) -> None:
         self._pairs: dict[Split, list[IdxPair]] = {"train": find_pairs(train), "test": find_pairs(test)}
         first, *others = self._pairs["train"] + self._pairs["test"]
         for pair in others:
@@ -54,13 +54,13 @@ class Idx:
         seen = np.zeros(256, np.bool_)
         for pair in self._pairs["train"]:
             seen |= first_rows(pair) > 0
-        classes = int(np.flatnonzero(seen).max(initial=0)) + 1
-        for pair in self._pairs["test"]:
-            _check_labels(pair, classes)
-        self.class_names = [str(number) for number in range(classes)]
-        self.settings: dict[str, Any] = {}
-        missing = np.flatnonzero(~seen[:classes])
-        self.notes = (f"no training row has the label {missing[0]}",) if len(missing) else ()
+        found = int(np.flatnonzero(seen).max(initial=0)) + 1
+        said = "as --classes says" if classes else f"0 to {found - 1} in the training rows"
+        for pair in self._pairs["test"] + (self._pairs["train"] if classes else []):
+            _check_labels(pair, classes or found, said)
+        self.class_names = [str(number) for number in range(classes or found)]
+        self.settings: dict[str, Any] = {"classes": classes} if classes else {}
+        self.notes = _missing(np.flatnonzero(~seen[: classes or found]))
 
     def read(self, split: Split) -> Iterator[tuple[Images, int]]:
         for pair in self._pairs[split]:
@@ -131,16 +131,27 @@ def first_rows(pair: IdxPair) -> NDArray[np.int64]:
     return found
 
 
-def _check_labels(pair: IdxPair, classes: int) -> None:
-    """Raise for the first test label that no training row has, nor a larger one."""
+def _missing(labels: NDArray[np.int64]) -> tuple[str, ...]:
+    """What there is to say of labels that no row has: one that is wrong may have made the others up.
+
+    >>> _missing(np.array([3])), _missing(np.array([], np.int64))
+    (('no training row has the label 3',), ())
+    """
+    if len(labels) < 2:
+        return tuple(f"no training row has the label {label}" for label in labels)
+    between = f"{labels[0]} to {labels[-1]} ({len(labels)} labels)"
+    return (f"no training row has the labels {between}; --classes says how many there are",)
+
+
+def _check_labels(pair: IdxPair, classes: int, said: str) -> None:
+    """Raise for the first label that is none of the classes."""
     beyond = first_rows(pair)[classes:]
     if beyond.any():
         row = int(beyond[beyond > 0].min())
         label = classes + int(np.flatnonzero(beyond == row)[0])
         raise DataError(
-            f"`{pair.labels.name}`, row {row}: label {label} is none of the {classes} classes, "
-            f"0 to {classes - 1} in the training rows",
-            "check that training and test files belong together",
+            f"`{pair.labels.name}`, row {row}: label {label} is none of the {classes} classes, {said}",
+            "check the files, and that training and test files belong together",
         )
 
 

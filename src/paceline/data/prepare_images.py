@@ -58,7 +58,7 @@ def open_images(config: PrepareConfig, name: ImageFormat, files: ImageFiles) -> 
     """The input, ready to be read."""
     match name:
         case "idx":
-            return Idx(files.train, files.test)
+            return Idx(files.train, files.test, config.classes)
         case "cifar":
             return Cifar(files.train, files.test)
         case "images":

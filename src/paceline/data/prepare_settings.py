@@ -19,6 +19,7 @@ LARGEST_SIZE = 4096
 HASHED: tuple[FormatName, ...] = ("criteo", "parquet", "arrow", "csv")
 WITH_LABEL_COLUMN: tuple[FormatName, ...] = ("parquet", "arrow", "csv")
 INDEXED: tuple[FormatName, ...] = ("libsvm", "tfrecord")
+MOST_LABELS = 256
 
 D = TypeVar("D", Dataset, ImageDataset)
 
@@ -39,6 +40,7 @@ class PrepareConfig(msgspec.Struct, frozen=True, kw_only=True):
     integers: Integers = "log"
     label: str = DEFAULT_LABEL
     size: int | None = None
+    classes: int | None = None
 
 
 class Progress(NamedTuple):
@@ -96,6 +98,10 @@ def check_settings(config: PrepareConfig) -> None:
         raise ConfigError(
             f"`size` is `{config.size}`; it is 1 to {LARGEST_SIZE}", "--size 256 is usual for photographs"
         )
+    if config.classes is not None and not 1 <= config.classes <= MOST_LABELS:
+        raise ConfigError(
+            f"`classes` is `{config.classes}`; it is 1 to {MOST_LABELS}, for labels are bytes", "MNIST has 10"
+        )
     if not 0 <= config.seed < 1 << 64:
         raise ConfigError(f"`seed` is `{config.seed}`; it is 0 up to 2**64 - 1", "any number will do")
 
@@ -110,6 +116,7 @@ def check_settings_for(name: FormatName | ImageFormat, config: PrepareConfig) ->
         ("label", config.label, DEFAULT_LABEL, WITH_LABEL_COLUMN),
         ("skip-bad-rows", config.skip_bad_rows, 0, FORMATS),
         ("size", config.size, None, ("images",)),
+        ("classes", config.classes, None, ("idx",)),
     )
     for setting, value, default, formats in settings:
         if value != default and name not in formats:

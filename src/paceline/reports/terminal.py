@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
+from paceline.config import SPARSE_MODEL
+
 PLAIN_LINE_SECONDS = 5.0
 LIVE_SECONDS = 0.1
 WIDE_COLUMNS = 100
@@ -100,14 +102,14 @@ RESULT_COLUMNS = ("run", "pace", "workers", "batch", "rows/s", "seconds", "test 
 
 def result_columns(result: dict[str, Any]) -> list[str]:
     """The columns of one run's table: of images and their classes, other words."""
-    words = {"rows/s": "images/s", "AUC": "accuracy"} if "accuracy" in result["test"] else {}
+    words = {"rows/s": "images/s", "AUC": "accuracy"} if result.get("model", SPARSE_MODEL) != SPARSE_MODEL else {}
     return [words.get(name, name) for name in RESULT_COLUMNS]
 
 
 def result_row(name: str, result: dict[str, Any]) -> list[str]:
     """One run's line of a table with `result_columns`."""
     test = result["test"]
-    best = "accuracy" if "accuracy" in test else "auc"
+    best = "auc" if result.get("model", SPARSE_MODEL) == SPARSE_MODEL else "accuracy"
     return [
         name,
         str(result["pace"]),
