@@ -75,7 +75,7 @@ def make_data(folder: Path, rows: int) -> Path:
 
 def export_rows(data: Path) -> Path:
     """The training rows for TensorFlow, in the input's keys: keys.npy, values.npy, labels.npy in a folder beside."""
-    from paceline.data.blocks import Dataset
+    from paceline.data.sparse.dataset import Dataset
 
     out = data.with_name(f"{data.name}-arrays")
     if out.exists():

@@ -66,7 +66,7 @@ def measure_sklearn(data: str, shuffle: bool) -> dict[str, Any]:
     import scipy.sparse
     from sklearn.linear_model import SGDClassifier
 
-    from paceline.data.blocks import Dataset
+    from paceline.data.sparse.dataset import Dataset
 
     dataset = Dataset(data)
     blocks = [dataset.block("train", i) for i in range(len(dataset.split("train").blocks))]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedded import FEATURES
-from paceline.data.blocks import Dataset, Split
+from paceline.data.sparse.dataset import Dataset, Split
 from paceline.data.synthetic import generate_clicks
 
 SPLITS: tuple[Split, Split] = ("train", "test")

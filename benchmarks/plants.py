@@ -17,9 +17,9 @@ from typing import Any
 
 from paceline import engines
 from paceline.cli import main
-from paceline.data.reader import RowReader
+from paceline.data.sparse.reader import RowReader
+from paceline.parameters.slice import Slice
 from paceline.training.cluster import role
-from paceline.training.cluster.slice import Slice
 from paceline.training.cluster.worker import Prepared
 
 TIMES_SLOWER = 12

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from paceline.data import block_files
-from paceline.data.batch import Batch
-from paceline.data.blocks import Dataset, DatasetWriter, Split
-from paceline.data.images import Images, ImageWriter
+from paceline.data.blocks import files as block_files
+from paceline.data.images.dataset import Images, ImageWriter
+from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.dataset import Dataset, DatasetWriter, Split
 from paceline.data.synthetic import generate_clicks
 from tests.ray_cluster import RayCluster
 
@@ -137,7 +137,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 def all_rows(dataset: Dataset, split: Any) -> Batch:
     """Every row of a split, with the input's keys."""
-    from paceline.data.batch import concatenate
+    from paceline.data.sparse.batch import concatenate
 
     count = len(dataset.split(split).blocks)
     rows = concatenate([dataset.block(split, i) for i in range(count)])

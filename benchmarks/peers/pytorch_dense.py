@@ -19,16 +19,16 @@ import time
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
-from paceline.models.alexnet import alexnet
+import torch
+from paceline.torch.alexnet import alexnet
+from torch import nn
 
 SHAPE, CLASSES = (224, 224, 3), 1000
 
 
 def softmax(data: str, batch: int, epochs: int) -> float:
-    from paceline.data.images import ImageDataset
+    from paceline.data.images.dataset import ImageDataset
 
     dataset = ImageDataset(data)
     blocks = [dataset.block("train", index) for index in range(len(dataset.split("train").blocks))]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 
-import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+import torch
 from rows import answer, asked, legs, load, log_loss, scores, steady_rate
 
 

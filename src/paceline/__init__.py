@@ -15,7 +15,7 @@ from paceline.errors import PacelineError
 from paceline.version import VERSION as __version__  # noqa: F401, N811
 
 if TYPE_CHECKING:
-    from paceline.data.batch import Batch
+    from paceline.data.sparse.batch import Batch
     from paceline.matrices.matrix import BlockMatrix
     from paceline.run_folder import Run
     from paceline.training.model_files import Model
@@ -50,7 +50,7 @@ def load(run: str | Path) -> Any:
 def __getattr__(name: str) -> Any:
     """`Batch`, `BlockMatrix`, `Run` and `Model` without importing the compiler before it is needed."""
     homes = {
-        "Batch": "paceline.data.batch",
+        "Batch": "paceline.data.sparse.batch",
         "BlockMatrix": "paceline.matrices.matrix",
         "Model": "paceline.training.model_files",
         "Run": "paceline.run_folder",

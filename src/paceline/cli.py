@@ -17,8 +17,8 @@ from paceline.config import DEVICES, ENGINES, EXCHANGES, MODELS, OPTIMIZERS, Run
 from paceline.errors import PacelineError
 
 if TYPE_CHECKING:
-    from paceline.data.blocks import Dataset
-    from paceline.data.images import ImageDataset
+    from paceline.data.images.dataset import ImageDataset
+    from paceline.data.sparse.dataset import Dataset
     from paceline.matrices.settings import Settings, TraceSettings
     from paceline.run_folder import Run
     from paceline.telemetry.ceilings import Ceilings
@@ -622,7 +622,7 @@ def print_ceilings(best: Ceilings) -> None:
 
 
 def print_dataset(dataset: Dataset | ImageDataset, seconds: float) -> None:
-    from paceline.data.blocks import Dataset
+    from paceline.data.sparse.dataset import Dataset
 
     train_rows, test_rows = dataset.split("train").rows, dataset.split("test").rows
     if isinstance(dataset, Dataset):

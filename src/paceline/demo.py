@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from paceline.config import RunConfig, read_config
-from paceline.data.blocks import Dataset
+from paceline.data.sparse.dataset import Dataset
 from paceline.data.synthetic import generate_clicks
 from paceline.reports.compare import write_comparison
 from paceline.reports.terminal import RESULT_COLUMNS, meter, print_table, result_row

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from paceline.data.blocks import Dataset, Split
 from paceline.data.datasets import AnyDataset, open_dataset
-from paceline.data.images import ImageDataset
+from paceline.data.images.dataset import ImageDataset
+from paceline.data.sparse.dataset import Dataset, Split
 from paceline.errors import DataError, UsageError
 from paceline.files import refuse_existing, translated_disk_errors
 from paceline.machine import num_cores

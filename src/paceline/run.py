@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from paceline.config import RunConfig, check
 from paceline.data.datasets import AnyDataset, open_for
-from paceline.data.images import ImageDataset
+from paceline.data.images.dataset import ImageDataset
 from paceline.engines import StartingEngine
 from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError
 from paceline.files import locked, refuse_existing
@@ -22,9 +22,9 @@ from paceline.run_folder import Run
 from paceline.training.checkpoint import load_checkpoint
 from paceline.training.coordinator import Coordinator, Notice, Status, Watch
 from paceline.training.crew import Crew
-from paceline.training.dense import DenseCrew
 from paceline.training.dense_files import save_dense_model
-from paceline.training.embedded import SparseCrew
+from paceline.training.embedded.crew import SparseCrew
+from paceline.training.embedded.dense import DenseCrew
 from paceline.training.model_files import save_model
 
 SHORTEST_EXPLAINED_SECONDS = 2.0

@@ -34,7 +34,7 @@ import msgspec
 
 from paceline.config import SPARSE_MODEL, RunConfig, config_of, overrule, read_recipe
 from paceline.data.datasets import AnyDataset, open_for
-from paceline.data.images import ImageDataset
+from paceline.data.images.dataset import ImageDataset
 from paceline.diagnosis.operations import add_operations
 from paceline.errors import ConfigError, DataError, DivergedError, InterruptedRunError, PacelineError, UsageError
 from paceline.files import locked, refuse_existing, replace_file, translated_disk_errors
@@ -43,7 +43,7 @@ from paceline.models.dense import build_model
 from paceline.reports.compare import write_comparison
 from paceline.run_folder import TRAIN, Run
 from paceline.training.checkpoint import has_checkpoint
-from paceline.training.embedded import check_clock_size
+from paceline.training.embedded.crew import check_clock_size
 
 MOST_POINTS = 1000
 LONGEST_NAME = 200

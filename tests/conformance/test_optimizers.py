@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.config import SPARSE_OPTIMIZERS, OptimizerConfig
 from paceline.kernels.logistic import all_weights, apply_gradient
-from paceline.optimizers import rules_at, width
+from paceline.parameters.optimizers import rules_at, width
 
 GRADIENTS = st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=30)
 

@@ -12,8 +12,8 @@ import pytest
 
 import paceline
 from paceline.config import SPARSE_OPTIMIZERS
-from paceline.data.reader import RowReader
 from paceline.data.rows import QueueRows
+from paceline.data.sparse.reader import RowReader
 from paceline.kernels.gate import GONE
 from paceline.models.logistic import QualitySum
 from paceline.training.pace import Gate
@@ -85,9 +85,9 @@ class TestSyncIsExact:
             return batch(reader, pieces)
 
         monkeypatch.setattr(RowReader, "batch", dawdle)
-        monkeypatch.setattr("paceline.training.lockstep.ROWS_A_CALL", 240)
+        monkeypatch.setattr("paceline.training.embedded.lockstep.ROWS_A_CALL", 240)
         for cores in (1, 2, 3, 4):
-            for place in ("paceline.training.embedded", "paceline.training.pace"):
+            for place in ("paceline.training.embedded.crew", "paceline.training.pace"):
                 monkeypatch.setattr(f"{place}.num_cores", lambda cores=cores: cores)
             assert train(tmp_path, clicks, **settings).result["model_sha256"] == plain
         assert train(tmp_path, clicks, **{**settings, "seed": 6}).result["model_sha256"] != plain

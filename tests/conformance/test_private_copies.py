@@ -10,7 +10,7 @@ import pytest
 
 import paceline
 from paceline.kernels import logistic as kernels
-from paceline.training.shard import Shard
+from paceline.parameters.table import Shard
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
 
-from paceline.data.blocks import Split
-from paceline.data.images import ImageDataset, Images
+from paceline.data.images.dataset import ImageDataset, Images
 from paceline.data.prepare import Prepared
+from paceline.data.sparse.dataset import Split
 from tests.data.inputs import run_any, write
 
 IMAGES_NAME, LABELS_NAME = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"

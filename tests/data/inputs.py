@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from paceline.data.batch import Batch
-from paceline.data.blocks import Dataset, Split
-from paceline.data.images import ImageDataset
+from paceline.data.images.dataset import ImageDataset
 from paceline.data.prepare import PrepareConfig, Prepared, prepare
-from paceline.data.sources import Chunk, Source, find_sources
+from paceline.data.sources.files import Chunk, Source, find_sources
+from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.dataset import Dataset, Split
 
 Row = tuple[int, dict[int, float]]
 

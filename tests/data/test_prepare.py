@@ -13,8 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paceline.data import block_files, blocks, prepare, sources
+from paceline.data import prepare
+from paceline.data.blocks import files as block_files
 from paceline.data.prepare import PrepareConfig, Progress
+from paceline.data.sources import files as sources
+from paceline.data.sparse import dataset as blocks
 from paceline.errors import ConfigError, DataError, UsageError
 from tests.data.inputs import Row, criteo_row, record, rows_of, run, sparse_example, write
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from paceline.data import pipeline
-from paceline.data.images import ImageDataset
+from paceline.data.images.dataset import ImageDataset
 from paceline.data.synthetic_images import MEAN, generate_images, make_images, make_patterns
 from paceline.errors import ConfigError
 from tests.conftest import Command

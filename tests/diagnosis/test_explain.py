@@ -16,7 +16,7 @@ import pytest
 
 import paceline
 from paceline.config import to_toml
-from paceline.data.reader import RowReader
+from paceline.data.sparse.reader import RowReader
 from paceline.diagnosis import diagnose, explain
 from paceline.diagnosis.evidence import gather_evidence
 from paceline.diagnosis.plan import choices
@@ -26,8 +26,8 @@ from paceline.run_folder import Run
 from paceline.telemetry.ceilings import Ceilings, LinkCeiling
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import NodeProbe
-from paceline.training import embedded
-from paceline.training.lockstep import LockstepThread
+from paceline.training.embedded import crew as embedded
+from paceline.training.embedded.lockstep import LockstepThread
 from tests.diagnosis.folders import PLANTS, make_embedded, make_planted
 from tests.reports.conftest import HOSTILE
 from tests.reports.folders import make_half_run, write_records

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.data.blocks import Dataset
+from paceline.data.sparse.dataset import Dataset
 from paceline.diagnosis.operations import WHAT, time_operations
 from paceline.kernels.logistic import gradient, number_keys
 from paceline.kernels.operations import scatter_rows, score_rows, sigmoid_rows

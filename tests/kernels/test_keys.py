@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.data.batch import Batch
-from paceline.data.key_order import NO_COUNTS, KeyOrder, most_frequent
+from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.key_order import NO_COUNTS, KeyOrder, most_frequent
 from tests.data.inputs import rows_of_batch
 
 KEYS = st.one_of(st.integers(0, 12), st.integers(0, 2**32 - 1))

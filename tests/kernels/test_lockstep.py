@@ -10,8 +10,8 @@ import pytest
 from paceline.config import OptimizerConfig
 from paceline.kernels.lockstep import fold_part
 from paceline.models.logistic import Fold
-from paceline.optimizers import rules_at
-from paceline.training.lockstep import Pushes
+from paceline.parameters.optimizers import rules_at
+from paceline.training.embedded.lockstep import Pushes
 
 UINT32 = np.dtype(np.uint32)
 BIAS = 100

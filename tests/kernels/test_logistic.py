@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.config import OptimizerConfig
-from paceline.data.batch import Batch
+from paceline.data.sparse.batch import Batch
 from paceline.kernels import logistic as kernels
 from paceline.models.logistic import LogisticScratch
-from paceline.optimizers import rules_at
+from paceline.parameters.optimizers import rules_at
 
 FEATURES = 300
 RULES = rules_at(OptimizerConfig(name="sgd", learning_rate=0.5), 0)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
-
 from paceline.machine import num_cores
+from torch import nn
 
 
 def plain(shape: tuple[int, int, int], classes: int) -> nn.Module:

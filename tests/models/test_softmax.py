@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.config import ImageConfig
-from paceline.data.crops import Crops
-from paceline.data.images import Images
+from paceline.data.images.crops import Crops
+from paceline.data.images.dataset import Images
 from paceline.models.dense import cross_entropy, num_values, probabilities
 from paceline.models.softmax import Softmax
 

@@ -18,10 +18,10 @@ from paceline.run_folder import Run
 from paceline.telemetry.meter import PHASES
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import NodeProbe, StepSample, WorkerChunk
-from paceline.training import embedded
 from paceline.training.coordinator import Coordinator
-from paceline.training.lockstep import LockstepThread
-from paceline.training.worker import Worker
+from paceline.training.embedded import crew as embedded
+from paceline.training.embedded.lockstep import LockstepThread
+from paceline.training.embedded.worker import Worker
 
 PACES = [
     pytest.param({"pace": "async", "workers": 2}, id="async"),

@@ -324,7 +324,7 @@ def test_two_processes_do_not_share_a_run(tmp_path: Path, clicks: Path, monkeypa
 def test_open_work_comes_before_a_test_and_the_end(tmp_path: Path, clicks: Path) -> None:
     """A cluster may be cut when all rows are handed out but some are not in: the run is not finished then."""
     from paceline.config import RunConfig
-    from paceline.data.blocks import Dataset
+    from paceline.data.sparse.dataset import Dataset
     from paceline.training.checkpoint import Handed
 
     config = RunConfig(data=str(clicks), epochs=1, test_every=1_000)

@@ -13,7 +13,7 @@ import scipy.sparse
 from safetensors.numpy import load_file
 
 import paceline
-from paceline.data.blocks import Dataset, DatasetWriter
+from paceline.data.sparse.dataset import Dataset, DatasetWriter
 from paceline.errors import DataError, UsageError
 from paceline.predict import evaluate_model, write_predictions
 from tests.conftest import all_rows

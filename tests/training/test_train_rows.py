@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.data.blocks import Dataset
-from paceline.data.reader import RowReader
 from paceline.data.rows import EpochOrder
+from paceline.data.sparse.dataset import Dataset
+from paceline.data.sparse.reader import RowReader
 from paceline.errors import ConfigError
 
 

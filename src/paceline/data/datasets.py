@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from paceline.config import SPARSE_MODEL, RunConfig
-from paceline.data.blocks import Dataset
-from paceline.data.folders import open_folder
-from paceline.data.images import ImageDataset
-from paceline.data.manifests import IMAGES, kind_of
+from paceline.data.blocks.folders import open_folder
+from paceline.data.blocks.manifests import IMAGES, kind_of
+from paceline.data.images.dataset import ImageDataset
+from paceline.data.sparse.dataset import Dataset
 from paceline.errors import ConfigError
 
 AnyDataset = Dataset | ImageDataset

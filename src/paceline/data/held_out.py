@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from paceline.data.batch import Batch
-from paceline.data.blocks import Split
-from paceline.data.images import Images
+from paceline.data.images.dataset import Images
+from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.dataset import Split
 from paceline.kernels.hashing import draw
 
 R = TypeVar("R", Batch, Images)

@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from paceline.data.batch import Batch
-from paceline.data.blocks import Dataset, DatasetWriter
-from paceline.data.columnar import describe_columns
-from paceline.data.formats import FormatName, open_format, recognise
 from paceline.data.held_out import hold_out
-from paceline.data.image_formats import ImageFormat, recognise_images
-from paceline.data.images import ImageDataset
-from paceline.data.libsvm import Libsvm
-from paceline.data.parsed import Format, Parsed
+from paceline.data.images.dataset import ImageDataset
 from paceline.data.pipeline import parse_in_order
 from paceline.data.prepare_images import prepare_images
 from paceline.data.prepare_settings import PrepareConfig as PrepareConfig
 from paceline.data.prepare_settings import Prepared as Prepared
 from paceline.data.prepare_settings import Progress as Progress
 from paceline.data.prepare_settings import check_settings, check_settings_for
-from paceline.data.sources import Chunk, Source, find_sources, leave_out, total_bytes
+from paceline.data.sources.columnar import describe_columns
+from paceline.data.sources.files import Chunk, Source, find_sources, leave_out, total_bytes
+from paceline.data.sources.formats import FormatName, open_format, recognise
+from paceline.data.sources.image_formats import ImageFormat, recognise_images
+from paceline.data.sources.libsvm import Libsvm
+from paceline.data.sources.parsed import Format, Parsed
+from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.dataset import Dataset, DatasetWriter
 from paceline.errors import ConfigError, DataError
 from paceline.files import refuse_existing
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from paceline.data.cifar import Cifar
 from paceline.data.held_out import hold_out
-from paceline.data.idx import Idx
-from paceline.data.image_folders import ImageFolders
-from paceline.data.image_formats import ImageFiles, ImageFormat, ImageInput, choose_files
-from paceline.data.images import ImageDataset, ImageWriter
+from paceline.data.images.dataset import ImageDataset, ImageWriter
 from paceline.data.prepare_settings import PrepareConfig, Prepared, Progress
-from paceline.data.sources import Source, total_bytes
+from paceline.data.sources.cifar import Cifar
+from paceline.data.sources.files import Source, total_bytes
+from paceline.data.sources.idx import Idx
+from paceline.data.sources.image_folders import ImageFolders
+from paceline.data.sources.image_formats import ImageFiles, ImageFormat, ImageInput, choose_files
 from paceline.errors import ConfigError, DataError
 
 PROGRESS_SECONDS = 0.2

@@ -6,11 +6,11 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from paceline.data.blocks import Dataset
-from paceline.data.criteo import Integers
-from paceline.data.formats import FORMATS, FormatName
-from paceline.data.image_formats import IMAGE_FORMATS, ImageFormat
-from paceline.data.images import ImageDataset
+from paceline.data.images.dataset import ImageDataset
+from paceline.data.sources.criteo import Integers
+from paceline.data.sources.formats import FORMATS, FormatName
+from paceline.data.sources.image_formats import IMAGE_FORMATS, ImageFormat
+from paceline.data.sparse.dataset import Dataset
 from paceline.errors import ConfigError
 
 DEFAULT_HASH_BITS = 22

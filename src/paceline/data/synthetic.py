@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.batch import Batch
-from paceline.data.blocks import BLOCK_ROWS, Dataset, DatasetWriter, Split
 from paceline.data.pipeline import parse_in_order
+from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.dataset import BLOCK_ROWS, Dataset, DatasetWriter, Split
 from paceline.errors import ConfigError
 from paceline.kernels.synthetic import fill_clicks
 

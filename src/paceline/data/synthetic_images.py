@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.blocks import Split
-from paceline.data.images import MOST_CLASSES, ImageDataset, Images, ImageWriter
+from paceline.data.images.dataset import MOST_CLASSES, ImageDataset, Images, ImageWriter
 from paceline.data.pipeline import parse_in_order
+from paceline.data.sparse.dataset import Split
 from paceline.errors import ConfigError
 from paceline.kernels.synthetic import add_patterns
 

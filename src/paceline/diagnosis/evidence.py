@@ -15,13 +15,13 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from paceline.config import RunConfig
-from paceline.data.blocks import Dataset
 from paceline.data.datasets import open_for
-from paceline.data.reader import RowReader
 from paceline.data.rows import EpochOrder
+from paceline.data.sparse.dataset import Dataset
+from paceline.data.sparse.reader import RowReader
 from paceline.diagnosis.simulator import IDLE_SECONDS, Demand, Layout, Rules
 from paceline.errors import DataError, PacelineError
-from paceline.optimizers import width
+from paceline.parameters.optimizers import width
 from paceline.run_folder import Run
 from paceline.telemetry.meter import PHASES
 from paceline.telemetry.recorder import Telemetry

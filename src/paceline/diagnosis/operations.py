@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.batch import Batch
-from paceline.data.blocks import Dataset
-from paceline.data.reader import RowReader
 from paceline.data.rows import EpochOrder
+from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.dataset import Dataset
+from paceline.data.sparse.reader import RowReader
 from paceline.errors import UsageError
 from paceline.kernels.logistic import apply_gradient, gather, number_keys
 from paceline.kernels.operations import scatter_rows, score_rows, sigmoid_rows
 from paceline.models.logistic import LogisticScratch
-from paceline.optimizers import Rules, rules_at, width
+from paceline.parameters.optimizers import Rules, rules_at, width
 from paceline.run_folder import Run
 
 BATCHES = 40

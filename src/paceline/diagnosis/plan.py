@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from paceline.config import MOST_WORKERS, RunConfig
-from paceline.data.blocks import Dataset
+from paceline.data.sparse.dataset import Dataset
 from paceline.diagnosis.advice import at_pace
 from paceline.diagnosis.evidence import Evidence
 from paceline.diagnosis.simulator import Demand, Layout

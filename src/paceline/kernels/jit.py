@@ -25,14 +25,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).resolve().parent.parent
 CLOCK_MONOTONIC = time.CLOCK_MONOTONIC
-ROOMS_WITH_COMPILED_CODE = ("kernels", "optimizers")
+ROOMS_WITH_COMPILED_CODE = ("kernels", "parameters")
 
 
 def cache_folder() -> Path:
     """Where machine code is kept: `$PACELINE_CACHE` or the user's cache folder, one subfolder a version of the text."""
     digest = hashlib.sha256()
     for room in ROOMS_WITH_COMPILED_CODE:
-        for path in sorted((PACKAGE / room).glob("*.py")):
+        for path in sorted((PACKAGE / room).rglob("*.py")):
             digest.update(path.read_bytes())
     home = os.environ.get("PACELINE_CACHE")
     base = Path(home) if home else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline"

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.config import RunConfig
-from paceline.data.blocks import Split
-from paceline.data.crops import Crops
-from paceline.data.images import ImageDataset, Images
+from paceline.data.images.crops import Crops
+from paceline.data.images.dataset import ImageDataset, Images
+from paceline.data.sparse.dataset import Split
 
 Floats = NDArray[np.float32]
 
@@ -99,7 +99,7 @@ def build_model(config: RunConfig, shape: tuple[int, int, int], classes: int) ->
         from paceline.models.softmax import Softmax
 
         return Softmax(crops, classes)
-    from paceline.models.torch_model import TorchModel
+    from paceline.torch.model import TorchModel
 
     return TorchModel(config, crops, classes)
 

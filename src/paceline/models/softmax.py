@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.crops import Crops
-from paceline.data.images import Images
+from paceline.data.images.crops import Crops
+from paceline.data.images.dataset import Images
 from paceline.kernels import softmax as kernels
 from paceline.models.dense import Floats, Tensor, cross_entropy
 

@@ -27,12 +27,12 @@ from paceline.data.rows import NO_LIMIT
 from paceline.errors import DataError, InterruptedRunError
 from paceline.models.dense import ClassQuality, fingerprint
 from paceline.models.logistic import Quality
-from paceline.optimizers.sgd import rate_at
+from paceline.parameters.optimizers.sgd import rate_at
 from paceline.run_folder import Run
 from paceline.telemetry.recorder import Journal
 from paceline.training.checkpoint import Checkpoint, Progress, has_checkpoint, load_checkpoint, save_checkpoint
 from paceline.training.crew import AnyQuality, Crew, Due, LostShardError, Snapshot, Tally
-from paceline.training.worker import check_losses
+from paceline.training.embedded.worker import check_losses
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 STANDSTILL_SECONDS = 10.0

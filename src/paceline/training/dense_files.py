@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.config import ImageConfig, RunConfig
-from paceline.data.images import ImageDataset, Images
+from paceline.data.images.dataset import ImageDataset, Images
 from paceline.errors import DataError, UsageError
 from paceline.files import replace_file, translated_disk_errors, write_tensors
 from paceline.models.dense import DenseModel, Floats, Tensor, build_model, probabilities

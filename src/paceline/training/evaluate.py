@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.batch import Batch
-from paceline.data.blocks import Dataset, Split
+from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.dataset import Dataset, Split
 from paceline.kernels.logistic import score
 from paceline.kernels.rules import Table
 from paceline.models.logistic import Quality, QualitySum
-from paceline.optimizers import Rules
+from paceline.parameters.optimizers import Rules
 
 
 class Scorer(NamedTuple):

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from paceline.config import SPARSE_MODEL
-from paceline.data.batch import Batch
-from paceline.data.blocks import Dataset
+from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.dataset import Dataset
 from paceline.errors import DataError, UsageError
 from paceline.files import replace_file, translated_disk_errors, write_tensors
-from paceline.optimizers import Rules
-from paceline.optimizers.sgd import Sgd
+from paceline.parameters.optimizers import Rules
+from paceline.parameters.optimizers.sgd import Sgd
 from paceline.training.evaluate import Scorer
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from paceline.models.dense import Tensor
-from paceline.models.torch_model import import_torch, make_group
+from paceline.torch.model import import_torch, make_group
 from paceline.training.cluster.allreduce import Message
 
 NUM_TRAINED, STEPS = 6_000_000, 5

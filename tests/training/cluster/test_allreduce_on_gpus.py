@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import paceline
+import torch
 from tests.faults.conftest import arguments
 from tests.faults.running import Running
 

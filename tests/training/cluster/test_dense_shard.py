@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from paceline.config import OptimizerConfig, RunConfig
-from paceline.optimizers.dense import num_planes
+from paceline.parameters.optimizers.dense import num_planes
+from paceline.parameters.parts import Parts
 from paceline.training.cluster import dense_shard
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.dense_shard import DenseShardService, DenseSlice
 from paceline.training.cluster.keeper import KeeperService
-from paceline.training.cluster.parts import Parts
 from paceline.training.cluster.shard import CHUNK_HEAD_BYTES, NOW
 from paceline.training.cluster.shared import find, share
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH, step_parts

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.config import OptimizerConfig, RunConfig, WireConfig
+from paceline.parameters.slice import Slice
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.shard import NOW, ShardService
-from paceline.training.cluster.slice import Slice
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH, read_held, read_reply, step_parts
 from paceline.training.pace import Pace
 from paceline.wire.coding import KeyWriter, read_values, write_values

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline.config import RunConfig
-from paceline.data.images import ImageDataset
+from paceline.data.images.dataset import ImageDataset
 from paceline.errors import RunError
 from paceline.models.dense import Tensor
-from paceline.models.torch_model import Group, import_torch, in_short, make_group
 from paceline.telemetry.meter import COMPUTE, PULL, PUSH, WAIT
+from paceline.torch.model import Group, import_torch, in_short, make_group
 from paceline.training.cluster.dense_worker import PIECE_VALUES, SILENCE_SECONDS, DenseLink, DenseWorker
 from paceline.training.cluster.messages import (
     Begin,
@@ -38,7 +38,7 @@ from paceline.training.cluster.messages import (
 )
 from paceline.training.cluster.rations import RecalledError
 from paceline.training.cluster.shard import CHUNK_HEAD_BYTES
-from paceline.training.dense import make_table
+from paceline.training.embedded.dense import make_table
 from paceline.wire.connection import Connection, connect
 from paceline.wire.frames import BadFrameError, Kind, LostConnectionError, WireError
 from paceline.wire.tls import Tls

@@ -19,14 +19,15 @@ from numpy.typing import NDArray
 
 from paceline.config import RunConfig
 from paceline.data.datasets import AnyDataset
-from paceline.data.images import ImageDataset
+from paceline.data.images.dataset import ImageDataset
 from paceline.data.rows import NO_LIMIT, ClockRows, QueueRows
 from paceline.engines import StartingEngine
 from paceline.errors import ConfigError, DataError, DivergedError, PacelineError, RunError
 from paceline.machine import num_cores
 from paceline.models.dense import DenseModel, build_model, evaluate_classes, num_values
-from paceline.optimizers import width
-from paceline.optimizers.dense import num_planes
+from paceline.parameters.optimizers import width
+from paceline.parameters.optimizers.dense import num_planes
+from paceline.parameters.parts import Parts
 from paceline.telemetry.records import AnyRecord
 from paceline.training.checkpoint import Progress
 from paceline.training.cluster.desk import Desk, Event, Loss, Role
@@ -44,11 +45,10 @@ from paceline.training.cluster.messages import (
     Wait,
     encode,
 )
-from paceline.training.cluster.parts import Parts
 from paceline.training.cluster.shard import NOW
 from paceline.training.cluster.shard_link import ShardLink
 from paceline.training.crew import AnyQuality, Due, Keep, Look, LostShardError, Snapshot, Tally
-from paceline.training.embedded import check_clock_size
+from paceline.training.embedded.crew import check_clock_size
 from paceline.training.evaluate import Scorer, evaluate
 from paceline.training.model_files import PLAIN_WEIGHTS
 from paceline.training.pace import Pace
@@ -509,7 +509,7 @@ def _as_here(config: RunConfig) -> RunConfig:
     """The settings with which the coordinator tests a model: it need not have a GPU because its workers do."""
     if config.device == "cpu":
         return config
-    from paceline.models.torch_model import has_gpu
+    from paceline.torch.model import has_gpu
 
     return config if has_gpu() else msgspec.structs.replace(config, device="cpu")
 

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.config import RunConfig
-from paceline.optimizers.dense import DenseRule, num_planes
+from paceline.parameters.optimizers.dense import DenseRule, num_planes
+from paceline.parameters.parts import Parts
 from paceline.training.cluster.messages import Fetch, Go, Join, Joined, Reset
-from paceline.training.cluster.parts import Parts
 from paceline.training.cluster.shard import CHUNK_HEAD_BYTES, NOW, ShardService, ShardWorker, say
 from paceline.training.cluster.shared import find, share
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH, Step, Times, read_step, values_head
-from paceline.training.dense import check_room, count_updates
+from paceline.training.embedded.dense import check_room, count_updates
 from paceline.wire.frames import BadFrameError, Frame, Kind
 from paceline.wire.server import Peer
 

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.config import RunConfig
-from paceline.data.images import ImageDataset, ImageReader
+from paceline.data.images.dataset import ImageDataset, ImageReader
 from paceline.data.rows import EpochOrder
 from paceline.machine import num_cores
 from paceline.models.dense import build_model, num_values
-from paceline.optimizers.dense import num_planes
-from paceline.optimizers.sgd import rate_at
+from paceline.parameters.optimizers.dense import num_planes
+from paceline.parameters.optimizers.sgd import rate_at
+from paceline.parameters.parts import Parts
 from paceline.telemetry.meter import COMPUTE, INPUT, PULL, PUSH, WAIT, WorkerMeter
 from paceline.training.cluster import steps
 from paceline.training.cluster.messages import (
@@ -37,12 +38,11 @@ from paceline.training.cluster.messages import (
     decode,
     encode,
 )
-from paceline.training.cluster.parts import Parts
 from paceline.training.cluster.rations import Rations, RecalledError
 from paceline.training.cluster.shard import CHUNK_HEAD_BYTES
 from paceline.training.cluster.shared import find, share, shares
 from paceline.training.cluster.steps import read_held, read_reply
-from paceline.training.worker import check_losses
+from paceline.training.embedded.worker import check_losses
 from paceline.wire.connection import Connection, connect
 from paceline.wire.frames import BadFrameError, Frame, Kind, SilentPeerError, WireError
 from paceline.wire.tls import Tls

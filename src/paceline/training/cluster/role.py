@@ -22,6 +22,8 @@ import psutil
 
 from paceline.config import RunConfig
 from paceline.errors import ConfigError, DataError, DivergedError, PacelineError
+from paceline.parameters.parts import Parts
+from paceline.parameters.slice import Slice
 from paceline.telemetry.meter import ShardReport, WorkerReport, period_at
 from paceline.telemetry.probes import ConnectionProber, NodeProber
 from paceline.telemetry.records import AnyRecord
@@ -41,10 +43,8 @@ from paceline.training.cluster.messages import (
     decode,
     encode,
 )
-from paceline.training.cluster.parts import Parts
 from paceline.training.cluster.shard import ShardService
 from paceline.training.cluster.shared import shared_bytes, shares
-from paceline.training.cluster.slice import Slice
 from paceline.training.pace import Pace
 from paceline.version import VERSION
 from paceline.wire.connection import Connection, connect
@@ -183,7 +183,7 @@ def _make_service(spec: RoleSpec, config: RunConfig, server: Server) -> ShardSer
         slice_of_keys = Slice(config.optimizer, spec.features, spec.rank, config.shards)
         return ShardService(config, slice_of_keys, lambda: server.refused)
     # Neither kind of role needs what the other does, and starts the sooner.
-    from paceline.optimizers.dense import num_planes
+    from paceline.parameters.optimizers.dense import num_planes
     from paceline.training.cluster.dense_shard import DenseShardService, DenseSlice
     from paceline.training.cluster.keeper import KeeperService
 
@@ -200,7 +200,7 @@ def _make_worker(
 ) -> tuple[ClusterWorker | DenseWorker, str]:
     """A worker, and the fingerprint of the data that it sees."""
     from paceline.data.datasets import open_for
-    from paceline.data.images import ImageDataset
+    from paceline.data.images.dataset import ImageDataset
 
     dataset = open_for(config)
     if isinstance(dataset, ImageDataset):

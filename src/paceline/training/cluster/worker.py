@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline.config import RunConfig
-from paceline.data.batch import Batch
-from paceline.data.blocks import Dataset
-from paceline.data.reader import RowReader
 from paceline.data.rows import EpochOrder
+from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.dataset import Dataset
+from paceline.data.sparse.reader import RowReader
 from paceline.kernels.exchange import deal_keys, pack_order, pick, pick_keys, put, unpack_order
 from paceline.kernels.logistic import gradient, number_keys
 from paceline.machine import num_cores
 from paceline.models.logistic import LogisticScratch
-from paceline.optimizers import rules_at
+from paceline.parameters.optimizers import rules_at
 from paceline.telemetry.meter import COMPUTE, INPUT, WorkerMeter
 from paceline.training.cluster import steps
 from paceline.training.cluster.links import EMPTY, Ask, Link
 from paceline.training.cluster.messages import Begin, Idle, RoleSpec, Stop, Wait
 from paceline.training.cluster.rations import Rations, RecalledError
+from paceline.training.embedded.worker import check_losses
 from paceline.training.pace import Pace
-from paceline.training.worker import check_losses
 from paceline.wire.coding import VALUE_BYTES, Floats, read_values
 from paceline.wire.tls import Tls
 

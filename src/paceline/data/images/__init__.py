@@ -1,0 +1,1 @@
+"""Images: batches, datasets, readers."""

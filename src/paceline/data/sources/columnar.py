@@ -1,0 +1,234 @@
+"""How do the columns of a table become rows, whether it comes from Parquet, Arrow or CSV?
+
+One column is the label. Every other column is a feature. Numeric columns (integers, floats, booleans) are the keys 0,
+1, … in the order of the columns, with the cell as value; zeros are left out, as they change nothing. Text columns are
+hashed with the column's name as salt (`kernels/hashing.py`) to the keys behind, value 1. Nulls and blank cells are
+absent. All files have the columns of the first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from paceline.data.sources.files import Source
+from paceline.data.sources.parsed import BadRow, Parsed, key_dtype, shown
+from paceline.data.sparse.batch import Batch
+from paceline.errors import DataError
+from paceline.kernels.columns import BLANK, LONGEST_NUMBER, hash_cells, read_cells
+from paceline.kernels.hashing import salt_of
+from paceline.kernels.text import CLOSE, EXACT, NUMBER_INFINITE
+
+Kind = Literal["number", "text"]
+
+NAMES_SHOWN = 8
+NUMBER_HINT = "numeric columns hold finite numbers, and nulls or blanks where one is missing"
+
+
+class Columns(NamedTuple):
+    """The columns of a table but for its label, and whether each is numeric or text."""
+
+    label: str
+    kinds: dict[str, Kind]
+
+
+class Cells(NamedTuple):
+    """One column of a chunk as numbers: `problems[i]` is why row i has none, where it should."""
+
+    numbers: NDArray[np.float64]
+    present: NDArray[np.bool_]
+    problems: dict[int, str]
+
+
+class Columnar:
+    """Tables of one set of columns, turned into rows; `Csv`, `Parquet` and `Arrow` know the files."""
+
+    def __init__(self, columns: Columns, hash_bits: int) -> None:
+        self.columns = columns
+        self.hash_bits = hash_bits
+        self.num_numeric = sum(kind == "number" for kind in columns.kinds.values())
+        has_text = self.num_numeric < len(columns.kinds)
+        self.features = self.num_numeric + (1 << hash_bits if has_text else 0)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"label": self.columns.label, "hash_bits": self.hash_bits, "columns": self.columns.kinds}
+
+    def rows(self, table: pa.RecordBatch, row_numbers: NDArray[np.int64], most_bad: int) -> Parsed:
+        """Turn a table into rows; row i of it is number `row_numbers[i]` of the chunk."""
+        shape = (table.num_rows, len(self.columns.kinds))
+        keys: NDArray[Any] = np.zeros(shape, key_dtype(self.features))
+        values, present = np.ones(shape, np.float32), np.zeros(shape, bool)
+        label = read_numbers(table.column(self.columns.label))
+        bad = _bad_labels(label, self.columns.label)
+        next_key = 0
+        for j, (name, kind) in enumerate(self.columns.kinds.items()):
+            column = table.column(name)
+            if kind == "number":
+                cells = read_numbers(column)
+                keys[:, j], values[:, j] = next_key, cells.numbers
+                present[:, j] = cells.present & (cells.numbers != 0)
+                next_key += 1
+                for row, problem in cells.problems.items():
+                    bad.setdefault(row, BadRow(0, f"column {name}", problem, NUMBER_HINT))
+            else:
+                keys[:, j], present[:, j] = self._hash(name, column)
+        good = np.ones(table.num_rows, bool)
+        good[list(bad)] = False
+        present &= good[:, None]
+        offsets = np.concatenate([[0], np.cumsum(present.sum(1)[good])]).astype(np.int64)
+        labels = (label.numbers[good] == 1).astype(np.uint8)
+        batch = Batch(labels, offsets, keys[present], values[present]).distinct()
+        bad_rows = [bad[row]._replace(row=int(row_numbers[row])) for row in sorted(bad)]
+        return Parsed(
+            batch,
+            table.num_rows,
+            bad_rows[:most_bad],
+            _first(good & (label.numbers == 0), row_numbers),
+            _first(good & (label.numbers == -1), row_numbers),
+        )
+
+    def _hash(self, name: str, column: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        text, offsets, filled = _text_of(column)
+        keys: NDArray[Any] = np.empty(len(column), key_dtype(self.features))
+        mask = np.uint64((1 << self.hash_bits) - 1)
+        hash_cells(text, offsets, salt_of(name), mask, np.uint64(self.num_numeric), keys)
+        return keys, filled
+
+
+def _first(mask: NDArray[np.bool_], row_numbers: NDArray[np.int64]) -> int:
+    return int(row_numbers[mask.argmax()]) if mask.any() else 0
+
+
+def _bad_labels(label: Cells, name: str) -> dict[int, BadRow]:
+    """The rows whose label is missing or none of 0, 1, -1 and +1."""
+    hint = "labels are 0 and 1, or -1 and +1"
+    column = f"column {name}"
+    bad = {row: BadRow(0, column, problem, hint) for row, problem in label.problems.items()}
+    for row in np.flatnonzero(~label.present).tolist():
+        bad.setdefault(row, BadRow(0, column, "no label", hint))
+    for row in np.flatnonzero(~np.isin(label.numbers, (0, 1, -1))).tolist():
+        bad.setdefault(row, BadRow(0, column, f"the label is `{label.numbers[row]:g}`", hint))
+    return bad
+
+
+def read_numbers(column: pa.Array) -> Cells:
+    """A column as numbers, whatever its type."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if is_text(column.type):
+        return _read_text_numbers(column)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    present = column.is_valid().to_numpy(zero_copy_only=False)
+    numbers = column.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(numbers.astype(np.float32))
+    problems = {row: f"`{numbers[row]}` is no finite number" for row in np.flatnonzero(~finite).tolist()}
+    return Cells(np.where(finite, numbers, 0), present, problems)
+
+
+def _read_text_numbers(column: pa.Array) -> Cells:
+    """The numbers of a column of text, as CSV has them."""
+    text, offsets, filled = _text_of(column)
+    numbers = np.empty(len(column), np.float64)
+    trusts = np.empty(len(column), np.uint8)
+    read_cells(text, offsets, numbers, trusts, np.empty(LONGEST_NUMBER + 1, np.uint8))
+    problems = {}
+    for row in np.flatnonzero((trusts != EXACT) & (trusts != BLANK)).tolist():
+        cell = text[offsets[row] : offsets[row + 1]].tobytes()
+        if trusts[row] == CLOSE:
+            numbers[row] = np.float32(float(cell))
+        else:
+            what = "is no finite number" if trusts[row] == NUMBER_INFINITE else "is no number"
+            problems[row] = f"{shown(cell)} {what}"
+            numbers[row] = 0
+    return Cells(numbers, filled & (trusts != BLANK), problems)
+
+
+def _text_of(column: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_]]:
+    """The bytes of a text column, where each cell begins, and which are neither null nor blank."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    column = column.cast(pa.large_binary()).fill_null(b"")
+    _, offsets_buffer, text_buffer = column.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64)[column.offset : column.offset + len(column) + 1]
+    text = np.frombuffer(text_buffer, np.uint8) if text_buffer is not None else np.zeros(0, np.uint8)
+    return text, offsets, np.diff(offsets) > 0
+
+
+def columns_of(schema: pa.Schema, label: str, source: Source) -> Columns:
+    """The columns of a typed table: which are numeric and which text."""
+    require_label(schema.names, label, source)
+    kinds: dict[str, Kind] = {}
+    for field in schema:
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        types = pa.types
+        if field.name == label:
+            continue
+        if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
+            kinds[field.name] = "number"
+        elif is_text(kind):
+            kinds[field.name] = "text"
+        else:
+            raise DataError(
+                f"`{source.name}`, column {field.name}: the type is {field.type}",
+                "columns are numbers or text; cast it or leave it out",
+            )
+    return Columns(label, kinds)
+
+
+def describe_columns(kinds: dict[str, Kind]) -> str:
+    """Which columns are numeric and which text, in one short sentence.
+
+    >>> describe_columns({"x": "number", "city": "text", "y": "number"})
+    'numeric columns: x, y; text columns: city'
+    """
+    parts = []
+    for kind, word in (("number", "numeric"), ("text", "text")):
+        names = [name for name, found in kinds.items() if found == kind]
+        more = f", … ({len(names)} in all)" if len(names) > NAMES_SHOWN else ""
+        if names:
+            parts.append(f"{word} columns: {', '.join(names[:NAMES_SHOWN])}{more}")
+    return "; ".join(parts)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
+    )
+
+
+def require_label(names: list[str], label: str, source: Source) -> None:
+    """Raise unless the columns are a label and something to learn from, each once."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"`{source.name}` has the column `{twice}` twice", "rename one of them")
+    if label not in names:
+        listed = ", ".join(names[:20])
+        raise DataError(
+            f"`{source.name}` has no label column `{label}`; it has {listed}", "`--label NAME` says which it is"
+        )
+    if len(names) == 1:
+        raise DataError(f"`{source.name}` has no column but the label", "check the separator, and --label")
+
+
+def require_columns(first: Columns, columns: Columns, source: Source) -> None:
+    """Raise unless a file has the very columns of the first file, in any order."""
+    if columns.kinds == first.kinds:
+        return
+    differences = [f"{name} is missing" for name in first.kinds if name not in columns.kinds]
+    differences += [f"{name} is new" for name in columns.kinds if name not in first.kinds]
+    differences += [
+        f"{name} is {kind} instead of {first.kinds[name]}"
+        for name, kind in columns.kinds.items()
+        if first.kinds.get(name, kind) != kind
+    ]
+    raise DataError(
+        f"`{source.name}` has other columns than the first file: {', '.join(differences[:10])}",
+        "all files need the same columns",
+    )

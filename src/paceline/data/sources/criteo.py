@@ -1,0 +1,162 @@
+"""How is Criteo's click data read?
+
+A line is `[id] label I1 … I13 C1 … C26`, separated by tabs (Criteo's own files) or commas (Kaggle's CSV), with or
+without a header. C1 to C26 are strings, hashed with the column's name as salt (`kernels/hashing.py`) unless they are
+blank. The integers are one of
+
+- `log`: integer j is key j - 1 with the value 0.3 · log(1 + x), for negative x -0.3 · log(1 - x); strings are the
+  keys from 13 on, features = 13 + 2**hash_bits;
+- `bucket`: integers are strings as well: x > 2 the text `b` and floor(log(x)²), a smaller x itself, hashed with I1 to
+  I13 as salt; every value is 1, features = 2**hash_bits.
+
+A blank integer is the empty string, hashed with its column's name as salt: that it is missing tells something. On the
+first 80,000 rows of Kaggle's data, the last 8,000 of them to test, logistic regression reached an AUC of 0.7680 without
+and 0.7707 with these keys. Such keys for blank strings changed nothing (0.7707), so these are absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
+from paceline.data.sources.parsed import BadRow, Parsed, Room, key_dtype, shown
+from paceline.errors import DataError
+from paceline.kernels.criteo import INTEGERS, STRINGS, bucket_integers, parse_criteo, scale_integers
+from paceline.kernels.hashing import salt_of
+from paceline.kernels.text import Problem
+
+Text = NDArray[np.uint8]
+Integers = Literal["log", "bucket"]
+
+INTEGER_NAMES = [f"I{j}" for j in range(1, INTEGERS + 1)]
+STRING_NAMES = [f"C{j}" for j in range(1, STRINGS + 1)]
+NAMES = ["label", *INTEGER_NAMES, *STRING_NAMES]
+
+
+class Layout(NamedTuple):
+    """How the columns stand in a line: the byte between them, and how many come before the label."""
+
+    separator: int
+    before_label: int
+
+    @property
+    def names(self) -> list[str]:
+        return ["id"] * self.before_label + NAMES
+
+
+def find_layout(first_line: bytes) -> Layout | None:
+    """The layout of Criteo data that begins with this line, or None if it cannot be Criteo data.
+
+    >>> find_layout(b"0\\t" + b"\\t" * 38 + b"68fd1e64")
+    Layout(separator=9, before_label=0)
+    """
+    for separator in (b"\t", b","):
+        cells = first_line.rstrip(b"\r\n").split(separator)
+        if len(cells) in (len(NAMES), len(NAMES) + 1) and (_is_header(cells) or _has_integers(cells)):
+            return Layout(separator[0], len(cells) - len(NAMES))
+    return None
+
+
+def has_no_label(first_line: bytes) -> bool:
+    """Whether this is Criteo data without its label: Kaggle's test files."""
+    for separator in (b"\t", b","):
+        cells = first_line.rstrip(b"\r\n").split(separator)
+        if _is_header(cells) and not any(cell.strip().lower() == b"label" for cell in cells):
+            return True
+        if len(cells) == len(NAMES) - 1 and not _is_header(cells) and _has_integers([b"0", *cells]):
+            return True
+    return False
+
+
+def _is_header(cells: list[bytes]) -> bool:
+    return [cell.strip() for cell in cells[-STRINGS:]] == [name.encode() for name in STRING_NAMES]
+
+
+def _has_integers(cells: list[bytes]) -> bool:
+    integers = cells[-STRINGS - INTEGERS : -STRINGS]
+    return all(cell == b"" or cell.lstrip(b"-").replace(b".", b"", 1).isdigit() for cell in integers)
+
+
+class Criteo:
+    """Criteo's click data, with its integers on a `log` scale or in `bucket`s."""
+
+    def __init__(self, layout: Layout, hash_bits: int, integers: Integers) -> None:
+        self.layout = layout
+        self.hash_bits = hash_bits
+        self.integers = integers
+        self.features = (1 << hash_bits) + (INTEGERS if integers == "log" else 0)
+        self._mask = np.uint64((1 << hash_bits) - 1)
+        self._string_salts = np.array([salt_of(name) for name in STRING_NAMES], np.uint64)
+        self._integer_salts = np.array([salt_of(name) for name in INTEGER_NAMES], np.uint64)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"hash_bits": self.hash_bits, "integers": self.integers}
+
+    def chunks(self, source: Source) -> Iterator[Chunk[Text]]:
+        return cut_at_lines(source)
+
+    def parse(self, chunk: Chunk[Text], most_bad: int) -> Parsed:
+        text = chunk.content
+        header = self._header_bytes(text) if chunk.start == 0 else 0
+        # The shortest line that may be bad is one character, the shortest row `1` and 39 separators.
+        most_rows = len(text) // (1 + INTEGERS + STRINGS) + 1
+        most_nonzeros = most_rows * (INTEGERS + STRINGS)
+        room = Room.of(len(text) // 2, most_nonzeros, key_dtype(self.features + INTEGERS), most_bad)
+        separator, before_label = self.layout
+        counts = parse_criteo(
+            text[header:], separator, before_label, self._integer_salts, self._string_salts, self._mask, *room
+        )
+        keys, values = room.keys[: counts.nonzeros], room.values[: counts.nonzeros]
+        if self.integers == "log":
+            scale_integers(keys, values)
+        else:
+            bucket_integers(keys, values, self._integer_salts, self._mask)
+        before = 1 if header else 0
+        bad = [self._explain(text[header:], before, *row) for row in room.bad[: counts.bad].tolist()]
+        first_zero, first_minus = (row + before if row else 0 for row in (counts.first_zero, counts.first_minus))
+        return Parsed(room.batch(counts), counts.lines + before, bad, first_zero, first_minus)
+
+    def _header_bytes(self, text: Text) -> int:
+        """The length of the first line if it is a header, else 0."""
+        line = text[: 1 << 12].tobytes().partition(b"\n")[0]
+        return len(line) + 1 if _is_header(line.rstrip(b"\r").split(bytes([self.layout.separator]))) else 0
+
+    def _explain(self, text: Text, before: int, line: int, problem: int, line_start: int, start: int) -> BadRow:
+        separator = bytes([self.layout.separator])
+        row = text[line_start : line_start + (1 << 16)].tobytes().partition(b"\n")[0].rstrip(b"\r")
+        names = self.layout.names
+        field = min(row.count(separator, 0, start - line_start), len(names) - 1)
+        cell = shown(row[start - line_start :].split(separator)[0])
+        match Problem(problem):
+            case Problem.LABEL_NO_NUMBER | Problem.LABEL_OUTSIDE:
+                what, hint = f"{cell} is no label", "labels are 0 and 1, or -1 and +1"
+            case Problem.NOT_FINITE:
+                what, hint = f"{cell} is no finite number", "integers are finite, or blank where missing"
+            case Problem.TOO_FEW_FIELDS | Problem.TOO_MANY_FIELDS:
+                found = row.count(separator) + 1
+                what = f"{found} columns instead of {len(names)} in {shown(row)}"
+                hint = "a row is [id,] label, 13 integers and 26 strings; blanks keep their separators"
+            case _:
+                what, hint = f"{cell} is no number", "integers are numbers, or blank where missing"
+        return BadRow(line + before, f"column {names[field]}", what, hint)
+
+
+def open_criteo(source: Source, hash_bits: int, integers: Integers) -> Criteo:
+    """Criteo data laid out as the first line of a file says."""
+    first_line = first_lines(source).tobytes().partition(b"\n")[0]
+    if has_no_label(first_line):
+        raise DataError(
+            f"`{source.name}` has no label column", "Kaggle's test file cannot be trained on; use the train file"
+        )
+    layout = find_layout(first_line)
+    if layout is None:
+        raise DataError(
+            f"`{source.name}`, row 1: {shown(first_line)} is no Criteo row",
+            "a row is [id,] label, 13 integers and 26 strings, separated by tabs or commas",
+        )
+    return Criteo(layout, hash_bits, integers)

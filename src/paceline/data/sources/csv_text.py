@@ -1,0 +1,192 @@
+"""How is CSV read, so that a bad cell can be named?
+
+The first line names the columns; the separator is the one of `,` tab `;` and `|` that it has most of. Cells are read
+as text and turned into numbers here. A column is numeric if the first megabyte has a number in it and nothing but
+numbers and blanks. A cell may be quoted but must not hold a line break: every line is a row, and one whose quotes do
+not close is a bad one. Blank lines are passed over. The header is row 1.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+from numpy.typing import NDArray
+
+from paceline.data.sources.columnar import Columnar, Columns, Kind, read_numbers, require_columns, require_label
+from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
+from paceline.data.sources.parsed import BadRow, Parsed, shown
+from paceline.errors import DataError
+from paceline.kernels.columns import LONE_RETURN, QUOTE_OPEN, TEXT_BEHIND_QUOTE, check_quotes
+from paceline.kernels.text import NEWLINE, QUOTE, RETURN
+
+SEPARATORS = (",", "\t", ";", "|")
+QUOTE_PROBLEMS = {
+    QUOTE_OPEN: ("a quote that is not closed", "cells hold no line breaks; a quote within quotes is written twice"),
+    TEXT_BEHIND_QUOTE: ("text behind a closing quote", "quote cells as a whole; a quote within is written twice"),
+    LONE_RETURN: ("a carriage return", "lines end with \\n or \\r\\n, and cells hold no line breaks"),
+}
+
+Text = NDArray[np.uint8]
+
+
+class Header(NamedTuple):
+    """The first line of a file: the columns in their order, what stands between them, and its length."""
+
+    names: list[str]
+    separator: str
+    num_bytes: int
+
+
+class Lines(NamedTuple):
+    """Whole lines of a file, its header, and how many lines of the chunk came before them (the header, or none)."""
+
+    header: Header
+    text: Text
+    before: int
+
+
+class Csv(Columnar):
+    """CSV text with a header."""
+
+    def chunks(self, source: Source) -> Iterator[Chunk[Lines]]:
+        header: Header | None = None
+        for chunk in cut_at_lines(source):
+            text = chunk.content
+            if header is None:
+                header = _require_header(source, text)
+                kinds = {name: self.columns.kinds.get(name, "text") for name in header.names}
+                require_label(header.names, self.columns.label, source)
+                kinds.pop(self.columns.label)
+                require_columns(self.columns, Columns(self.columns.label, kinds), source)
+                yield Chunk(source, Lines(header, text[header.num_bytes :], 1), 0, chunk.bytes_read)
+            else:
+                yield Chunk(source, Lines(header, text, 0), chunk.start, chunk.bytes_read)
+
+    def parse(self, chunk: Chunk[Lines], most_bad: int) -> Parsed:
+        header, text, before = chunk.content
+        table, numbers, bad = _read_cells(chunk.source, header, text)
+        parsed = self.rows(table, numbers + before, most_bad)
+        bad = [row._replace(row=row.row + before) for row in bad]
+        bad = sorted(parsed.bad + bad, key=lambda row: row.row)[:most_bad]
+        return parsed._replace(bad=bad, num_numbered=int((text == NEWLINE).sum()) + before)
+
+
+def read_header(text: Text) -> Header | None:
+    """The columns that the first line names, or None if it cannot be told into cells."""
+    line = text.tobytes().partition(b"\n")[0] + b"\n"
+    shown_line = line.decode("utf-8-sig", errors="backslashreplace").rstrip("\r\n")
+    separator = max(SEPARATORS, key=shown_line.count)
+    if _quote_problems(np.frombuffer(shown_line.encode() + b"\n", np.uint8), separator).any():
+        return None
+    try:
+        names = next(csv.reader([shown_line], delimiter=separator), [])
+    except csv.Error:
+        return None
+    return Header([name.strip() for name in names], separator, len(line))
+
+
+def _require_header(source: Source, text: Text) -> Header:
+    header = read_header(text)
+    if header is None:
+        line = text[: 1 << 12].tobytes().partition(b"\n")[0]
+        raise DataError(
+            f"`{source.name}`, row 1: {shown(line)} is no header of CSV",
+            "check quotes and --format; lines end with \\n or \\r\\n, not with \\r alone",
+        )
+    return header
+
+
+def _quote_problems(text: Text, separator: str) -> NDArray[np.uint8]:
+    """For each line 0, or why it cannot be told into cells."""
+    problems = np.zeros(int((text == NEWLINE).sum()), np.uint8)
+    if (text == QUOTE).any() or (text == RETURN).any():
+        check_quotes(text, ord(separator), problems)
+    return problems
+
+
+def _blank_out(text: Text, problems: NDArray[np.uint8]) -> tuple[Text, list[BadRow]]:
+    """The text with nothing left of the lines that have a problem but that they are lines, and these as bad rows."""
+    ends = np.flatnonzero(text == NEWLINE)
+    kept, bad, rest = [], [], 0
+    for line in np.flatnonzero(problems).tolist():
+        start, end = int(ends[line - 1]) + 1 if line else 0, int(ends[line])
+        problem, hint = QUOTE_PROBLEMS[int(problems[line])]
+        bad.append(BadRow(line + 1, "the line", f"{problem} in {shown(text[start:end].tobytes())}", hint))
+        kept.append(text[rest:start])
+        rest = end
+    return np.concatenate([*kept, text[rest:]]), bad
+
+
+def _read_cells(source: Source, header: Header, text: Text) -> tuple[pa.RecordBatch, NDArray[np.int64], list[BadRow]]:
+    """The cells of lines as text columns, the number (from 1) of the line of each row, and the lines left out."""
+    wrong: list[Any] = []
+
+    def leave_out(row: Any) -> str:
+        wrong.append(row)
+        return "skip"
+
+    types = {name: pa.binary() for name in header.names}
+    if not len(text):
+        return _record_batch(pa.schema(types).empty_table()), np.zeros(0, np.int64), []
+    problems = _quote_problems(text, header.separator)
+    bad: list[BadRow] = []
+    if problems.any():
+        text, bad = _blank_out(text, problems)
+    try:
+        # One block on one thread: only then are rows numbered, and this already is one thread of several.
+        table = pa.csv.read_csv(
+            pa.BufferReader(text),
+            pa.csv.ReadOptions(column_names=header.names, use_threads=False, block_size=len(text) + 1),
+            pa.csv.ParseOptions(delimiter=header.separator, ignore_empty_lines=False, invalid_row_handler=leave_out),
+            pa.csv.ConvertOptions(column_types=types, check_utf8=False),
+        )
+    except pa.ArrowInvalid as error:
+        raise DataError(f"`{source.name}` is no CSV: {error}", "check quotes and separators") from None
+    if table.num_rows + len(wrong) != len(problems):
+        raise DataError(
+            f"`{source.name}` is no CSV: {len(problems)} lines hold {table.num_rows + len(wrong)} rows",
+            "check quotes and line ends",
+        )
+    left_out = np.array([row.number for row in wrong], np.int64)
+    numbers = np.setdiff1d(np.arange(1, table.num_rows + len(wrong) + 1), left_out)
+    batch = _record_batch(table)
+    filled = np.zeros(batch.num_rows, bool)
+    for column in batch.columns:
+        filled |= pa.compute.binary_length(column).to_numpy() > 0
+    return batch.filter(pa.array(filled)), numbers[filled], bad + [_explain(row, len(types)) for row in wrong]
+
+
+def _record_batch(table: pa.Table) -> pa.RecordBatch:
+    columns = [pa.concat_arrays([*column.chunks, pa.array([], column.type)]) for column in table.columns]
+    return pa.RecordBatch.from_arrays(columns, table.column_names)
+
+
+def _explain(row: Any, num_columns: int) -> BadRow:
+    return BadRow(
+        row.number,
+        "all columns",
+        f"{row.actual_columns} cells instead of {num_columns} in {shown(row.text.encode())}",
+        "every row has a cell for each column of the header; quote cells that hold the separator",
+    )
+
+
+def columns_of_csv(source: Source, label: str) -> Columns:
+    """The columns of a file with a header: which are numeric and which text."""
+    text = first_lines(source)
+    header = _require_header(source, text)
+    require_label(header.names, label, source)
+    table, _, _ = _read_cells(source, header, text[header.num_bytes :])
+    kinds: dict[str, Kind] = {}
+    for name in header.names:
+        if name != label:
+            cells = read_numbers(table.column(name))
+            # Infinite and missing numbers are numbers here, to be refused as such.
+            numeric = cells.present.any() and all("finite" in problem for problem in cells.problems.values())
+            kinds[name] = "number" if numeric else "text"
+    return Columns(label, kinds)

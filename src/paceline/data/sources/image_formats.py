@@ -1,0 +1,163 @@
+"""Which format are images in, and which of their files are test files? Names and folders tell.
+
+| format | files | test files |
+|---|---|---|
+| `idx` | `NAME-images-idx3-ubyte` and `NAME-labels-idx1-ubyte` | where NAME begins with `t10k` |
+| `cifar` | `data_batch_N.bin` | `test_batch.bin` |
+| `images` | `CLASS/FILE` or `train/CLASS/FILE` | `test/CLASS/FILE` or `val/CLASS/FILE` |
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+from paceline.data.images.dataset import Images, Shape
+from paceline.data.sources.files import Source
+from paceline.data.sparse.dataset import Split
+from paceline.errors import DataError
+
+ImageFormat = Literal["idx", "cifar", "images"]
+IMAGE_FORMATS: tuple[ImageFormat, ...] = get_args(ImageFormat)
+
+IDX_NAME = re.compile(r"(.*?)[-._]?(?:(images)[-.]idx3|(labels)[-.]idx1)-ubyte", re.IGNORECASE)
+CIFAR_NAME = re.compile(r"(data_batch_\d+|test_batch)\.bin", re.IGNORECASE)
+PICKLED_NAME = re.compile(r"data_batch_\d+")
+IMAGE_SUFFIXES = (
+    ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp",
+)  # fmt: skip
+TEST_PREFIXES = {"idx": "t10k", "cifar": "test_batch"}
+HELD_OUT_FOLDERS = ("test", "val")
+
+
+class ImageInput(Protocol):
+    """Images to read: of what shape and which classes they are is known before the first one is read.
+
+    `settings` are the choices that one needs to prepare the same data again, `notes` sentences for the user.
+    """
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def class_names(self) -> list[str]: ...
+
+    @property
+    def settings(self) -> dict[str, Any]: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    def read(self, split: Split) -> Iterator[tuple[Images, int]]:
+        """The images of a split in order, some at a time, each time with the bytes of files read for them."""
+
+
+class ImageFiles(NamedTuple):
+    """The files of an input by split; `notes` say which were left out."""
+
+    train: list[Source]
+    test: list[Source]
+    notes: tuple[str, ...] = ()
+
+
+def recognise_images(sources: list[Source]) -> ImageFormat | None:
+    """The format of an input of images, or None if it is something else."""
+    names = [source.plain_name for source in sources]
+    if any(IDX_NAME.fullmatch(name) for name in names):
+        return "idx"
+    if any(CIFAR_NAME.fullmatch(name) for name in names):
+        return "cifar"
+    if pickled := next((source for source in sources if PICKLED_NAME.fullmatch(source.plain_name)), None):
+        raise DataError(
+            f"`{pickled.name}` is of CIFAR-10's Python version, which only Python's pickle could read",
+            "fetch the binary version: its files are called data_batch_1.bin",
+        )
+    num_images = sum(_looks_like_image(source) for source in sources)
+    return "images" if 2 * num_images > len(sources) else None
+
+
+def choose_files(name: ImageFormat, sources: list[Source]) -> ImageFiles:
+    """The files of an input that hold images, by split; what else lies in its folders is left out."""
+    chosen: list[Source] = []
+    others: list[Source] = []
+    for source in sources:
+        # What was named file by file is meant, whatever it is called.
+        belongs = _belongs(name, source) or (not source.below and name != "idx")
+        (chosen if belongs else others).append(source)
+    for source in others:
+        if not source.below:
+            raise DataError(
+                f"`{source.name}` is named neither …-images-idx3-ubyte nor …-labels-idx1-ubyte",
+                "images and labels are told apart, and paired, by these names",
+            )
+    if not chosen:
+        raise DataError(f"`{sources[0].name}` is no file of {name}, nor is any other", "check the folder, and --format")
+    notes = _left_out(others, f"no file of {name} by name") if others else ()
+    files = _split_by_folder(chosen) if name == "images" else _split_by_name(chosen, TEST_PREFIXES[name])
+    return files._replace(notes=notes + files.notes)
+
+
+def _belongs(name: ImageFormat, source: Source) -> bool:
+    match name:
+        case "idx":
+            return IDX_NAME.fullmatch(source.plain_name) is not None
+        case "cifar":
+            return source.suffix == ".bin"
+        case "images":
+            return _looks_like_image(source)
+
+
+def _looks_like_image(source: Source) -> bool:
+    return Path(source.path).suffix.lower() in IMAGE_SUFFIXES
+
+
+def _left_out(sources: list[Source], why: str) -> tuple[str, ...]:
+    others = f" and {len(sources) - 1:,} more" if len(sources) > 1 else ""
+    return (f"left out: `{sources[0].name}`{others}, {why}",)
+
+
+def _split_by_name(sources: list[Source], test_prefix: str) -> ImageFiles:
+    """Files whose name begins with the prefix are test files, unless there are no others."""
+    files = ImageFiles([], [])
+    for source in sources:
+        (files.test if source.plain_name.lower().startswith(test_prefix) else files.train).append(source)
+    return files if files.train else ImageFiles(files.test, [])
+
+
+def _split_by_folder(sources: list[Source]) -> ImageFiles:
+    """Where a folder has `train/` and `test/` (or `val/`), these; the files' `below` begins with the class then."""
+    tops: dict[str, set[str]] = defaultdict(set)
+    for source in sources:
+        if "/" in source.below:
+            tops[_root(source)].add(source.below.partition("/")[0])
+    files, validation = ImageFiles([], []), []
+    for source in sources:
+        folders = tops.get(_root(source), set())
+        held_out = next((name for name in HELD_OUT_FOLDERS if name in folders), None)
+        if "train" not in folders or (held_out is None and folders != {"train"}):
+            files.train.append(source)
+            continue
+        top, _, below = source.below.partition("/")
+        if top == "train":
+            files.train.append(source._replace(below=below))
+        elif top == held_out:
+            files.test.append(source._replace(below=below))
+        elif top in HELD_OUT_FOLDERS:
+            validation.append(source)
+        elif held_out is None:
+            files.train.append(source)
+        else:
+            raise DataError(
+                f"`{source.name}` lies beside train/ and {held_out}/, in neither of them",
+                f"move it, or name the two folders: {_root(source)}train --test {_root(source)}{held_out}",
+            )
+    notes = _left_out(validation, "as test/ has the test rows") if validation else ()
+    return files._replace(notes=notes)
+
+
+def _root(source: Source) -> str:
+    """The folder that a file was found in, as its name begins."""
+    return source.name.removesuffix(source.below)

@@ -1,0 +1,93 @@
+"""How is LIBSVM text read?
+
+A line is `label [qid:n] index:value index:value … [# comment]`. Blank lines and comment lines are passed over, `qid`
+is ignored, zeros are kept. Indices count from 1 or from 0: `auto` looks at the first megabyte, and they count from 0
+if a 0 is among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
+from paceline.data.sources.parsed import MOST_UNDECLARED, BadRow, Parsed, Room, key_dtype, shown
+from paceline.kernels.libsvm import parse_libsvm
+from paceline.kernels.text import Counts, Problem
+
+Text = NDArray[np.uint8]
+
+
+MOST_DIGITS = 18  # of an index, as `parse_libsvm` reads it
+
+
+class Libsvm:
+    """LIBSVM text. Index i is key i - `base`; without declared `features` keys are 32 bits wide."""
+
+    def __init__(self, features: int | None, base: Literal[0, 1]) -> None:
+        self.features = features
+        self.base = base
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"index_base": self.base}
+
+    def chunks(self, source: Source) -> Iterator[Chunk[Text]]:
+        return cut_at_lines(source)
+
+    def parse(self, chunk: Chunk[Text], most_bad: int) -> Parsed:
+        text = chunk.content
+        room, close, counts = self._parse(text, most_bad)
+        bad = [self._explain(text, *row) for row in room.bad[: counts.bad].tolist()]
+        for nonzero, start, stop in close[: counts.close].tolist():
+            room.values[nonzero] = float(text[start:stop].tobytes())
+        return Parsed(room.batch(counts), counts.lines, bad, counts.first_zero, counts.first_minus)
+
+    def _parse(self, text: Text, most_bad: int) -> tuple[Room, NDArray[np.int64], Counts]:
+        # The shortest line is `1` and the shortest nonzero `1:1`, each with something behind it.
+        most_nonzeros = len(text) // 4
+        room = Room.of(len(text) // 2, most_nonzeros, key_dtype(self.features), most_bad)
+        close = np.empty((most_nonzeros, 3), np.int64)
+        limit = (self.features if self.features is not None else MOST_UNDECLARED) + self.base
+        return room, close, parse_libsvm(text, self.base, limit, *room, close)
+
+    def _explain(self, text: Text, line: int, problem: int, line_start: int, start: int) -> BadRow:
+        token = b"".join(text[start : start + 200].tobytes().split(maxsplit=1)[:1])
+        column = f"column {start - line_start + 1}"
+        if problem == Problem.KEY_TOO_LARGE and len(token.partition(b":")[0]) > MOST_DIGITS:
+            what = f"{shown(token)} is an index of more than {MOST_DIGITS} digits"
+            return BadRow(line, column, what, f"the largest that can be read is {10**MOST_DIGITS - 1}")
+        return BadRow(line, column, *explain(problem, shown(token), self.features, self.base))
+
+
+def explain(problem: int, text: str, features: int | None, base: int) -> tuple[str, str]:
+    """What is wrong with a row of indices and values, and what to do about it."""
+    match Problem(problem):
+        case Problem.LABEL_NO_NUMBER:
+            return f"{text} is no label", "a row begins with its label: 0 or 1, or -1 or +1"
+        case Problem.LABEL_OUTSIDE:
+            return f"the label is {text}; labels are 0 and 1, or -1 and +1", "map the labels to two classes first"
+        case Problem.KEY_NO_NUMBER:
+            return f"{text} is not `index:value`", "check the row and --format"
+        case Problem.KEY_BELOW_BASE:
+            return f"{text} is an index below {base}", "`--index-base 0` reads indices that count from 0"
+        case Problem.KEY_TOO_LARGE if features is None:
+            highest = MOST_UNDECLARED - 1 + base
+            return f"{text} is an index above {highest}", "declare --features to read larger ones"
+        case Problem.KEY_TOO_LARGE:
+            highest = (features or 0) - 1 + base
+            return f"{text} is an index above {highest}, the last of {features} features", "raise --features"
+        case Problem.NOT_FINITE:
+            return f"{text} is no finite number", "remove NaN and infinite values, or scale them down"
+        case _:
+            return f"{text} does not end with a number", "values are decimal numbers like 1, 0.5 or 1e-3"
+
+
+def find_base(source: Source) -> Literal[0, 1]:
+    """Where indices count from: 0 if one is 0 among a file's first lines, else 1."""
+    lines = first_lines(source)
+    room, _, counts = Libsvm((1 << 62), 0)._parse(lines, len(lines))
+    return 0 if (room.keys[: counts.nonzeros] == 0).any() else 1

@@ -1,0 +1,117 @@
+"""What comes out of a chunk: rows, and what was wrong with those that are not there?"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.sources.files import Chunk, Source
+from paceline.data.sparse.batch import Batch
+from paceline.kernels.keys import key_dtype as block_key_dtype
+from paceline.kernels.text import Counts
+
+LONGEST_TEXT = 40
+MOST_UNDECLARED = (1 << 32) - 1  # features where none are declared: keys and the bias's fit into 32 bits
+
+
+class BadRow(NamedTuple):
+    """A row that does not parse: its number within the chunk (from 1), where in it, what, and what to do."""
+
+    row: int
+    column: str
+    problem: str
+    hint: str
+
+
+class Parsed(NamedTuple):
+    """The rows of a chunk, and how its rows are numbered: `num_numbered` of them, from 1.
+
+    `bad` are the rows left out, in order. `first_zero` and `first_minus` are the first rows with the labels 0 and -1,
+    or 0 where there is none.
+    """
+
+    batch: Batch
+    num_numbered: int
+    bad: list[BadRow]
+    first_zero: int
+    first_minus: int
+
+
+class Format(Protocol):
+    """How one input format is read. `chunks` runs in one thread, `parse` in several at once.
+
+    `features` is the number of keys, or None if only the rows can tell; `settings` are the choices that one needs to
+    prepare the same data again.
+    """
+
+    @property
+    def features(self) -> int | None: ...
+
+    @property
+    def settings(self) -> dict[str, Any]: ...
+
+    def chunks(self, source: Source) -> Iterator[Chunk[Any]]: ...
+
+    def parse(self, chunk: Chunk[Any], most_bad: int) -> Parsed:
+        """The rows of a chunk, those up to the `most_bad`-th bad row if there are as many."""
+
+
+class Room(NamedTuple):
+    """Arrays to parse a chunk into. A thread uses the same ones for chunk after chunk; fresh memory costs time."""
+
+    labels: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    keys: NDArray[Any]
+    values: NDArray[np.float32]
+    bad: NDArray[np.int64]
+
+    @staticmethod
+    def of(rows: int, nonzeros: int, key_dtype: type, most_bad: int) -> Room:
+        """Room for so many rows, nonzeros and bad rows at most, until this thread asks again."""
+        room: Room | None = getattr(_rooms, "room", None)
+        num_bad = max(1, min(most_bad, rows + 1))
+        if (
+            room is None
+            or len(room.labels) < rows
+            or len(room.keys) < nonzeros
+            or len(room.bad) < num_bad
+            or room.keys.dtype != key_dtype
+        ):
+            room = _rooms.room = Room(
+                np.empty(rows + rows // 4, np.uint8),
+                np.empty(rows + rows // 4 + 1, np.int64),
+                np.empty(nonzeros + nonzeros // 4, key_dtype),
+                np.empty(nonzeros + nonzeros // 4, np.float32),
+                np.empty((num_bad, 4), np.int64),
+            )
+        return room._replace(bad=room.bad[:num_bad])
+
+    def batch(self, counts: Counts) -> Batch:
+        """A copy of the rows that were written, keys distinct within each."""
+        rows, nonzeros = counts.rows, counts.nonzeros
+        batch = Batch(self.labels[:rows], self.offsets[: rows + 1], self.keys[:nonzeros], self.values[:nonzeros])
+        labels, offsets, keys, values = batch.distinct()
+        return Batch(labels.copy(), offsets.copy(), keys.copy(), values.copy())
+
+
+_rooms = threading.local()
+
+
+def key_dtype(features: int | None) -> type:
+    """The integers that keys of an input are read into: those of the blocks, 32 bits unless more are declared."""
+    return block_key_dtype(features if features is not None else MOST_UNDECLARED)
+
+
+def shown(text: bytes) -> str:
+    """A piece of input as it can stand in a message.
+
+    >>> shown(b"caf\\xe9\\t" + b"x" * 100)
+    '`caf\\\\xe9\\\\txxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…`'
+    """
+    cut = text[:LONGEST_TEXT].decode(errors="backslashreplace")
+    visible = "".join(c if c.isprintable() else repr(c)[1:-1] for c in cut)
+    return f"`{visible}{'…' if len(text) > LONGEST_TEXT else ''}`"

@@ -1,0 +1,111 @@
+"""How are TFRecord files of sparse tf.Example read?
+
+Each record is one row: `label` (one int64 or float), `index` (int64s) and `value` (floats, as many; all ones where it
+is absent). Other features are passed over. Indices count from 1 unless said otherwise. Both checksums of a record are
+verified. TensorFlow is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.sources.files import LONGEST_ROW_BYTES, Chunk, Source, cut_at_rows
+from paceline.data.sources.libsvm import explain
+from paceline.data.sources.parsed import MOST_UNDECLARED, BadRow, Parsed, Room, key_dtype
+from paceline.errors import DataError
+from paceline.kernels.text import Problem
+from paceline.kernels.tfrecord import (
+    CUT_SHORT,
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    LENGTH_CHECKSUM,
+    parse_tfrecord,
+    walk_records,
+)
+
+Data = NDArray[np.uint8]
+
+
+class TFRecord:
+    """TFRecord files. Index i is key i - `base`; without declared `features` keys are 32 bits wide."""
+
+    def __init__(self, features: int | None, base: Literal[0, 1]) -> None:
+        self.features = features
+        self.base = base
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"index_base": self.base}
+
+    def chunks(self, source: Source) -> Iterator[Chunk[Data]]:
+        """Chunks of whole records. The lengths are verified here, because without them the next record is lost."""
+        num_records = 0
+        for chunk in cut_at_rows(source, _end_of_records):
+            data = chunk.content
+            end, count, stopped, needed = walk_records(data)
+            if end:
+                yield chunk._replace(content=data[:end])
+            num_records += count
+            if end < len(data):
+                raise _broken(source, num_records + 1, chunk.start + end, stopped, needed, len(data) - end)
+
+    def parse(self, chunk: Chunk[Data], most_bad: int) -> Parsed:
+        data = chunk.content
+        most_rows = len(data) // (HEADER_BYTES + FOOTER_BYTES)
+        room = Room.of(most_rows, len(data), key_dtype(self.features), most_bad)
+        limit = (self.features if self.features is not None else MOST_UNDECLARED) + self.base
+        bits = room.values.view(np.uint32)
+        counts = parse_tfrecord(data, self.base, limit, *room[:3], bits, room.bad, np.empty((3, 3), np.int64))
+        bad = [self._explain(*row[:3]) for row in room.bad[: counts.bad].tolist()]
+        return Parsed(room.batch(counts), counts.lines, bad, counts.first_zero, counts.first_minus)
+
+    def _explain(self, record: int, problem: int, number: int) -> BadRow:
+        schema = "records are tf.Example with `label`, `index` and `value`"
+        match Problem(problem):
+            case Problem.DATA_CHECKSUM:
+                return BadRow(
+                    record, "data", "wrong checksum: not the bytes that were written", "fetch or write the file again"
+                )
+            case Problem.NO_EXAMPLE:
+                return BadRow(record, "data", "no tf.Example", schema)
+            case Problem.NO_LABEL:
+                return BadRow(record, "label", "not one number", schema)
+            case Problem.NO_INDEX:
+                return BadRow(record, "index", "no list of int64", schema)
+            case Problem.LENGTHS_DIFFER:
+                return BadRow(record, "value", "not one float for each index", schema)
+            case Problem.LABEL_FRACTION:
+                return BadRow(record, "label", *explain(Problem.LABEL_OUTSIDE, _as_float(number), None, 0))
+            case Problem.NOT_FINITE:
+                return BadRow(record, "value", *explain(problem, _as_float(number), None, 0))
+            case Problem.LABEL_OUTSIDE:
+                return BadRow(record, "label", *explain(problem, f"`{number}`", None, 0))
+            case _:
+                return BadRow(record, "index", *explain(problem, f"`{number}`", self.features, self.base))
+
+
+def _end_of_records(data: Data) -> int:
+    """Where the last whole record ends; all the way if what follows is broken, for nothing more is read then."""
+    end, _, stopped, needed = walk_records(data)
+    return len(data) if stopped == LENGTH_CHECKSUM or needed > LONGEST_ROW_BYTES else end
+
+
+def _as_float(bits: int) -> str:
+    return f"`{np.array([bits], np.uint32).view(np.float32)[0]}`"
+
+
+def _broken(source: Source, record: int, position: int, stopped: int, needed: int, left: int) -> DataError:
+    where = f"`{source.name}`, record {record} at byte {position}"
+    if stopped == CUT_SHORT and needed <= LONGEST_ROW_BYTES:
+        return DataError(
+            f"{where}: cut short, {left} bytes of at least {needed} are left", "fetch or write the file again"
+        )
+    if stopped == CUT_SHORT:
+        return DataError(f"{where}: longer than {LONGEST_ROW_BYTES >> 20} MiB", "check the file and --format")
+    return DataError(
+        f"{where}: wrong checksum of the record's length", "the file is damaged or no TFRecord; check it and --format"
+    )

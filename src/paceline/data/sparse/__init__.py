@@ -1,0 +1,1 @@
+"""Sparse rows: batches, datasets, readers."""

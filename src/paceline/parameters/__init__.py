@@ -1,0 +1,1 @@
+"""Where parameters live and how gradients change them."""

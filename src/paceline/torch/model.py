@@ -1,0 +1,399 @@
+"""How does a PyTorch module become a dense model? Its parameters become views of one flat array. Only here is PyTorch.
+
+A module is one of ours by name, or what a function `PACKAGE.MODULE:FUNCTION` returns: a module, or a module and its
+loss (scores and labels in, the mean over the rows out). The function is given `shape` (height, width, channels) and
+`classes` where it has parameters of these names. A module sees images as float32 from 0 to 1, [rows, channels, height,
+width]. Its buffers (the averages of batch normalisation) come behind its parameters.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from paceline.config import RunConfig
+from paceline.data.images.crops import Crops
+from paceline.data.images.dataset import Images
+from paceline.errors import ConfigError, PacelineError, UsageError
+from paceline.models.dense import Floats, Tensor, cross_entropy
+
+OURS = {"alexnet": "alexnet", "alexnet-small": "alexnet_small"}
+MOST_SEED = 1 << 62
+
+
+def import_torch() -> Any:
+    """PyTorch, or the error that it is missing."""
+    try:
+        import torch
+    except ImportError:
+        raise UsageError("this model needs PyTorch, which is not installed", "pip install 'paceline[torch]'") from None
+    return torch
+
+
+def build_module(model: str, shape: tuple[int, int, int], classes: int) -> tuple[Any, Callable[..., Any]]:
+    """The module of this name and its loss."""
+    torch = import_torch()
+    if model in OURS:
+        found = getattr(importlib.import_module("paceline.torch.alexnet"), OURS[model])(shape, classes)
+    else:
+        found = _call(model, {"shape": shape, "classes": classes})
+    module, loss = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+    if not isinstance(module, torch.nn.Module):
+        raise ConfigError(
+            f"`{model}` returned a {type(module).__name__}, expected a torch.nn.Module, or one and its loss",
+            "return the module from the function",
+        )
+    return module, loss or torch.nn.functional.cross_entropy
+
+
+def _call(model: str, given: dict[str, Any]) -> Any:
+    name, _, function = model.partition(":")
+    if os.getcwd() not in sys.path:
+        # As `python -m` has it: what lies where the command was given can be imported.
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:  # noqa: BLE001 (it is the user's module, and may raise anything)
+        raise ConfigError(
+            f"`{model}` cannot be imported: {in_short(error)}",
+            "install its package, or run where it lies; on a cluster every node needs it",
+        ) from None
+    build = getattr(module, function, None)
+    if build is None:
+        raise ConfigError(f"`{name}` has no `{function}`", "--model PACKAGE.MODULE:FUNCTION")
+    try:
+        wanted = inspect.signature(build).parameters
+        return build(**{name: value for name, value in given.items() if name in wanted})
+    except Exception as error:  # noqa: BLE001 (as above)
+        raise ConfigError(
+            f"`{model}` fails: {in_short(error)}", "it is called with `shape` and `classes`, where it takes them"
+        ) from None
+
+
+def in_short(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+class TorchModel:
+    """A module as one worker has it. Values and gradients are float32 arrays, or tensors where it is on a GPU."""
+
+    shares_threads = True
+    holds_values = True
+
+    def __init__(self, config: RunConfig, crops: Crops, classes: int) -> None:
+        torch = import_torch()
+        self._torch = torch
+        self._crops = crops
+        self._seed = config.seed
+        self._name = config.model
+        self._classes = classes
+        self._device = _device(torch, config.device)
+        self._autocast = config.precision != "float32"
+        # Workers that do not wait for each other each move buffers from where they were before the others did.
+        self._share_of_moves = 1.0 if config.pace == "sync" else 1 / config.workers
+        torch.manual_seed(config.seed)
+        self._module, self._loss = build_module(config.model, crops.shape, classes)
+        self._check_output(config.model, classes)
+        named, saved = list(self._module.named_parameters()), set(self._module.state_dict())
+        if not any(parameter.requires_grad for _, parameter in named):
+            raise ConfigError(f"`{config.model}` has no parameters to train", "see `requires_grad` of its parameters")
+        self._trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+        self._parameters = [parameter for _, parameter in self._trained]
+        # What is frozen is kept like buffers, behind what is trained: weight decay is not for it.
+        frozen = [(name, parameter) for name, parameter in named if not parameter.requires_grad]
+        self._buffers = [*frozen, *((n, buffer) for n, buffer in self._module.named_buffers() if n in saved)]
+        self.tensors = self._lay_out()
+        self.aliases = _aliases(self._module, {tensor.name for tensor in self.tensors})
+        self.num_trained = sum(parameter.numel() for parameter in self._parameters)
+        self._module.to(self._device)
+        if isinstance(self._loss, torch.nn.Module):
+            self._loss.to(self._device)
+        tensors = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+        self._buffers = [(name, tensors[name].detach()) for name, _ in self._buffers]
+        self._values = _Bound()
+        self._sums = _Bound()
+        self._num_rows = 0
+        self._missing: set[int] = set()
+        self.filled: Callable[[int], None] | None = None
+        for number, parameter in enumerate(self._parameters):
+            parameter.register_post_accumulate_grad_hook(partial(self._take_gradient, number))
+
+    def initial(self, seed: int) -> Floats:
+        """The values of the module as it was built; once it has others, it is built again for that."""
+        if not self._values.place:
+            return self._gather(self._parameters, [buffer for _, buffer in self._buffers])
+        self._torch.manual_seed(self._seed)
+        module, _ = build_module(self._name, self._crops.shape, self._classes)
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return self._gather([tensors[name] for name, _ in self._trained], [tensors[name] for name, _ in self._buffers])
+
+    def gradient(self, values: Any, rows: Images, out: Any, turn: tuple[int, int]) -> Any:
+        """As every model's. On a GPU the losses are a tensor: to look at them is to wait for it."""
+        torch, module = self._torch, self._module
+        if not rows.num_rows:
+            out[...] = 0
+            return 0.0
+        self._bind_values(values)
+        sums = self._sums.bind(torch, out, self.tensors, self._device)
+        torch.manual_seed(hash((self._seed, *turn)) % MOST_SEED)
+        module.train()
+        images, labels = self._batch(self._crops.training(rows, turn))
+        self._num_rows, self._missing = rows.num_rows, set(range(len(self._parameters)))
+        try:
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+                loss = self._loss(module(images), labels)
+            loss.backward()
+        except PacelineError:
+            raise
+        except Exception as error:  # noqa: BLE001 (it is the user's module, and may raise anything)
+            raise ConfigError(
+                f"`{self._name}` fails in training, with {rows.num_rows} rows: {in_short(error)}",
+                "see that it and its loss, a mean over the rows, work in training mode, for the last few rows too",
+            ) from None
+        for number in self._missing:
+            sums[number].zero_()
+        # How far buffers have moved, as often as there are rows: an update divides by those. All workers together
+        # move averages as far as one would, as in sync, where it is the mean; counts count them all.
+        first = len(self._parameters)
+        for (_, buffer), before, moved in zip(self._buffers, self._values.parts[first:], sums[first:], strict=True):
+            after = buffer.detach().float()
+            weight = rows.num_rows * (self._share_of_moves if buffer.is_floating_point() else 1.0)
+            # What has not moved may be infinite, as masks are.
+            moved.copy_(torch.where(after == before, torch.zeros_like(after), before - after) * weight)
+        self._sums.copy_back(out)
+        losses = loss.detach() * rows.num_rows
+        return losses if isinstance(out, torch.Tensor) else float(losses)
+
+    def _take_gradient(self, number: int, parameter: Any) -> None:
+        """PyTorch has the gradient of a parameter while it computes those of the layers before: take it at once."""
+        part = self._sums.parts[number]
+        if number in self._missing:
+            self._missing.remove(number)
+            self._torch.mul(parameter.grad, self._num_rows, out=part)
+            if self.filled is not None and not self._sums.is_copy:
+                self.filled(number)
+        elif self.filled is None:
+            part.add_(parameter.grad, alpha=self._num_rows)
+        else:
+            name = self._trained[number][0]
+            raise ConfigError(f"the gradient of `{name}` comes in several pieces", "--exchange shard takes it so")
+        parameter.grad = None
+
+    def scores(self, values: Any, rows: Images) -> Floats:
+        torch = self._torch
+        self._bind_values(values)
+        self._module.eval()
+        images, _ = self._batch(self._crops.testing(rows))
+        with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+            scores: Floats = self._module(images).float().cpu().numpy()
+        return scores
+
+    def losses(self, scores: Floats, labels: NDArray[np.uint16]) -> float:
+        torch = self._torch
+        if self._loss is torch.nn.functional.cross_entropy:
+            return cross_entropy(scores, labels)
+        given = torch.from_numpy(scores).to(self._device), torch.from_numpy(labels.astype(np.int64)).to(self._device)
+        if isinstance(self._loss, torch.nn.Module):
+            self._loss.eval()
+        try:
+            with torch.no_grad():
+                return float(self._loss(*given)) * len(labels)
+        except Exception as error:  # noqa: BLE001 (it is the user's loss, and may raise anything)
+            raise ConfigError(
+                f"the loss of `{self._name}` fails in a test, with {len(labels)} rows: {in_short(error)}",
+                "see that it takes any number of rows, and scores on their own",
+            ) from None
+        finally:
+            if isinstance(self._loss, torch.nn.Module):
+                self._loss.train()
+
+    def use_threads(self, count: int) -> None:
+        self._torch.set_num_threads(max(1, count))
+
+    def close(self) -> None:
+        """Let parameters be views of nothing, so that what they were views of can go."""
+        for parameter in self._parameters:
+            parameter.data = self._torch.empty(0)
+        self._values, self._sums = _Bound(), _Bound()
+
+    # -- values
+
+    def _lay_out(self) -> tuple[Tensor, ...]:
+        found, start = [], 0
+        for name, tensor in [*self._trained, *self._buffers]:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            found.append(Tensor(name, tuple(tensor.shape), start, dtype))
+            start = found[-1].stop
+        return tuple(found)
+
+    def _gather(self, parameters: list[Any], buffers: list[Any]) -> Floats:
+        """Tensors one behind the other."""
+        values = np.zeros(self.tensors[-1].stop, np.float32)
+        for tensor, part in zip(self.tensors, [*parameters, *buffers], strict=True):
+            tensor.of(values)[...] = part.detach().float().cpu().numpy()
+        return values
+
+    def _bind_values(self, values: Any) -> None:
+        """Let parameters be views of these values, and take the buffers over."""
+        before = self._values.place
+        parts = self._values.bind(self._torch, values, self.tensors, self._device, copy=True)
+        if self._values.place != before:
+            for parameter, part in zip(self._parameters, parts, strict=False):
+                parameter.data = part
+        for (_, buffer), part in zip(self._buffers, parts[len(self._parameters) :], strict=True):
+            buffer.copy_(part if buffer.is_floating_point() else part.round())
+
+    # -- images
+
+    def _batch(self, rows: Images) -> tuple[Any, Any]:
+        """Images as the module sees them, and their labels."""
+        torch = self._torch
+        height, width, channels = self._crops.shape
+        pixels, labels = rows
+        if not isinstance(pixels, torch.Tensor):
+            # PyTorch warns of memory that cannot be written, as blocks on disk are.
+            own = pixels if pixels.flags.writeable else pixels.copy()
+            pixels = torch.from_numpy(own).to(self._device)
+            labels = torch.from_numpy(labels.astype(np.int64)).to(self._device)
+        images = pixels.view(-1, height, width, channels).permute(0, 3, 1, 2)
+        return images.contiguous().float().div_(255), labels
+
+    def _check_output(self, model: str, classes: int) -> None:
+        """See that the module turns an image into a score for each class."""
+        torch, (height, width, channels) = self._torch, self._crops.shape
+        self._module.eval()
+        try:
+            with torch.no_grad():
+                found = self._module(torch.zeros(1, channels, height, width))
+        except Exception as error:  # noqa: BLE001 (it is the user's module, and may raise anything)
+            raise ConfigError(
+                f"`{model}` does not take images of {height} × {width} pixels: {in_short(error)}",
+                "choose another model, or prepare images of another size",
+            ) from None
+        if tuple(getattr(found, "shape", ())) != (1, classes):
+            raise ConfigError(
+                f"`{model}` turns an image into {tuple(getattr(found, 'shape', ()))}; the data has {classes} classes",
+                f"its last layer must have {classes} outputs",
+            )
+
+
+class _Bound:
+    """A flat array as a module sees it: `parts`, a tensor each, that share its memory; on a GPU, that of a copy."""
+
+    def __init__(self) -> None:
+        self.place = 0
+        self.parts: list[Any] = []
+        self.is_copy = False
+        self._flat: Any = None
+
+    def bind(self, torch: Any, flat: Any, tensors: tuple[Tensor, ...], device: Any, copy: bool = False) -> list[Any]:
+        """The parts of a flat array, which are made anew only where it is another one than before.
+
+        An array of this machine's memory has a copy on a GPU, which is brought up to date where `copy` says so.
+        """
+        given = flat if isinstance(flat, torch.Tensor) else torch.from_numpy(flat)
+        if given.data_ptr() != self.place:
+            self.place = given.data_ptr()
+            self._flat = given if given.device.type == device.type else torch.empty_like(given, device=device)
+            self.is_copy = self._flat is not given
+            self.parts = [self._flat[tensor.start : tensor.stop].view(tensor.shape) for tensor in tensors]
+        if copy and self.is_copy:
+            self._flat.copy_(given)
+        return self.parts
+
+    def copy_back(self, flat: Any) -> None:
+        """What was written to the copy on a GPU, to the array itself."""
+        if self.is_copy:
+            flat[...] = self._flat.cpu().numpy()
+
+
+def _aliases(module: Any, names: set[str]) -> dict[str, str]:
+    """Tensors that a module has under several names: the further ones to the one in `names`."""
+    first: dict[int, str] = {}
+    aliases = {}
+    tensors = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    for name, tensor in tensors:
+        if name in names:
+            first[id(tensor)] = name
+    for name, tensor in tensors:
+        if name not in names and id(tensor) in first:
+            aliases[name] = first[id(tensor)]
+    return aliases
+
+
+def has_gpu() -> bool:
+    """Whether there is a GPU here that PyTorch can use."""
+    return bool(import_torch().cuda.is_available())
+
+
+def _device(torch: Any, name: str) -> Any:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("`device` is `cuda`, but PyTorch finds no GPU here", "--device cpu, or see `nvidia-smi`")
+    return torch.device(name)
+
+
+def _interface_of(host: str) -> str:
+    """The network interface that has this address; empty if none does.
+
+    >>> _interface_of("127.0.0.1")
+    'lo'
+    """
+    found = (name for name, places in psutil.net_if_addrs().items() if any(place.address == host for place in places))
+    return next(found, "")
+
+
+class Group(NamedTuple):
+    """A process group of PyTorch's, and where its members leave each other notes: for as long as there is the group."""
+
+    group: Any
+    store: Any
+
+
+def make_group(notes: Any, rank: int, size: int, host: str, seconds: float, device: str) -> Group:
+    """A process group of PyTorch's, whose members find each other by `notes` (`set`, `get`, `find`), and wait for each
+    other for so long: over gloo at this host's address, or over NCCL for tensors on GPUs.
+    """
+    torch = import_torch()
+    distributed = torch.distributed
+
+    class Store(distributed.Store):  # type: ignore[misc, name-defined]
+        """What PyTorch asks of a place for notes."""
+
+        def set(self, key: str, value: Any) -> None:
+            notes.set(key, value if isinstance(value, bytes) else bytes(value, "utf-8"))
+
+        def get(self, key: str) -> bytes:
+            return bytes(notes.get(key))
+
+        def wait(self, keys: list[str], timeout: Any = None) -> None:
+            for key in keys:
+                notes.get(key)
+
+        def check(self, keys: list[str]) -> bool:
+            return all(notes.find(key) is not None for key in keys)
+
+    store = Store()
+    if device == "cuda":
+        if interface := _interface_of(host):
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
+        # Whoever waits here sees to faults; NCCL's own watch would end the process.
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+        os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
+        nccl = distributed.ProcessGroupNCCL.Options()
+        nccl._timeout = timedelta(seconds=seconds)
+        return Group(distributed.ProcessGroupNCCL(store, rank, size, nccl), store)
+    options = distributed.ProcessGroupGloo._Options()
+    options._timeout = timedelta(seconds=seconds)
+    options._devices = [distributed.ProcessGroupGloo.create_device(hostname=host)]
+    return Group(distributed.ProcessGroupGloo(store, rank, size, options), store)

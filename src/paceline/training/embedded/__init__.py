@@ -1,0 +1,1 @@
+"""Training inside one process: workers are threads."""

@@ -1,0 +1,51 @@
+"""A dataset may lie behind a URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs
+import pytest
+
+import paceline
+from paceline.data.blocks.folders import open_folder
+from paceline.data.sparse.dataset import Dataset
+from paceline.errors import DataError
+
+
+@pytest.fixture
+def store(clicks: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A URL of a store that holds the clicks: a file system of pyarrow's, as it makes one for s3://."""
+    files = pa.fs.SubTreeFileSystem(str(clicks.parent), pa.fs.LocalFileSystem())
+
+    class FileSystem:
+        @staticmethod
+        def from_uri(uri: str) -> tuple[pa.fs.FileSystem, str]:
+            assert uri.startswith("store://")
+            return files, uri.removeprefix("store://")
+
+    monkeypatch.setattr("paceline.data.blocks.folders.pa.fs.FileSystem", FileSystem)
+    return f"store://{clicks.name}/"
+
+
+def test_training_from_a_store_is_training_from_a_folder(store: str, clicks: Path, tmp_path: Path) -> None:
+    near = paceline.train(data=clicks, run=tmp_path / "near")
+    far = paceline.train(data=store, run=tmp_path / "far")
+    assert far.result["model_sha256"] == near.result["model_sha256"]
+    assert far.config.data == store.rstrip("/")
+
+
+def test_what_is_not_there(store: str) -> None:
+    with pytest.raises(DataError, match="no dataset at `store://nothing`"):
+        Dataset("store://nothing")
+
+
+def test_a_file_url_is_a_folder_here(clicks: Path) -> None:
+    assert open_folder(f"file://{clicks}").name == str(clicks)
+    assert Dataset(f"file://{clicks}").fingerprint == Dataset(clicks).fingerprint
+
+
+def test_a_url_that_nobody_reads() -> None:
+    with pytest.raises(DataError, match="cannot be reached"):
+        Dataset("nonsense://bucket/clicks")
