@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from paceline.kernels.exchange import deal_keys, pack_order, pick, put, unpack_order
+from paceline.kernels.tables import Several, Single
 
 FEATURES = 1_000
 
@@ -37,7 +38,11 @@ def test_every_key_goes_to_its_shard(num_shards: int, ascending: bool, dtype: ty
         if ascending:
             assert (np.diff(indices[mine].astype(np.int64)) > 0).all()
     assert sorted(numbers.tolist()) == list(range(count))
-    values, there, back = np.arange(count, dtype=np.float32), np.zeros(count, np.float32), np.zeros(count, np.float32)
-    pick(values, numbers, there)
-    put(there, numbers, back)
-    assert back.tolist() == values.tolist()
+    for columns in (Single(), Several(3)):
+        size = count * (3 if columns else 1)
+        values, there, back = np.arange(size, dtype=np.float32), np.zeros(size, np.float32), np.zeros(size, np.float32)
+        pick(columns, values, numbers, there)
+        put(columns, there, numbers, back)
+        assert back.tolist() == values.tolist()
+        if count:
+            assert there.reshape(count, -1).tolist() == values.reshape(count, -1)[numbers].tolist()

@@ -42,18 +42,18 @@ class Keep(NamedTuple):
 
 
 def test_an_optimizer_called_first_by_a_loop_that_may_reassociate() -> None:
-    def keep(rule: Any, table: Any, key: Any, gradient: Any) -> None:
-        table[key] = table[key] * gradient - rule.scale
+    def keep(rule: Any, table: Any, at: Any, stride: Any, gradient: Any) -> None:
+        table[at] = table[at] * gradient - rule.scale
 
-    optimizer_rule(Keep, 1, lambda rule, table, key: table[key], keep)
+    optimizer_rule(Keep, 0, lambda rule, table, at, stride: table[at], keep)
 
     @reassociated
     def liberal(rule: Any, table: Any) -> None:
-        update(rule, table, 0, NEAR_ONE)
+        update(rule, table, 0, 1, NEAR_ONE)
 
     @compiled
     def strict(rule: Any, table: Any) -> None:
-        update(rule, table, 0, NEAR_ONE)
+        update(rule, table, 0, 1, NEAR_ONE)
 
     for loop in (liberal, strict):
         table = np.array([NEAR_ONE])

@@ -12,7 +12,6 @@ from paceline.kernels.text import (
     EXACT,
     NUMBER_INFINITE,
     NUMBER_MISSING,
-    count_byte,
     read_number,
     read_short_number,
 )
@@ -94,7 +93,3 @@ def test_words_of_digits(digits: str, count: int) -> None:
     assert count_digits(np.uint64(value)) == count
     if count:
         assert read_digits(np.uint64(value), count) == int(digits[:count])
-
-
-def test_bytes_are_counted() -> None:
-    assert count_byte(np.frombuffer(b"a:b:c\n", np.uint8), ord(":")) == 2

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.jit import compiled, prefetch
-from paceline.kernels.logistic import KEYS_AHEAD
+from paceline.kernels.tables import KEYS_AHEAD
 
 
 @compiled

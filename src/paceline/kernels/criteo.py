@@ -24,7 +24,7 @@ from paceline.kernels.text import (
     Counts,
     Problem,
     after_line,
-    label_of,
+    label_problem,
     read_short_number,
 )
 
@@ -46,19 +46,21 @@ def parse_criteo(
     integer_salts: NDArray[np.uint64],
     string_salts: NDArray[np.uint64],
     mask: Any,
-    labels: NDArray[np.uint8],
+    labels: NDArray[np.float32],
+    lines: NDArray[np.int64],
     offsets: NDArray[np.int64],
     keys: NDArray[Any],
     values: NDArray[np.float32],
     bad: NDArray[np.int64],
 ) -> Counts:
-    """Parse lines into rows: integer j is key j with its value, string j of hash h is key 13 + (h & `mask`) with 1.
+    """Parse lines into rows, each with its label and line: integer j is key j with its value, string j of hash h is
+    key 13 + (h & `mask`) with 1.
 
     A blank integer is the empty string of its column, a blank string is absent. `before_label` columns come before
     the label; the salts are those of I1 to I13 and C1 to C26. Rows that do not parse are left out and noted in `bad`
     as (line, problem, line start, place); when it is full the loop ends.
     """
-    i = line = rows = nonzeros = num_bad = first_zero = first_minus = 0
+    i = line = rows = nonzeros = num_bad = 0
     mask = np.uint64(mask)
     offsets[0] = 0
     while i < text.size:
@@ -77,11 +79,11 @@ def parse_criteo(
                 problem = TOO_FEW_FIELDS
             else:
                 i += 1
-        label = 0
+        label = 0.0
         if problem == NONE:
             start = i
-            trust, number, i = read_short_number(text, i)
-            problem, label = label_of(trust, number)
+            trust, label, i = read_short_number(text, i)
+            problem = label_problem(trust)
             if problem == NONE and text[i] != separator:
                 problem = TOO_FEW_FIELDS if text[i] == NEWLINE or text[i] == RETURN else LABEL_NO_NUMBER
         # From here on `i` is at the separator before the next field.
@@ -132,11 +134,8 @@ def parse_criteo(
             problem = TOO_MANY_FIELDS
             start = i
         if problem == NONE:
-            labels[rows] = label == 1
-            if label == 0 and first_zero == 0:
-                first_zero = line
-            if label == -1 and first_minus == 0:
-                first_minus = line
+            labels[rows] = label
+            lines[rows] = line
             rows += 1
             nonzeros = written
             offsets[rows] = nonzeros
@@ -149,7 +148,7 @@ def parse_criteo(
             if num_bad == bad.shape[0]:
                 break
         i = after_line(text, i)
-    return Counts(line, rows, nonzeros, num_bad, 0, first_zero, first_minus)
+    return Counts(line, rows, nonzeros, num_bad, 0)
 
 
 @compiled

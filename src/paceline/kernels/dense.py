@@ -1,20 +1,20 @@
-"""How does a gradient change all values of a dense model? One loop an optimizer, over a range of them.
+"""How does a gradient change parameters that take part in every row?
 
-`planes` is float32 [width, values]: the weights first, then what the optimizer remembers of each. Values from
-`num_trained` on are no weights but what workers keep count of, such as the averages of batch normalisation: theirs is
-no gradient but how far they have moved, and they follow it.
+They are one array [1 + memory, values], flat: the values first, then what the optimizer remembers of each. The formulas
+are those of the optimizers (`rules.py`), with the number of values as the stride.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.jit import compiled
+from paceline.kernels.rules import update
 
 Floats = NDArray[np.float32]
-Planes = NDArray[np.float32]
-ONE = np.float32(1)
 
 
 @compiled
@@ -25,57 +25,15 @@ def add_to(total: Floats, more: Floats) -> None:
 
 
 @compiled
-def follow(weights: Floats, moved: Floats, start: int, stop: int, scale: np.float32) -> None:
-    """Values that are no weights: w ← w − scale · moved."""
-    for i in range(start, stop):
-        weights[i] -= scale * moved[i]
+def update_range(rule: Any, states: Floats, stride: int, first: int, sums: Floats, count: int,
+                 scale: np.float32) -> None:  # fmt: skip
+    """Apply `scale` times the first `count` sums to the values from `first` on."""
+    for i in range(count):
+        update(rule, states, first + i, stride, scale * sums[i])
 
 
 @compiled
-def descend(weights: Floats, sums: Floats, start: int, stop: int, scale: np.float32, rate: np.float32,
-            l2: np.float32) -> None:  # fmt: skip
-    """Gradient descent: w ← w − η (g + λ₂ w), where g = scale · sums."""
-    for i in range(start, stop):
-        w = weights[i]
-        weights[i] = w - rate * (scale * sums[i] + l2 * w)
-
-
-@compiled
-def descend_with_momentum(weights: Floats, speeds: Floats, sums: Floats, start: int, stop: int, scale: np.float32,
-                          rate: np.float32, l2: np.float32, momentum: np.float32) -> None:  # fmt: skip
-    """v ← μ v + g + λ₂ w;  w ← w − η v."""
-    for i in range(start, stop):
-        w = weights[i]
-        v = momentum * speeds[i] + (scale * sums[i] + l2 * w)
-        speeds[i] = v
-        weights[i] = w - rate * v
-
-
-@compiled
-def descend_by_adagrad(weights: Floats, squares: Floats, sums: Floats, start: int, stop: int, scale: np.float32,
-                       rate: np.float32, l2: np.float32, epsilon: np.float32) -> None:  # fmt: skip
-    """g ← g + λ₂ w;  s ← s + g²;  w ← w − η g / (√s + ε)."""
-    for i in range(start, stop):
-        w = weights[i]
-        g = scale * sums[i] + l2 * w
-        s = squares[i] + g * g
-        squares[i] = s
-        weights[i] = w - rate * g / (np.sqrt(s) + epsilon)
-
-
-@compiled
-def descend_by_adam(weights: Floats, means: Floats, squares: Floats, sums: Floats, start: int, stop: int,
-                    scale: np.float32, rate: np.float32, l2: np.float32, beta1: np.float32, beta2: np.float32,
-                    epsilon: np.float32, root: np.float32) -> None:  # fmt: skip
-    """g ← g + λ₂ w;  m ← β₁ m + (1 − β₁) g;  s ← β₂ s + (1 − β₂) g²;  w ← w − η m / (√s / root + ε).
-
-    `rate` has been corrected for the mean's late start already, `root` corrects for that of the squares.
-    """
-    for i in range(start, stop):
-        w = weights[i]
-        g = scale * sums[i] + l2 * w
-        m = beta1 * means[i] + (ONE - beta1) * g
-        s = beta2 * squares[i] + (ONE - beta2) * (g * g)
-        means[i] = m
-        squares[i] = s
-        weights[i] = w - rate * m / (np.sqrt(s) / root + epsilon)
+def follow(states: Floats, first: int, moved: Floats, start: int, scale: np.float32) -> None:
+    """Values that are not weights, such as averages: from `moved[start]` on, w ← w − scale · moved."""
+    for i in range(start, moved.size):
+        states[first + i] -= scale * moved[i]

@@ -1,4 +1,4 @@
-"""How do the keys of a batch come to be at the shards that hold them, in few bytes?
+"""How do the keys of a batch get to the shards that hold them, in few bytes?
 
 Key k lives at shard k mod S, where it is number k div S, its *index*: the hottest keys come first, so dealing them out
 in turn loads all shards alike. A worker sends indices shard by shard; `numbers` says which key of its batch each was.
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from paceline.kernels.jit import compiled
 from paceline.kernels.keys import Keys
+from paceline.kernels.tables import columns
 
 Bytes = NDArray[np.uint8]
 NUMBER_BITS = np.uint64(24)
@@ -51,9 +52,9 @@ def deal_keys(keys: Keys, num_shards: int, numbers: NDArray[np.uint32], indices:
 
 
 @compiled
-def pack_order(keys: Keys, num_shards: int, keys_a_shard: int, packed: NDArray[np.uint64]) -> None:
-    """One number a key that sorts by shard, then index, and carries in its low bits which key it was."""
-    shards, stride = np.uint64(num_shards), np.uint64(keys_a_shard)
+def pack_order(keys: Keys, num_shards: int, keys_per_shard: int, packed: NDArray[np.uint64]) -> None:
+    """One number per key that sorts by shard, then index, and carries in its low bits which key it was."""
+    shards, stride = np.uint64(num_shards), np.uint64(keys_per_shard)
     for i in range(keys.size):
         key = np.uint64(keys[i])
         index = key // shards
@@ -62,10 +63,10 @@ def pack_order(keys: Keys, num_shards: int, keys_a_shard: int, packed: NDArray[n
 
 
 @compiled
-def unpack_order(packed: NDArray[np.uint64], num_shards: int, keys_a_shard: int, numbers: NDArray[np.uint32],
+def unpack_order(packed: NDArray[np.uint64], num_shards: int, keys_per_shard: int, numbers: NDArray[np.uint32],
                  indices: Keys, ends: NDArray[np.int64]) -> None:  # fmt: skip
     """`numbers`, `indices` and `ends` as `deal_keys` gives them, but with ascending indices, from sorted `packed`."""
-    stride = np.uint64(keys_a_shard)
+    stride = np.uint64(keys_per_shard)
     mask = (np.uint64(1) << NUMBER_BITS) - np.uint64(1)
     ends[:] = 0
     shard = np.uint64(0)
@@ -82,24 +83,24 @@ def unpack_order(packed: NDArray[np.uint64], num_shards: int, keys_a_shard: int,
 
 
 @compiled
-def pick(values: NDArray[np.float32], numbers: NDArray[np.uint32], out: NDArray[np.float32]) -> None:
-    """`out[i] = values[numbers[i]]`: from a batch's order to the shards'."""
-    for i in range(numbers.size):
-        out[i] = values[numbers[i]]
+def pick(given: Any, values: NDArray[np.float32], numbers: Keys, out: NDArray[np.float32]) -> None:
+    """`out[i] = values[numbers[i]]`, rows of as many columns as `given` says.
+
+    From a batch's order to the shards', or from all values of a shard to those of a batch's keys.
+    """
+    dim = columns(given)
+    for i in range(np.uint64(numbers.size)):
+        for column in range(dim):
+            out[i * dim + column] = values[np.uint64(numbers[i]) * dim + column]
 
 
 @compiled
-def put(values: NDArray[np.float32], numbers: NDArray[np.uint32], out: NDArray[np.float32]) -> None:
-    """`out[numbers[i]] = values[i]`: from the shards' order to a batch's."""
-    for i in range(numbers.size):
-        out[numbers[i]] = values[i]
-
-
-@compiled
-def pick_keys(values: NDArray[np.float32], indices: Keys, out: NDArray[np.float32]) -> None:
-    """`out[i] = values[indices[i]]`: the values of a batch's keys out of all values of a shard."""
-    for i in range(indices.size):
-        out[i] = values[indices[i]]
+def put(given: Any, values: NDArray[np.float32], numbers: NDArray[np.uint32], out: NDArray[np.float32]) -> None:
+    """`out[numbers[i]] = values[i]`, rows of as many columns as `given` says: from the shards' order to a batch's."""
+    dim = columns(given)
+    for i in range(np.uint64(numbers.size)):
+        for column in range(dim):
+            out[np.uint64(numbers[i]) * dim + column] = values[i * dim + column]
 
 
 @compiled
@@ -114,7 +115,7 @@ def copy_below(indices: Keys, limit: int, out: Keys) -> bool:
 
 @compiled
 def encode_deltas(indices: Keys, out: Bytes) -> int:
-    """Write ascending indices as the gaps between them, 7 bits a byte, low bits first; returns how many bytes."""
+    """Write ascending indices as the gaps between them, 7 bits per byte, low bits first; returns how many bytes."""
     written = 0
     before = np.uint64(0)
     for i in range(indices.size):
@@ -132,7 +133,7 @@ def encode_deltas(indices: Keys, out: Bytes) -> int:
 
 @compiled
 def decode_deltas(data: Bytes, out: Keys) -> bool:
-    """Read as many indices as `out` has from exactly these bytes; False where the bytes say something else."""
+    """Read as many indices as `out` has from exactly these bytes; False if the bytes say something else."""
     read = 0
     before = np.uint64(0)
     for i in range(out.size):

@@ -2,7 +2,8 @@
 
 `clocks` is int64 [workers, LINE]: the clock of rank r is `clocks[r, 0]`, alone on its cache line. A worker that
 has left the gate stands at `GONE`. Clocks only grow while workers run, so a check that reads them without a lock errs
-on the side of waiting. They are read and written atomically: whoever sees a clock also sees what was written before it.
+on the side of waiting. They are read and written atomically: a thread that sees a clock also sees what was written
+before it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BYTES = 8
 
 @intrinsic
 def read_clock(_context: Any, clocks: Any, rank: Any) -> Any:
-    """`clocks[rank, 0]`, read anew each time."""
+    """`clocks[rank, 0]`, read from memory each time."""
     signature = types.int64(clocks, rank)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).resolve().parent.parent
 CLOCK_MONOTONIC = time.CLOCK_MONOTONIC
-ROOMS_WITH_COMPILED_CODE = ("kernels", "parameters")
+ROOMS_WITH_COMPILED_CODE = ("kernels", "parameters", "models")
 
 
 def cache_folder() -> Path:
@@ -61,6 +61,7 @@ class QuickCache(FunctionCache):  # type: ignore[misc]
 
 # What a loop calls would be compiled with the liberties of the loop that called it first, and kept so for all others.
 STRICT: dict[str, Any] = {"fastmath": False}
+REASSOCIATED: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}}
 
 
 def _cached(function: F, **options: Any) -> F:
@@ -81,7 +82,7 @@ def inlined(function: F) -> F:
 
 def reassociated(function: F) -> F:
     """Like `compiled`, with floating-point sums free to be reordered for vector units (the same on every call)."""
-    return _cached(function, fastmath={"reassoc", "contract", "nsz", "arcp"})
+    return _cached(function, **REASSOCIATED)
 
 
 @intrinsic

@@ -22,7 +22,7 @@ from paceline.kernels.text import (
     Counts,
     Problem,
     after_line,
-    label_of,
+    label_problem,
     read_number,
     read_short_number,
     signed,
@@ -41,20 +41,21 @@ def parse_libsvm(
     text: Bytes,
     base: int,
     limit: int,
-    labels: NDArray[np.uint8],
+    labels: NDArray[np.float32],
+    lines: NDArray[np.int64],
     offsets: NDArray[np.int64],
     keys: NDArray[Any],
     values: NDArray[np.float32],
     bad: NDArray[np.int64],
     close: NDArray[np.int64],
 ) -> Counts:
-    """Parse lines into rows. Index i of the text, `base` <= i < `limit`, is key i - `base`.
+    """Parse lines into rows, each with its label and line. Index i, `base` <= i < `limit`, is key i - `base`.
 
     Rows that do not parse are left out and noted in `bad` as (line, problem, line start, place); when it is full the
-    loop ends. Values that Python must read again are noted in `close` as (nonzero, start, stop). All arrays have room
-    enough.
+    loop ends. Numbers that Python must read again are noted in `close` as (nonzero, start, stop); for the label of row
+    r, `nonzero` is -1 - r. The arrays must be large enough.
     """
-    i = line = rows = nonzeros = num_bad = num_close = first_zero = first_minus = 0
+    i = line = rows = nonzeros = num_bad = num_close = 0
     offsets[0] = 0
     while i < text.size:
         line += 1
@@ -67,10 +68,15 @@ def parse_libsvm(
             i = after_line(text, i)
             continue
         written, close_before = nonzeros, num_close
-        trust, number, i = read_number(text, i)
-        problem, label = label_of(trust, number)
+        trust, label, i = read_number(text, i)
+        problem = label_problem(trust)
         if problem == NONE and not _ends(text[i]):
             problem = LABEL_NO_NUMBER
+        if trust == CLOSE:
+            close[num_close, 0] = -1 - rows
+            close[num_close, 1] = start
+            close[num_close, 2] = i
+            num_close += 1
         while problem == NONE:
             start = i = skip_blanks(text, i)
             index, i = _read_index(text, i)
@@ -108,11 +114,8 @@ def parse_libsvm(
             values[written] = number
             written += 1
         if problem == NONE:
-            labels[rows] = label == 1
-            if label == 0 and first_zero == 0:
-                first_zero = line
-            if label == -1 and first_minus == 0:
-                first_minus = line
+            labels[rows] = label
+            lines[rows] = line
             rows += 1
             nonzeros = written
             offsets[rows] = nonzeros
@@ -126,7 +129,7 @@ def parse_libsvm(
             if num_bad == bad.shape[0]:
                 break
         i = after_line(text, i)
-    return Counts(line, rows, nonzeros, num_bad, num_close, first_zero, first_minus)
+    return Counts(line, rows, nonzeros, num_bad, num_close)
 
 
 @inlined
@@ -153,5 +156,5 @@ def _read_index(text: Bytes, start: int) -> tuple[int, int]:
 
 @inlined
 def _ends(byte: int) -> bool:
-    """Whether a cell ends before this byte. Other control characters are found out when the next cell is read."""
+    """Whether a cell ends before this byte. Other control characters are noticed when the next cell is read."""
     return byte <= SPACE or byte == HASH

@@ -1,4 +1,4 @@
-"""The operations inside one gradient step, each in a loop of its own to be timed; logistic.py has the step itself."""
+"""The operations inside one gradient step, each in a loop of its own to be timed; linear.py has the step itself."""
 
 from __future__ import annotations
 
@@ -20,21 +20,6 @@ def score_rows(
         for k in range(np.uint64(offsets[row]), np.uint64(offsets[row + 1])):
             z += weights[local[k]] * values[k]
         out[row] = z
-
-
-@reassociated
-def sigmoid_rows(scores: Floats, labels: NDArray[np.uint8], out: Floats) -> float:
-    """Row by row, the derivative of the loss by the score; returns the sum of the losses."""
-    one = np.float32(1)
-    losses = 0.0
-    for row in range(scores.size):
-        z = scores[row]
-        shrunk = np.exp(-abs(z))
-        share = one / (one + shrunk) if z >= 0 else shrunk / (one + shrunk)
-        label = np.float32(labels[row])
-        losses += np.log1p(shrunk) + max(z, np.float32(0)) - z * label
-        out[row] = share - label
-    return losses
 
 
 @reassociated

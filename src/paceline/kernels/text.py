@@ -1,8 +1,8 @@
 """How are numbers read from the bytes of a text file?
 
 The text is a uint8 array whose last byte is a newline, so that no loop over a line needs to look at the size. A row
-that does not parse is no exception here: its line, what is wrong (`Problem`) and where go into an array, and the
-next line is read.
+that does not parse raises nothing here: its line, what is wrong (`Problem`) and where go into an array, and the next
+line is read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import compiled, inlined
+from paceline.kernels.jit import inlined
 from paceline.kernels.words import WORD_BYTES, count_digits, load_word, read_digits
 
 Bytes = NDArray[np.uint8]
@@ -34,7 +34,7 @@ class Problem(IntEnum):
     NO_NUMBER = 1
     NOT_FINITE = 2
     LABEL_NO_NUMBER = 3
-    LABEL_OUTSIDE = 4
+    LABEL_NOT_FINITE = 4
     KEY_NO_NUMBER = 5
     KEY_BELOW_BASE = 6
     KEY_TOO_LARGE = 7
@@ -45,24 +45,21 @@ class Problem(IntEnum):
     NO_LABEL = 12
     NO_INDEX = 13
     LENGTHS_DIFFER = 14
-    LABEL_FRACTION = 15
 
 
 class Counts(NamedTuple):
-    """What a kernel found: how much it wrote, and the lines (from 1; 0: none) that first had the labels 0 and -1."""
+    """How much a kernel read and wrote; `close` numbers must be read again in Python."""
 
     lines: int
     rows: int
     nonzeros: int
     bad: int
     close: int
-    first_zero: int
-    first_minus: int
 
 
 NONE = int(Problem.NONE)
 NO_NUMBER, NOT_FINITE = int(Problem.NO_NUMBER), int(Problem.NOT_FINITE)
-LABEL_NO_NUMBER, LABEL_OUTSIDE = int(Problem.LABEL_NO_NUMBER), int(Problem.LABEL_OUTSIDE)
+LABEL_NO_NUMBER, LABEL_NOT_FINITE = int(Problem.LABEL_NO_NUMBER), int(Problem.LABEL_NOT_FINITE)
 
 # How far to trust what `read_number` found.
 EXACT, CLOSE, NUMBER_MISSING, NUMBER_INFINITE = 0, 1, 2, 3
@@ -129,7 +126,7 @@ def read_number(text: Bytes, start: int) -> tuple[int, float, int]:
 
 @inlined
 def read_short_number(text: Bytes, start: int) -> tuple[int, float, int]:
-    """What `read_number` gives, sooner for numbers like 1, 42 and 0.4828: words instead of a branch a digit."""
+    """What `read_number` gives, faster for numbers like 1, 42 and 0.4828: words instead of a branch per digit."""
     if start + 2 * WORD_BYTES + 1 > text.size:
         return read_number(text, start)
     if text[start] == ONE and text[start + 1] <= SPACE:
@@ -176,7 +173,7 @@ def _read_exponent(text: Bytes, start: int) -> tuple[int, int]:
 
 @inlined
 def _read_not_finite(text: Bytes, i: int) -> tuple[int, float, int]:
-    """Tell `inf`, `infinity` and `nan` from what is no number at all."""
+    """Tell `inf`, `infinity` and `nan` from what is not a number at all."""
     if _is_word(text, i, INF):
         return NUMBER_INFINITE, np.inf, i + (INFINITY.size if _is_word(text, i, INFINITY) else INF.size)
     if _is_word(text, i, NAN):
@@ -222,7 +219,7 @@ def _scale(mantissa: Any, exponent: int, cut: bool) -> tuple[float, int]:
 
 @inlined
 def skip_blanks(text: Bytes, start: int) -> int:
-    """The first position from `start` that is no space, tab or carriage return."""
+    """The first position from `start` that is not a space, tab or carriage return."""
     i = start
     while text[i] <= SPACE and (text[i] == SPACE or text[i] == TAB or text[i] == RETURN):
         i += 1
@@ -239,20 +236,8 @@ def after_line(text: Bytes, start: int) -> int:
 
 
 @inlined
-def label_of(trust: int, number: float) -> tuple[int, int]:
-    """The problem with a label, if any, and its class: 1, 0, or -1 (stored as 0)."""
+def label_problem(trust: int) -> int:
+    """The problem with a label that `read_number` trusts this far; which numbers are labels is decided elsewhere."""
     if trust == NUMBER_MISSING:
-        return LABEL_NO_NUMBER, 0
-    if trust != EXACT or (number != 0.0 and number != 1.0 and number != -1.0):
-        return LABEL_OUTSIDE, 0
-    return NONE, signed(number)
-
-
-@compiled
-def count_byte(text: Bytes, byte: int) -> int:
-    """How often `byte` occurs."""
-    wanted = np.uint8(byte)
-    count = 0
-    for i in range(text.size):
-        count += text[i] == wanted
-    return count
+        return LABEL_NO_NUMBER
+    return LABEL_NOT_FINITE if trust == NUMBER_INFINITE else NONE

@@ -23,16 +23,16 @@ from paceline.kernels.words import HIGH_BITS, WORD_BYTES, load_word, trailing_ze
 HEADER_BYTES, FOOTER_BYTES = 12, 4
 
 NOT_FINITE = int(Problem.NOT_FINITE)
-LABEL_OUTSIDE, NO_LABEL, NO_INDEX = int(Problem.LABEL_OUTSIDE), int(Problem.NO_LABEL), int(Problem.NO_INDEX)
+LABEL_NOT_FINITE, NO_LABEL, NO_INDEX = int(Problem.LABEL_NOT_FINITE), int(Problem.NO_LABEL), int(Problem.NO_INDEX)
 KEY_BELOW_BASE, KEY_TOO_LARGE = int(Problem.KEY_BELOW_BASE), int(Problem.KEY_TOO_LARGE)
 DATA_CHECKSUM, NO_EXAMPLE = int(Problem.DATA_CHECKSUM), int(Problem.NO_EXAMPLE)
-LENGTHS_DIFFER, LABEL_FRACTION = int(Problem.LENGTHS_DIFFER), int(Problem.LABEL_FRACTION)
+LENGTHS_DIFFER = int(Problem.LENGTHS_DIFFER)
 
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 FLOATS, INTEGERS = 2, 3  # the fields of a Feature
 
 ONE_AS_FLOAT = 0x3F800000
-EXPONENT_BITS = np.uint32(0x7F800000)  # all set: infinite, or no number
+EXPONENT_BITS = np.uint32(0x7F800000)  # all set: infinite, or not a number
 
 WHOLE, CUT_SHORT, LENGTH_CHECKSUM = 0, 1, 2
 
@@ -71,19 +71,22 @@ def parse_tfrecord(
     data: Bytes,
     base: int,
     limit: int,
-    labels: NDArray[np.uint8],
+    labels: NDArray[np.float32],
+    label_bits: NDArray[np.uint32],
+    records: NDArray[np.int64],
     offsets: NDArray[np.int64],
     keys: NDArray[Any],
     bits: NDArray[np.uint32],
     bad: NDArray[np.int64],
     places: NDArray[np.int64],
 ) -> Counts:
-    """Parse whole records into rows. Index i, `base` <= i < `limit`, is key i - `base`; `bits` are those of the values.
+    """Parse whole records into rows, each with its label and record number. Index i, `base` <= i < `limit`, is key
+    i - `base`; `bits` are those of the values. `label_bits` is `labels` seen as bits.
 
     Rows that do not parse are left out and noted in `bad` as (record, problem, offending number); when it is full the
     loop ends. `places` is scratch of shape [3, 3].
     """
-    i = record = rows = nonzeros = num_bad = first_zero = first_minus = 0
+    i = record = rows = nonzeros = num_bad = 0
     offsets[0] = 0
     while i < data.size:
         record += 1
@@ -91,25 +94,19 @@ def parse_tfrecord(
         stop = start + signed(_word(data, i)) + (signed(_word(data, i + 4)) << 32)
         i = stop + FOOTER_BYTES
         number = signed(0)
-        label = signed(0)
         count = signed(0)
         if checksum(data, start, stop) != _word(data, stop):
             problem = DATA_CHECKSUM
         else:
             problem = _find_features(data, start, stop, places)
         if problem == NONE:
-            problem, label = _read_label(data, places)
-            number = label
+            problem, number = _read_label(data, places, labels, label_bits, rows)
         if problem == NONE:
             problem, count, number = _read_keys(data, places, base, limit, keys, nonzeros)
         if problem == NONE:
             problem, number = _read_values(data, places, bits, nonzeros, count)
         if problem == NONE:
-            labels[rows] = label == 1
-            if label == 0 and first_zero == 0:
-                first_zero = record
-            if label == -1 and first_minus == 0:
-                first_minus = record
+            records[rows] = record
             rows += 1
             nonzeros += count
             offsets[rows] = nonzeros
@@ -120,7 +117,7 @@ def parse_tfrecord(
             num_bad += 1
             if num_bad == bad.shape[0]:
                 break
-    return Counts(record, rows, nonzeros, num_bad, 0, first_zero, first_minus)
+    return Counts(record, rows, nonzeros, num_bad, 0)
 
 
 @inlined
@@ -238,8 +235,10 @@ def _which(data: Bytes, start: int, stop: int) -> int:
 
 
 @compiled
-def _read_label(data: Bytes, places: NDArray[np.int64]) -> tuple[int, int]:
-    """The problem with the label, if any, and the label (a float's bits where that is the problem)."""
+def _read_label(
+    data: Bytes, places: NDArray[np.int64], labels: NDArray[np.float32], label_bits: NDArray[np.uint32], row: int
+) -> tuple[int, int]:
+    """Write the label of a row, an integer or a float: the problem, if any, and the bits of a float that is wrong."""
     count = 0
     label = signed(0)
     i, stop = places[0, 1], places[0, 2]
@@ -261,16 +260,11 @@ def _read_label(data: Bytes, places: NDArray[np.int64]) -> tuple[int, int]:
     if count == 0:
         return NO_LABEL, count
     if places[0, 0] == FLOATS:
-        bits = label
-        if bits & 0x7FFFFFFF == 0:
-            label = 0
-        elif bits & 0x7FFFFFFF == ONE_AS_FLOAT:
-            label = 1 if bits == ONE_AS_FLOAT else -1
-        else:
-            return LABEL_FRACTION, bits
-    if label < -1 or label > 1:
-        return LABEL_OUTSIDE, label
-    return NONE, label
+        bits = np.uint32(label)
+        label_bits[row] = bits
+        return LABEL_NOT_FINITE if bits & EXPONENT_BITS == EXPONENT_BITS else NONE, label
+    labels[row] = label
+    return NONE, 0
 
 
 @compiled

@@ -1,6 +1,6 @@
 """How are eight bytes read at once?
 
-A word is eight bytes of an array as one little-endian uint64, from any position. Whoever reads one makes sure that
+A word is eight bytes of an array as one little-endian uint64, from any position. The caller makes sure that
 the array goes on for eight bytes.
 """
 

@@ -1,4 +1,4 @@
-"""The loops of logistic regression against float64 NumPy."""
+"""The loops of linear models, under the logistic loss, against float64 NumPy."""
 
 from __future__ import annotations
 
@@ -9,14 +9,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.config import OptimizerConfig
 from paceline.data.sparse.batch import Batch
-from paceline.kernels import logistic as kernels
-from paceline.models.logistic import LogisticScratch
-from paceline.parameters.optimizers import rules_at
+from paceline.kernels import linear as kernels
+from paceline.kernels.linear import Linear, Private
+from paceline.kernels.numbering import number_keys
+from paceline.kernels.steps import GateView, compute_step, train_batches
+from paceline.kernels.tables import TableArrays
+from paceline.models.losses import Logistic
+from paceline.parameters.layout import Group, TableLayout
+from paceline.parameters.scratch import Scratch
+from paceline.settings import OptimizerConfig
 
 FEATURES = 300
-RULES = rules_at(OptimizerConfig(name="sgd", learning_rate=0.5), 0)
+MODEL = Linear(Logistic())
+
+
+def layout(features: int = FEATURES) -> TableLayout:
+    return TableLayout(features, (Group("weight", 1, OptimizerConfig(name="sgd", learning_rate=0.5)),))
+
+
+RULES = layout().rules_at(0)
+
+
+def arrays(table: np.ndarray[Any, Any]) -> TableArrays:
+    return TableArrays(*RULES, table, FEATURES)
 
 
 def random_rows(rng: np.random.Generator, num_rows: int, longest: int = 12) -> Batch:
@@ -44,12 +60,10 @@ def mean_loss(weights: np.ndarray[Any, Any], rows: Batch) -> float:
 
 def compute(weights: np.ndarray[Any, Any], rows: Batch) -> tuple[np.ndarray[Any, Any], float]:
     """The sums of the gradient as a dense vector, and of the losses, from the compiled step."""
-    scratch = LogisticScratch(FEATURES, np.dtype(np.uint32))
-    buffers = scratch.room_for(rows.num_nonzeros)
-    count, losses = kernels.compute_step(
-        *RULES, weights.astype(np.float32), FEATURES, rows.offsets, rows.keys, rows.values, rows.labels, buffers,
-        buffers.distinct, buffers.sums,
-    )  # fmt: skip
+    buffers = Scratch(layout()).room_for(rows.num_nonzeros)
+    count, losses = compute_step(
+        MODEL, arrays(weights.astype(np.float32)), rows, 0, rows.num_rows, buffers, buffers.distinct, buffers.sums
+    )
     sums = np.zeros(FEATURES + 1)
     assert len(set(buffers.distinct[:count].tolist())) == count
     sums[buffers.distinct[:count]] = buffers.sums[:count]
@@ -83,12 +97,11 @@ def test_gradient_by_finite_differences() -> None:
 def test_numbering_survives_many_turns() -> None:
     """The tables are not cleared between batches; their marks run out after 255 and begin anew."""
     rng = np.random.default_rng(1)
-    scratch = LogisticScratch(FEATURES, np.dtype(np.uint32))
-    buffers = scratch.room_for(2_000)
+    buffers = Scratch(layout()).room_for(2_000)
     buffers = buffers._replace(direct=buffers.direct[:100])
     for _ in range(600):
         keys = rng.integers(0, FEATURES, rng.integers(0, 40)).astype(np.uint32)
-        count = kernels.number_keys(
+        count = number_keys(
             keys, FEATURES, buffers.slots, buffers.direct, buffers.turn, buffers.distinct, buffers.local
         )
         distinct = buffers.distinct[:count]
@@ -99,13 +112,12 @@ def test_numbering_survives_many_turns() -> None:
 def test_numbering_takes_more_slots_as_batches_need_them() -> None:
     rng = np.random.default_rng(2)
     features = 1 << 20
-    scratch = LogisticScratch(features, np.dtype(np.uint32))
-    buffers = scratch.room_for(100_000)
+    buffers = Scratch(layout(features)).room_for(100_000)
     buffers = buffers._replace(direct=buffers.direct[:100])
     used = []
     for size in (10, 1_500, 1_600, 100_000, 100_000, 10):
         keys = rng.permutation(features)[:size].astype(np.uint32)
-        count = kernels.number_keys(
+        count = number_keys(
             keys, features, buffers.slots, buffers.direct, buffers.turn, buffers.distinct, buffers.local
         )
         assert count == size + 1
@@ -121,19 +133,17 @@ def train_everywhere(rows: Batch, batch_size: int, private: int) -> np.ndarray[A
     table = np.zeros(first_private + private + 16, np.float32)
     base = np.zeros(private + 16, np.float32)
     clocks, leads = np.zeros((1, 8), np.int64), np.zeros((1, 8), np.int64)
+    gate = GateView(clocks, 0, 1 << 60, 10, leads)
     if batch_size == 1:
         done, _ = kernels.train_rows(
-            RULES.keys, RULES.bias, table, FEATURES, rows.offsets, rows.keys, rows.values, rows.labels,
-            np.arange(rows.num_rows, dtype=np.int32), 0, first_private, base, private, 0, clocks, 0, 1 << 60, 10, leads,
+            MODEL, arrays(table), rows, np.arange(rows.num_rows, dtype=np.int32), 0, 0,
+            Private(first_private, private, base), gate,
         )  # fmt: skip
         kernels.merge_private(table, 0, first_private, base, 0, private)
         kernels.merge_private(table, FEATURES, first_private + private, base, private, 1 if private else 0)
     else:
-        buffers = LogisticScratch(FEATURES, np.dtype(np.uint32)).room_for(rows.num_nonzeros)
-        done, _ = kernels.train_batches(
-            RULES.keys, RULES.bias, table, FEATURES, rows.offsets, rows.keys, rows.values, rows.labels, 0, batch_size,
-            buffers, clocks, 0, 1 << 60, 10, leads,
-        )  # fmt: skip
+        buffers = Scratch(layout()).room_for(rows.num_nonzeros)
+        done, _ = train_batches(MODEL, arrays(table), rows, 0, batch_size, buffers, gate)
     assert done == rows.num_rows
     assert clocks[0, 0] == -(-rows.num_rows // batch_size)
     return table[: FEATURES + 1]
@@ -157,10 +167,8 @@ def test_a_shut_gate_stops_the_loops_and_they_go_on_where_they_stopped() -> None
     order = np.arange(40, dtype=np.int32)
 
     def go_on(start: int) -> int:
-        done, _ = kernels.train_rows(
-            RULES.keys, RULES.bias, table, FEATURES, rows.offsets, rows.keys, rows.values, rows.labels, order, start,
-            0, base, 0, 0, clocks, 0, 3, 5, leads,
-        )  # fmt: skip
+        gate = GateView(clocks, 0, 3, 5, leads)
+        done, _ = kernels.train_rows(MODEL, arrays(table), rows, order, start, 0, Private(0, 0, base), gate)
         return done
 
     assert go_on(0) == 4  # clocks 0 to 3 may begin while the other worker is at 0

@@ -1,0 +1,198 @@
+"""The loops of linear models over sparse rows: z = w·x + b, under any loss.
+
+The table has one column, and the bias is its last row. `gradient` is one step's computation, for batches. `train_rows`
+does whole steps of one row each, without numbering keys, for as many rows as it is given.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.kernels.gate import passes, read_clock, set_clock, slowest
+from paceline.kernels.jit import compiled, never_inlined, prefetch, reassociated
+from paceline.kernels.keys import Keys
+from paceline.kernels.losses import ROWS_PER_LOG, measure
+from paceline.kernels.rules import Table, memory, update, weight
+from paceline.kernels.steps import gradient_rule
+
+Floats = NDArray[np.float32]
+Offsets = NDArray[np.int64]
+
+ROWS_AHEAD = 8
+FIRST_MERGE = 64
+MERGE_GROWTH = 4
+ONE = np.uint64(1)
+
+
+class Linear(NamedTuple):
+    """A linear model, as compiled loops know it."""
+
+    loss: Any
+
+
+class Private(NamedTuple):
+    """A worker's own copies of the hottest keys: the first `num_hot` of the table, and the bias behind them.
+
+    They begin at row `first` of the table; `base` is what they were when last merged.
+    """
+
+    first: int
+    num_hot: int
+    base: Floats
+
+
+@reassociated
+def gradient(model: Any, offsets: Offsets, local: NDArray[np.uint32], values: Floats, labels: NDArray[Any],
+             weights: Floats, out: Floats) -> float:  # fmt: skip
+    """Sum the rows' gradients into `out` [number], from `weights` [number]; returns the sum of their losses.
+
+    `local` and `values` begin with the first of these rows, wherever its offset says that it lies.
+    """
+    # The same machine code, and so the same bits, for every caller: a fused loop here, a worker of a cluster there.
+    never_inlined()
+    begin = np.uint64(offsets[0])
+    losses, product = 0.0, 1.0
+    for i in range(weights.size):
+        out[i] = np.float32(0)
+    for row in range(labels.size):
+        start, stop = np.uint64(offsets[row]) - begin, np.uint64(offsets[row + 1]) - begin
+        z = weights[0]
+        for k in range(start, stop):
+            z += weights[local[k]] * values[k]
+        slope, value, factor = measure(model.loss, z, np.float32(labels[row]))
+        product *= factor
+        if row % ROWS_PER_LOG == ROWS_PER_LOG - 1:
+            losses += np.log(product)
+            product = 1.0
+        losses += value
+        out[0] += slope
+        for k in range(start, stop):
+            out[local[k]] += slope * values[k]
+    return losses + np.log(product)
+
+
+gradient_rule(Linear, gradient)
+
+
+@reassociated
+def merge_private(table: Table, shared: int, private: int, base: Floats, at: int, count: int) -> None:
+    """Add what a worker's private copy of `count` numbers has changed to the shared ones, and take those over.
+
+    `base` holds the shared numbers as the worker last took them over; it and the copy are kept from `at` on.
+    """
+    for i in range(count):
+        merged = table[shared + i] + (table[private + i] - base[at + i])
+        table[shared + i] = merged
+        table[private + i] = merged
+        base[at + i] = merged
+
+
+@compiled
+def merge_due(table: Table, bias: int, private: int, base: Floats, num_hot: int, step: int, row: int) -> None:
+    """Merge the private hot keys that are due at this row: the hottest most often, rank r about every 4 r rows.
+
+    Keys are ranked by how often they occur, about as 1 / r, so each key is merged after about as many changes.
+    """
+    merge_private(table, bias * step, (private + num_hot) * step, base, num_hot * step, step)
+    start, stop, period = 0, min(FIRST_MERGE, num_hot), FIRST_MERGE
+    while start < num_hot and row % period == 0:
+        merge_private(table, start * step, (private + start) * step, base, start * step, (stop - start) * step)
+        start, stop, period = stop, min(stop * MERGE_GROWTH, num_hot), period * MERGE_GROWTH
+
+
+@reassociated
+def train_rows(model: Any, arrays: Any, block: Any, rows: NDArray[np.int32], start: int, row_count: int, private: Any,
+               gate: Any) -> tuple[int, float]:  # fmt: skip
+    """One update per row, in place, for `rows` of a block in that order, from `rows[start]` on; a clock is one row.
+
+    The hottest `private.num_hot` keys and the bias are read and written in this worker's own rows of the table, and
+    merged as `row_count`, its rows so far, says. Stops when the gate does. Returns the place in `rows` that it reached
+    and the sum of the losses. `gate.leads[rank, 0]` keeps the largest lead over the slowest worker.
+    """
+    rule, bias_rule, table, bias = arrays.groups, arrays.bias_groups, arrays.numbers, arrays.bias
+    offsets, keys, values, labels = block.offsets, block.keys, block.values, block.labels
+    clocks, rank, leads = gate.clocks, gate.rank, gate.leads
+    base, num_hot = private.base, private.num_hot
+    step = ONE + memory(rule)
+    hot = np.uint64(num_hot)
+    shift = np.uint64(private.first)
+    own_bias = np.uint64(bias) if num_hot == 0 else np.uint64(private.first + num_hot)
+    losses, product = 0.0, 1.0
+    clock = read_clock(clocks, rank)
+    lead = leads[rank, 0]
+    last_seen = slowest(clocks)
+    i = start
+    while i < rows.size:
+        # The slowest clock is read again only when the old reading would close the gate or set a record.
+        if clock - last_seen > lead:
+            if not passes(clocks, clock, gate.staleness, gate.spins, leads, rank):
+                break
+            last_seen = slowest(clocks)
+            lead = max(lead, clock - last_seen)
+        if num_hot != 0 and row_count % FIRST_MERGE == 0:
+            merge_due(table, bias, private.first, base, num_hot, np.int64(step), row_count)
+        if i + ROWS_AHEAD < rows.size:
+            ahead = rows[i + ROWS_AHEAD]
+            for k in range(np.uint64(offsets[ahead]), np.uint64(offsets[ahead + 1])):
+                key = np.uint64(keys[k])
+                prefetch(table, (key + shift if key < hot else key) * step)
+        row = rows[i]
+        first, last = np.uint64(offsets[row]), np.uint64(offsets[row + 1])
+        z = weight(bias_rule, table, own_bias * step, ONE)
+        for k in range(first, last):
+            key = np.uint64(keys[k])
+            z += weight(rule, table, (key + shift if key < hot else key) * step, ONE) * values[k]
+        slope, value, factor = measure(model.loss, z, np.float32(labels[row]))
+        product *= factor
+        if i % ROWS_PER_LOG == ROWS_PER_LOG - 1:
+            losses += np.log(product)
+            product = 1.0
+        losses += value
+        update(bias_rule, table, own_bias * step, ONE, slope)
+        for k in range(first, last):
+            key = np.uint64(keys[k])
+            update(rule, table, (key + shift if key < hot else key) * step, ONE, slope * values[k])
+        i += 1
+        row_count += 1
+        clock += 1
+        set_clock(clocks, rank, clock)
+    leads[rank, 0] = lead
+    return i, losses + np.log(product)
+
+
+@reassociated
+def score(rule: Any, bias_rule: Any, table: Table, bias: int, num_keys: int, offsets: Offsets, keys: Keys,
+          values: Floats, out: Floats) -> None:  # fmt: skip
+    """The scores w·x + b of rows into `out` [rows]; keys from `num_keys` on are unknown and count nothing."""
+    step = ONE + memory(rule)
+    known = np.uint64(num_keys)
+    for row in range(out.size):
+        if row + ROWS_AHEAD < out.size:
+            for k in range(np.uint64(offsets[row + ROWS_AHEAD]), np.uint64(offsets[row + ROWS_AHEAD + 1])):
+                if np.uint64(keys[k]) < known:
+                    prefetch(table, np.uint64(keys[k]) * step)
+        z = weight(bias_rule, table, np.uint64(bias) * step, ONE)
+        for k in range(np.uint64(offsets[row]), np.uint64(offsets[row + 1])):
+            key = np.uint64(keys[k])
+            if key < known:
+                z += weight(rule, table, key * step, ONE) * values[k]
+        out[row] = z
+
+
+@compiled
+def count_above(negatives: Floats, positives: Floats) -> float:
+    """Pairs in which the positive's score is the higher one, ties counting a half; both arrays are sorted."""
+    below, ties, pairs = 0, 0, 0.0
+    for i in range(positives.size):
+        score = positives[i]
+        while below < negatives.size and negatives[below] < score:
+            below += 1
+        if i == 0 or positives[i - 1] != score:
+            ties = 0
+            while below + ties < negatives.size and negatives[below + ties] == score:
+                ties += 1
+        pairs += below + 0.5 * ties
+    return pairs

@@ -1,0 +1,78 @@
+"""How does a compiled loop call a loss that it does not know?
+
+A loss is a named tuple of its settings, picked by type as optimizers are (`rules.py`). It registers
+
+    measure(loss, score, label)  the slope of a row's loss by its score, and the loss itself in two parts
+    link(loss, score)            what a score predicts: a probability, a mean
+
+The loss of a row is `value + log(factor)`. A loop multiplies the factors of some rows before it takes one logarithm of
+them all, because a logarithm per row is what would take longest. Losses without a logarithm have a factor of 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba.extending import overload, register_jitable
+from numpy.typing import NDArray
+
+from paceline.kernels.jit import REASSOCIATED, compiled
+
+ROWS_PER_LOG = 64  # factors below 2, whose product a double holds
+
+Measure = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
+Link = Callable[[Any, Any], Any]
+
+_LOSSES: dict[type, tuple[Measure, Link]] = {}
+
+
+def loss_rule(loss: type, measure: Measure, link: Link) -> None:
+    """Let compiled loops use `measure` and `link` for losses of this type."""
+    # The same liberties in every loop, so that all have the same bits.
+    jitable = register_jitable(**REASSOCIATED)
+    _LOSSES[loss] = (jitable(measure), jitable(link))
+
+
+def measure(loss: Any, score: Any, label: Any) -> tuple[Any, Any, Any]:
+    """Slope, value and factor of one row."""
+    return _LOSSES[type(loss)][0](loss, score, label)
+
+
+def link(loss: Any, score: Any) -> Any:
+    """What a score predicts."""
+    return _LOSSES[type(loss)][1](loss, score)
+
+
+@overload(measure)
+def _compile_measure(loss, score, label):  # type: ignore[no-untyped-def]
+    chosen = _LOSSES[loss.instance_class][0]
+    return lambda loss, score, label: chosen(loss, score, label)
+
+
+@overload(link)
+def _compile_link(loss, score):  # type: ignore[no-untyped-def]
+    chosen = _LOSSES[loss.instance_class][1]
+    return lambda loss, score: chosen(loss, score)
+
+
+@compiled
+def measure_rows(loss: Any, scores: NDArray[Any], labels: NDArray[Any], slopes: NDArray[Any]) -> float:
+    """The slope of each row's loss into `slopes`; returns the sum of the losses."""
+    losses, product = 0.0, 1.0
+    for row in range(scores.size):
+        slopes[row], value, factor = measure(loss, scores[row], np.float32(labels[row]))
+        losses += value
+        product *= factor
+        if row % ROWS_PER_LOG == ROWS_PER_LOG - 1:
+            losses += np.log(product)
+            product = 1.0
+    return losses + np.log(product)
+
+
+@compiled
+def link_rows(loss: Any, scores: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """What each score predicts, into `out`."""
+    for row in range(scores.size):
+        out[row] = link(loss, scores[row])

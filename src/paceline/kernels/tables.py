@@ -1,0 +1,227 @@
+"""What can be done to a table of parameters by key, whatever its columns and optimizers?
+
+A table is flat float32. The row of a key is `row_width(groups)` numbers: group by group the values of the group's
+columns, then what its optimizer remembers of each of them. A *group* is a rule and a number of columns, and a table has
+a tuple of groups. A table of one column is given by its rule alone: that spares a microsecond per call, and its loops
+compile as if there were no columns.
+
+The last row may be the bias, which every batch has and which is never regularised: it has rules of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.extending import overload
+from numpy.typing import NDArray
+
+from paceline.kernels.hashing import mix
+from paceline.kernels.jit import STRICT, compiled, prefetch
+from paceline.kernels.keys import GOLDEN, Keys
+from paceline.kernels.rules import Table, is_rule_type, memory, update, weight
+
+Floats = NDArray[np.float32]
+
+KEYS_AHEAD = 32
+FLOATS_PER_LINE = 16
+ONE = np.uint64(1)
+TWO_PI = 2 * np.pi
+
+
+class Single(NamedTuple):
+    """One column."""
+
+
+class Several(NamedTuple):
+    """Any number of columns."""
+
+    count: int
+
+
+class ColumnGroup(NamedTuple):
+    """Columns of a table that one rule updates."""
+
+    rule: Any
+    columns: Single | Several
+
+
+class TableArrays(NamedTuple):
+    """A table as the loops of whole steps take it: its groups, those of the bias, its numbers, and the bias's key."""
+
+    groups: Any
+    bias_groups: Any
+    numbers: Table
+    bias: int
+
+
+def columns(given: Any) -> Any:
+    """How many columns there are."""
+    return given.count if isinstance(given, Several) else 1
+
+
+def row_width(groups: Any) -> Any:
+    """The numbers of a row."""
+    if is_rule_type(type(groups)):
+        return 1 + memory(groups)
+    return sum(columns(group.columns) * (1 + memory(group.rule)) for group in groups)
+
+
+def row_dim(groups: Any) -> Any:
+    """The values of a row."""
+    return 1 if is_rule_type(type(groups)) else sum(columns(group.columns) for group in groups)
+
+
+def read_row(groups: Any, table: Table, at: Any, out: Floats, to: Any) -> None:
+    """The values of the row that begins at `at` into `out`, from `to` on. For compiled loops."""
+    raise NotImplementedError
+
+
+def update_row(groups: Any, table: Table, at: Any, sums: Floats, given: Any, rows: Any) -> None:
+    """Apply the sums from `given` on, divided by `rows`, to the row that begins at `at`. For compiled loops."""
+    raise NotImplementedError
+
+
+@overload(columns)
+def _compile_columns(given):  # type: ignore[no-untyped-def]
+    if given.instance_class is Single:
+        return lambda given: ONE
+    return lambda given: np.uint64(given.count)
+
+
+# Groups have several types, so loops over them are unrolled: each of these calls itself for the rest of the groups.
+@overload(row_width, jit_options=STRICT)
+def _compile_row_width(groups):  # type: ignore[no-untyped-def]
+    if _is_compiled_rule(groups):
+        return lambda groups: ONE + memory(groups)
+    if not len(groups):
+        return lambda groups: np.uint64(0)
+    return lambda groups: columns(groups[0].columns) * (ONE + memory(groups[0].rule)) + row_width(groups[1:])
+
+
+@overload(row_dim, jit_options=STRICT)
+def _compile_row_dim(groups):  # type: ignore[no-untyped-def]
+    if _is_compiled_rule(groups):
+        return lambda groups: ONE
+    if not len(groups):
+        return lambda groups: np.uint64(0)
+    return lambda groups: columns(groups[0].columns) + row_dim(groups[1:])
+
+
+@overload(read_row, jit_options=STRICT)
+def _compile_read_row(groups, table, at, out, to):  # type: ignore[no-untyped-def]
+    if _is_compiled_rule(groups):
+
+        def read_one(groups, table, at, out, to):  # type: ignore[no-untyped-def]
+            out[to] = weight(groups, table, at, ONE)
+
+        return read_one
+    if not len(groups):
+        return lambda groups, table, at, out, to: None
+
+    def read(groups, table, at, out, to):  # type: ignore[no-untyped-def]
+        rule = groups[0].rule
+        count = columns(groups[0].columns)
+        for column in range(count):
+            out[to + column] = weight(rule, table, at + column, count)
+        read_row(groups[1:], table, at + count * (ONE + memory(rule)), out, to + count)
+
+    return read
+
+
+@overload(update_row, jit_options=STRICT)
+def _compile_update_row(groups, table, at, sums, given, rows):  # type: ignore[no-untyped-def]
+    if _is_compiled_rule(groups):
+
+        def update_one(groups, table, at, sums, given, rows):  # type: ignore[no-untyped-def]
+            update(groups, table, at, ONE, sums[given] / rows)
+
+        return update_one
+    if not len(groups):
+        return lambda groups, table, at, sums, given, rows: None
+
+    def change(groups, table, at, sums, given, rows):  # type: ignore[no-untyped-def]
+        rule = groups[0].rule
+        count = columns(groups[0].columns)
+        for column in range(count):
+            update(rule, table, at + column, count, sums[given + column] / rows)
+        update_row(groups[1:], table, at + count * (ONE + memory(rule)), sums, given + count, rows)
+
+    return change
+
+
+def _is_compiled_rule(groups: Any) -> bool:
+    return is_rule_type(getattr(groups, "instance_class", None))
+
+
+@compiled
+def gather(groups: Any, bias_groups: Any, table: Table, bias: int, keys: Keys, out: Floats) -> None:
+    """The values of `keys` into `out` [keys, dim]."""
+    width, dim = row_width(groups), row_dim(groups)
+    ahead = np.uint64(KEYS_AHEAD)
+    for i in range(np.uint64(keys.size)):
+        if i + ahead < np.uint64(keys.size):
+            for line in range(np.uint64(0), width, np.uint64(FLOATS_PER_LINE)):
+                prefetch(table, np.uint64(keys[i + ahead]) * width + line)
+        key = np.uint64(keys[i])
+        if key == np.uint64(bias):
+            read_row(bias_groups, table, key * width, out, i * dim)
+        else:
+            read_row(groups, table, key * width, out, i * dim)
+
+
+@compiled
+def apply_gradient(
+    groups: Any, bias_groups: Any, table: Table, bias: int, keys: Keys, sums: Floats, num_rows: int
+) -> None:
+    """Update each of the distinct `keys` by the mean of its gradient over the rows."""
+    width, dim = row_width(groups), row_dim(groups)
+    rows = np.float32(num_rows)
+    ahead = np.uint64(KEYS_AHEAD)
+    for i in range(np.uint64(keys.size)):
+        if i + ahead < np.uint64(keys.size):
+            for line in range(np.uint64(0), width, np.uint64(FLOATS_PER_LINE)):
+                prefetch(table, np.uint64(keys[i + ahead]) * width + line)
+        key = np.uint64(keys[i])
+        if key == np.uint64(bias):
+            update_row(bias_groups, table, key * width, sums, i * dim, rows)
+        else:
+            update_row(groups, table, key * width, sums, i * dim, rows)
+
+
+@compiled
+def read_all(groups: Any, bias_groups: Any, table: Table, bias: int, out: Floats) -> None:
+    """The values of all rows that `out` [rows, dim], flat, has room for."""
+    width, dim = row_width(groups), row_dim(groups)
+    for key in range(np.uint64(out.size) // dim):
+        read_row(groups, table, key * width, out, key * dim)
+    if np.uint64(bias) < np.uint64(out.size) // dim:
+        read_row(bias_groups, table, np.uint64(bias) * width, out, np.uint64(bias) * dim)
+
+
+@compiled
+def fill_uniform(table: Table, width: int, column: int, count: int, first: int, step: int, seed: Any,
+                 scale: np.float32) -> None:  # fmt: skip
+    """Numbers between -`scale` and `scale` for `count` columns from `column` on of every row.
+
+    Row i is key `first + i * step`. What a key gets depends on the key, the column and the seed alone, so a table that
+    is divided among shards begins with the same values as one that is not.
+    """
+    for row in range(table.size // width):
+        state = mix(np.uint64(seed) + np.uint64(first + row * step) * GOLDEN)
+        for i in range(count):
+            drawn = mix(state + np.uint64(column + i + 1) * GOLDEN) >> np.uint64(40)
+            table[row * width + column + i] = scale * (np.float32(drawn) * np.float32(2.0**-23) - np.float32(1))
+
+
+@compiled
+def fill_normal(table: Table, width: int, column: int, count: int, first: int, step: int, seed: Any,
+                scale: np.float32) -> None:  # fmt: skip
+    """As `fill_uniform`, from a normal distribution with standard deviation `scale` (Box and Muller)."""
+    for row in range(table.size // width):
+        state = mix(np.uint64(seed) + np.uint64(first + row * step) * GOLDEN)
+        for i in range(count):
+            drawn = mix(state + np.uint64(column + i + 1) * GOLDEN)
+            radius = np.sqrt(-2 * np.log((np.float64(drawn >> np.uint64(32)) + 0.5) * 2.0**-32))
+            turn = np.cos(TWO_PI * np.float64(drawn & np.uint64(0xFFFFFFFF)) * 2.0**-32)
+            table[row * width + column + i] = scale * np.float32(radius * turn)
