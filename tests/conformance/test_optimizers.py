@@ -9,10 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.config import SPARSE_OPTIMIZERS, OptimizerConfig
-from paceline.kernels.logistic import all_weights, apply_gradient
-from paceline.parameters.optimizers import rules_at, width
+from paceline.kernels.dense import update_range
+from paceline.kernels.tables import apply_gradient, read_all
+from paceline.models.registry import MODELS
+from paceline.parameters.layout import Group, TableLayout
+from paceline.parameters.optimizers import OPTIMIZERS, num_remembered, rule_at
+from paceline.settings import OptimizerConfig
 
+SPARSE_OPTIMIZERS = MODELS["logistic"].optimizers
 GRADIENTS = st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=30)
 
 
@@ -41,13 +45,12 @@ def reference(settings: OptimizerConfig, gradients: list[float], l1: float, l2: 
 
 def learn(settings: OptimizerConfig, gradients: list[float], key: int, bias: int) -> np.ndarray[Any, Any]:
     """All four weights after applying gradients to one key."""
-    rules, table = rules_at(settings, 0), np.zeros(4 * width(settings), np.float32)
+    layout = TableLayout(3, (Group("weight", 1, settings),))
+    rules, table = layout.rules_at(0), np.zeros(4 * layout.width, np.float32)
     for g in gradients:
-        apply_gradient(
-            rules.keys, rules.bias, table, bias, np.array([key], np.uint32), np.array([2 * g], np.float32), 2
-        )
+        apply_gradient(*rules, table, bias, np.array([key], np.uint32), np.array([2 * g], np.float32), 2)
     out = np.zeros(4, np.float32)
-    all_weights(*rules, table, len(out) - 1, out)
+    read_all(*rules, table, len(out) - 1, out)
     return out
 
 
@@ -85,5 +88,20 @@ def test_strong_l1_makes_exact_zeros(name: str) -> None:
 
 def test_sgd_rate_decays_by_rows() -> None:
     config = OptimizerConfig(name="sgd", learning_rate=1.0, decay_rows=1000, decay_power=0.5)
-    rates = [float(rules_at(config, rows).keys.rate) for rows in (0, 1000, 3000)]
+    rates = [float(rule_at(config, rows).rate) for rows in (0, 1000, 3000)]
     assert rates == pytest.approx([1.0, 2**-0.5, 0.5])
+
+
+@pytest.mark.parametrize(("name", "momentum"), [*((name, 0.0) for name in OPTIMIZERS), ("sgd", 0.9)])
+def test_an_update_is_the_same_in_tables_and_in_dense_arrays(name: str, momentum: float) -> None:
+    """One formula serves both: the states differ only in where they lie."""
+    settings = OptimizerConfig(name=name, learning_rate=0.1, l2=0.01, momentum=momentum)
+    layout = TableLayout(5, (Group("weight", 3, settings),), bias=False)
+    width = 1 + num_remembered(settings)
+    table, dense = np.zeros((5, width, 3), np.float32), np.zeros((width, 15), np.float32)
+    chance = np.random.default_rng(2)
+    for _ in range(4):
+        sums = chance.standard_normal(15).astype(np.float32)
+        apply_gradient(*layout.rules_at(0), table.ravel(), -1, np.arange(5, dtype=np.uint32), sums, 1)
+        update_range(rule_at(settings, 0), dense.ravel(), 15, 0, sums, 15, np.float32(1))
+    np.testing.assert_array_equal(table.transpose(1, 0, 2).reshape(width, 15), dense)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.kernels import logistic as kernels
-from paceline.parameters.table import Shard
+from paceline.kernels import linear as kernels
+from paceline.parameters.keyed import PrivateCopies
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,12 @@ def test_where_they_are_used(
 ) -> None:
     seen: list[int] = []
 
-    def remember(shard: Shard, *arguments: Any) -> None:
-        make(shard, *arguments)
-        seen.append(shard.num_private)
+    def remember(private: PrivateCopies, *arguments: Any) -> None:
+        make(private, *arguments)
+        seen.append(private.num_hot)
 
-    make = Shard.__init__
-    monkeypatch.setattr(Shard, "__init__", remember)
+    make = PrivateCopies.__init__
+    monkeypatch.setattr(PrivateCopies, "__init__", remember)
     paceline.train(data=clicks, run=tmp_path / "run", pace=pace, batch_size=batch_size, workers=workers, steps=1)
     assert (seen[0] > 0) == private
 

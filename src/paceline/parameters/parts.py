@@ -1,30 +1,80 @@
-"""How are the states of a run's parameters dealt out to its shards?"""
+"""How are the parameters of a run dealt out to its shards?"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.parameters.layout import Layout
+
+TABLE, DENSE = "table", "dense"
+Floats = NDArray[np.float32]
 
 
-class Parts(NamedTuple):
-    """States [keys, width] over shards: every so manieth key, so that the hottest are spread; or, of a dense model,
-    one range after the other.
+class Store(Protocol):
+    """Parameters that a shard keeps, by key or dense: `size` of them, each with `width` numbers of which `dim` are
+    values.
     """
 
-    num_keys: int
+    size: int
     width: int
+    dim: int
+
+    def begin(self) -> None:
+        """Let all be as a run begins."""
+
+    def load(self, start: int, states: Floats) -> None:
+        """Put states [n, width] in place from `start` on."""
+
+    def part(self, start: int, stop: int) -> Floats:
+        """States [n, width] as they are now."""
+
+    def read(self, start: int, count: int, rows: int) -> Floats:
+        """Values, flat, after this many rows."""
+
+    def set_aside(self) -> None:
+        """Copy all states, for `copied`."""
+
+    def copied(self, start: int, stop: int) -> Floats:
+        """States [n, width] of the last copy."""
+
+    def warm_up(self) -> None:
+        """Load or compile the loops; changes nothing."""
+
+
+class Part(NamedTuple):
+    """All parameters of one kind, and how they are dealt out: every S-th key, so that all shards get hot ones, or
+    dense values one range after the other.
+    """
+
+    name: str
+    size: int
+    width: int
+    dim: int
     num_shards: int
-    in_ranges: bool
 
     def of(self, shard: int) -> slice:
-        """A shard's part of an array of all keys.
+        """A shard's part of an array of all of them.
 
-        >>> Parts(10, 1, 3, in_ranges=False).of(1), Parts(10, 1, 3, in_ranges=True).of(1)
+        >>> Part(TABLE, 10, 1, 1, 3).of(1), Part(DENSE, 10, 1, 1, 3).of(1)
         (slice(1, 10, 3), slice(3, 6, 1))
         """
-        if self.in_ranges:
-            return slice(self.num_keys * shard // self.num_shards, self.num_keys * (shard + 1) // self.num_shards, 1)
-        return slice(shard, self.num_keys, self.num_shards)
+        if self.name == DENSE:
+            return slice(self.size * shard // self.num_shards, self.size * (shard + 1) // self.num_shards, 1)
+        return slice(shard, self.size, self.num_shards)
 
-    def size(self, shard: int) -> int:
-        """How many keys a shard has."""
-        return len(range(*self.of(shard).indices(self.num_keys)))
+    def size_of(self, shard: int) -> int:
+        """How many a shard has."""
+        return len(range(*self.of(shard).indices(self.size)))
+
+
+def parts_of(layout: Layout, num_shards: int) -> list[Part]:
+    """The kinds of parameters that a model has."""
+    found = []
+    if (table := layout.table) is not None:
+        found.append(Part(TABLE, table.num_keys, table.width, table.dim, num_shards))
+    if (dense := layout.dense) is not None:
+        found.append(Part(DENSE, dense.num_values, dense.width, 1, num_shards))
+    return found

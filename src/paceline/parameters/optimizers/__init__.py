@@ -1,42 +1,51 @@
-"""How values change: each optimizer is a rule, the width of its state, and a compiled weight and update.
+"""How parameters change: one file per optimizer, with its formula and its update on the CPU.
 
-All states begin as zeros. An optimizer's file gives the formula and `rule_at(settings, rows, l1, l2)`, its rule after
-so many rows.
+An optimizer's file gives `rule_at`, its rule at one moment, and registers the compiled functions of the rule
+(`kernels/rules.py`). The update on a GPU is its counterpart in `torch/optimizers.py`. To add an optimizer, write its
+file and add a line to `OPTIMIZERS`: its name, which is also its file's, and which settings are its own.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any, NamedTuple
+import importlib
+from functools import cache
+from typing import Any
 
-from paceline.config import OptimizerConfig
-from paceline.parameters.optimizers import adagrad, ftrl, sgd
+from paceline.settings import OptimizerConfig
 
-BY_NAME: dict[str, ModuleType] = {"sgd": sgd, "adagrad": adagrad, "ftrl": ftrl}
-
-
-class Rules(NamedTuple):
-    """What an update needs: the rule of every key, and that of the bias, which is never regularised."""
-
-    keys: Any
-    bias: Any
+OPTIMIZERS: dict[str, tuple[str, ...]] = {
+    "sgd": ("decay_rows", "decay_power", "momentum"),
+    "adagrad": ("epsilon",),
+    "ftrl": ("beta",),
+    "adam": ("epsilon", "beta1", "beta2"),
+}
 
 
-def width(settings: OptimizerConfig) -> int:
-    """How many numbers the state of one key has."""
-    return int(BY_NAME[settings.name].WIDTH)
-
-
-def rules_at(settings: OptimizerConfig, rows: int) -> Rules:
-    """The rules in force when `rows` rows have been trained on.
+def rule_at(settings: OptimizerConfig, rows: int, update: int = 1, regularised: bool = True) -> Any:
+    """The rule in force after `rows` rows, in update number `update` (from 1).
 
     >>> settings = OptimizerConfig(name="sgd", learning_rate=0.5, decay_rows=100, decay_power=1.0, l2=0.25)
-    >>> [float(x) for x in rules_at(settings, 100).keys]
+    >>> [float(x) for x in rule_at(settings, 100)]
     [0.25, 0.0, 0.25]
-    >>> [float(x) for x in rules_at(settings, 100).bias]
+    >>> [float(x) for x in rule_at(settings, 100, regularised=False)]
     [0.25, 0.0, 0.0]
     """
-    optimizer = BY_NAME[settings.name]
-    return Rules(
-        optimizer.rule_at(settings, rows, settings.l1, settings.l2), optimizer.rule_at(settings, rows, 0.0, 0.0)
-    )
+    l1, l2 = (settings.l1, settings.l2) if regularised else (0.0, 0.0)
+    return _module(settings.name).rule_at(settings, rows, update, l1, l2)
+
+
+def num_remembered(settings: OptimizerConfig) -> int:
+    """How many numbers an optimizer remembers of each parameter.
+
+    >>> num_remembered(OptimizerConfig(name="sgd")), num_remembered(OptimizerConfig(name="sgd", momentum=0.9))
+    (0, 1)
+    """
+    from paceline.kernels.rules import memory
+
+    return memory(rule_at(settings, 0))
+
+
+@cache
+def _module(name: str) -> Any:
+    """An optimizer's file, imported when it is needed: names are checked before the compiler is loaded."""
+    return importlib.import_module(f"{__name__}.{name}")

@@ -1,0 +1,141 @@
+"""What parameters does a run have, and how do they begin and change? The declaration that every store is built from.
+
+A model declares a *table*, rows of values by key, or *dense* values, which take part in every row of data, or both. A
+declaration travels to the processes of a cluster, so that those that keep parameters need to know nothing of the model.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from paceline.kernels import tables
+from paceline.parameters.optimizers import num_remembered, rule_at
+from paceline.settings import OptimizerConfig
+
+INITIAL_KINDS = ("zeros", "uniform", "normal")
+
+
+class Initial(msgspec.Struct, frozen=True):
+    """How values begin: `zeros`, or drawn from the seed: `uniform` in ±`scale`, `normal` with that deviation."""
+
+    kind: str = "zeros"
+    scale: float = 0.0
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Columns of a table that begin and change in one way."""
+
+    name: str
+    dim: int
+    optimizer: OptimizerConfig
+    initial: Initial = Initial()
+
+    @property
+    def width(self) -> int:
+        """Numbers per key: values, and what the optimizer remembers of them."""
+        return self.dim * (1 + num_remembered(self.optimizer))
+
+
+class Rules(NamedTuple):
+    """What an update of a table needs: the groups with their rules, and the same without regularisation for the bias.
+
+    A table of one column is given by its rule alone (`kernels/tables.py`).
+    """
+
+    keys: Any
+    bias: Any
+
+
+class TableLayout(msgspec.Struct, frozen=True):
+    """Parameters by key: keys 0 to `features` - 1, and one more behind them if there is a bias."""
+
+    features: int
+    groups: tuple[Group, ...]
+    bias: bool = True
+    seed: int = 0
+
+    @property
+    def num_keys(self) -> int:
+        return self.features + self.bias
+
+    @property
+    def bias_key(self) -> int:
+        """The key of the bias, -1 for none."""
+        return self.features if self.bias else -1
+
+    @property
+    def dim(self) -> int:
+        """Values per key."""
+        return sum(group.dim for group in self.groups)
+
+    @property
+    def width(self) -> int:
+        """Numbers per key."""
+        return sum(group.width for group in self.groups)
+
+    @property
+    def decays(self) -> bool:
+        """Whether rules change while a run trains."""
+        return any(group.optimizer.decay_rows for group in self.groups)
+
+    @property
+    def columns(self) -> Any:
+        """How many values a key has, as compiled loops want to know it."""
+        return tables.Single() if self.dim == 1 else tables.Several(self.dim)
+
+    def rules_at(self, rows: int) -> Rules:
+        """The rules in force after `rows` rows."""
+        return Rules(self._rules_at(rows, regularised=True), self._rules_at(rows, regularised=False))
+
+    def _rules_at(self, rows: int, regularised: bool) -> Any:
+        rules = [rule_at(group.optimizer, rows, regularised=regularised) for group in self.groups]
+        if self.dim == 1:
+            return rules[0]
+        pairs = zip(self.groups, rules, strict=True)
+        return tuple(
+            tables.ColumnGroup(rule, tables.Single() if group.dim == 1 else tables.Several(group.dim))
+            for group, rule in pairs
+        )
+
+
+class DenseLayout(msgspec.Struct, frozen=True):
+    """Parameters that take part in every row: the first `num_trained` of `num_values` are trained.
+
+    The values behind those are what a model keeps count of while it trains, such as the averages of batch
+    normalisation: their "gradient" is how far they have moved, and they follow the mean of what the workers saw. An
+    epoch has `epoch_rows` rows, and one update for every `rows_per_update` of them.
+    """
+
+    num_values: int
+    num_trained: int
+    optimizer: OptimizerConfig
+    epoch_rows: int = 1
+    rows_per_update: int = 1
+
+    @property
+    def width(self) -> int:
+        """Numbers per value: the value, and what the optimizer remembers of it."""
+        return 1 + num_remembered(self.optimizer)
+
+    def update_number(self, trained: int) -> int:
+        """The number of the update after `trained` rows, from 1.
+
+        >>> layout = DenseLayout(1, 1, OptimizerConfig(), epoch_rows=10, rows_per_update=4)
+        >>> [layout.update_number(trained) for trained in (0, 4, 8, 10, 14)]
+        [1, 2, 3, 4, 5]
+        """
+        epoch, rest = divmod(trained, self.epoch_rows)
+        return epoch * -(-self.epoch_rows // self.rows_per_update) + rest // self.rows_per_update + 1
+
+    def rule_at(self, trained: int) -> Any:
+        """The rule in force after `trained` rows."""
+        return rule_at(self.optimizer, trained, self.update_number(trained))
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """All parameters of a model."""
+
+    table: TableLayout | None = None
+    dense: DenseLayout | None = None

@@ -1,0 +1,54 @@
+"""Adam (Kingma and Ba, 2015): the mean of past gradients, over the root of the mean of their squares.
+
+g ← g + λ₂ w;  m ← β₁ m + (1 − β₁) g;  s ← β₂ s + (1 − β₂) g²
+w ← w − η / (1 − β₁ᵗ) · m / (√s / √(1 − β₂ᵗ) + ε), in update t.  State of a parameter: w, m, s.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paceline.kernels.rules import Table, optimizer_rule
+from paceline.parameters.optimizers.rates import rate_at
+from paceline.settings import OptimizerConfig
+
+
+class Adam(NamedTuple):
+    """The rule of Adam in one update; all float32. `rate` and `root` are corrected for the late start of the means."""
+
+    rate: np.float32
+    l2: np.float32
+    beta1: np.float32
+    beta2: np.float32
+    epsilon: np.float32
+    root: np.float32
+
+
+ONE = np.float32(1)
+
+
+def rule_at(settings: OptimizerConfig, rows: int, update: int, l1: float, l2: float) -> Adam:
+    return Adam(
+        np.float32(rate_at(settings, rows) / (1 - settings.beta1**update)), np.float32(l2), np.float32(settings.beta1),
+        np.float32(settings.beta2), np.float32(settings.epsilon), np.float32(math.sqrt(1 - settings.beta2**update)),
+    )  # fmt: skip
+
+
+def weight(rule: Any, table: Table, at: Any, stride: Any) -> Any:
+    return table[at]
+
+
+def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None:
+    w = table[at]
+    g = gradient + rule.l2 * w
+    m = rule.beta1 * table[at + stride] + (ONE - rule.beta1) * g
+    s = rule.beta2 * table[at + 2 * stride] + (ONE - rule.beta2) * (g * g)
+    table[at + stride] = m
+    table[at + 2 * stride] = s
+    table[at] = w - rule.rate * m / (np.sqrt(s) / rule.root + rule.epsilon)
+
+
+optimizer_rule(Adam, 2, weight, update)

@@ -1,0 +1,114 @@
+"""Working memory for steps over keys: the tables that number keys, and what steps and folds write to."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.kernels.gate import LINE
+from paceline.kernels.keys import key_dtype
+from paceline.parameters.layout import TableLayout
+
+DIRECT_KEYS = 65_536
+# Distinct keys that one update may have: the tables that number them have 24 bits for it.
+MOST_KEYS = (1 << 24) - 2
+
+
+class Buffers(NamedTuple):
+    """What compiled steps write to: the `distinct` keys of a batch and the `sums` of their gradients, and on the way
+
+    the tables that number keys (`slots`, `direct`, `turn`), each nonzero's number (`local`), and `weights` by number.
+    """
+
+    slots: NDArray[Any]
+    direct: NDArray[np.uint32]
+    distinct: NDArray[Any]
+    local: NDArray[np.uint32]
+    weights: NDArray[np.float32]
+    sums: NDArray[np.float32]
+    turn: NDArray[np.int64]
+
+
+class Scratch:
+    """One worker's working memory; not shared between threads."""
+
+    def __init__(self, layout: TableLayout) -> None:
+        self.bias = layout.bias_key
+        self._num_direct = min(DIRECT_KEYS, layout.features)
+        self._dim = layout.dim
+        self._key_dtype = np.dtype(key_dtype(layout.features))
+        self.buffers = self._make_buffers(0)
+
+    def room_for(self, num_nonzeros: int) -> Buffers:
+        """Buffers for a batch of this many nonzeros."""
+        if num_nonzeros > len(self.buffers.local):
+            self.buffers = self._make_buffers(num_nonzeros + num_nonzeros // 4)
+        return self.buffers
+
+    def _make_buffers(self, num_nonzeros: int) -> Buffers:
+        slots = 1 << (num_nonzeros + 8).bit_length()
+        return Buffers(
+            slots=np.zeros((slots, 2), self._key_dtype),
+            direct=np.zeros(self._num_direct, np.uint32),
+            distinct=np.zeros(num_nonzeros + 1, self._key_dtype),
+            local=np.zeros(num_nonzeros, np.uint32),
+            weights=np.zeros((num_nonzeros + 1) * self._dim, np.float32),
+            sums=np.zeros((num_nonzeros + 1) * self._dim, np.float32),
+            turn=np.zeros(2, np.int64),
+        )
+
+
+class Fold(NamedTuple):
+    """Working memory of one thread's part of a fold: totals by distinct key, and tables to find them."""
+
+    columns: Any
+    slots: NDArray[Any]
+    direct: NDArray[np.uint32]
+    own: NDArray[np.uint64]
+    distinct: NDArray[Any]
+    totals: NDArray[np.float32]
+    turn: NDArray[np.int64]
+
+    @staticmethod
+    def make(num_keys: int, num_direct: int, layout: TableLayout) -> Fold:
+        dtype = np.dtype(key_dtype(layout.features))
+        return Fold(
+            layout.columns,
+            np.zeros((1 << num_keys.bit_length(), 2), dtype),
+            np.zeros(num_direct, np.uint32),
+            np.zeros(num_keys + 1, np.uint64),
+            np.zeros(num_keys, dtype),
+            np.zeros(num_keys * layout.dim, np.float32),
+            np.zeros(1, np.int64),
+        )
+
+    def next_turn(self) -> int:
+        """The mark of the next fold; tables are cleared when marks run out."""
+        if self.turn[0] == 255:
+            self.slots[:], self.direct[:], self.turn[0] = 0, 0, 0
+        self.turn[0] += 1
+        return int(self.turn[0])
+
+
+class Pushes(NamedTuple):
+    """Every worker's gradient of a clock, by rank: distinct keys, the sums over its rows, and how many of each.
+
+    Memory is set aside for the longest rows there are, but only what is written to is ever used.
+    """
+
+    keys: NDArray[Any]
+    sums: NDArray[np.float32]
+    counts: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    @staticmethod
+    def make(num_workers: int, batch_nonzeros: int, layout: TableLayout) -> Pushes:
+        size = min(batch_nonzeros, MOST_KEYS) + 1
+        return Pushes(
+            np.empty((num_workers, size), np.dtype(key_dtype(layout.features))),
+            np.empty((num_workers, size * layout.dim), np.float32),
+            np.zeros((num_workers, LINE), np.int64),
+            np.zeros((num_workers, LINE), np.int64),
+        )

@@ -1,0 +1,94 @@
+"""The settings of a run, as recipes and `config.toml` have them. `config.py` reads and checks them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class OptimizerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How weights change. `decay_rows` and `decay_power` are sgd's: rate · (1 + rows / decay_rows) ^ −decay_power.
+
+    `momentum` is sgd's on dense models, `beta1` and `beta2` are adam's.
+    """
+
+    name: str = "adagrad"
+    learning_rate: float = 0.05
+    momentum: float = 0.0
+    l1: float = 0.0
+    l2: float = 0.0
+    decay_rows: int = 0
+    decay_power: float = 0.5
+    epsilon: float = 1e-6
+    beta: float = 1.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+
+class ImageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What workers make of images: squares of `crop` pixels (0 for all of it), from anywhere in training and from the
+    middle in tests; and `flip`, every other one mirrored in training.
+    """
+
+    crop: int = 0
+    flip: bool = False
+
+
+class WireConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What goes between the processes of a cluster, and how.
+
+    `pull` is `keys`, the weights of a batch's keys, or `all`, the whole model at every step. `port` 0 takes any free
+    one; otherwise the coordinator listens there and shard s at `port` + 1 + s. Where all processes are on one machine,
+    dense models go through memory that they share instead, unless `shared_memory` is false.
+    """
+
+    pull: str = "keys"
+    values: str = "float32"
+    key_deltas: bool = False
+    tls: bool = False
+    shared_memory: bool = True
+    port: int = 0
+
+
+class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One training run, as `config.toml` of its folder keeps it.
+
+    0 means no limit for `epochs`, `steps` and `seconds`; whichever comes first ends the run. `epochs` is 1, or 0 where
+    one of the others is given. `train_rows` 0: all of them.
+    """
+
+    data: str = ""
+    train_rows: int = 0
+    model: str = "logistic"
+    pace: str | int = "sync"
+    workers: int = 1
+    shards: int = 1
+    batch_size: int = 100
+    epochs: int = 1
+    steps: int = 0
+    seconds: float = 0.0
+    test_every: int = 0
+    checkpoint_every: float = 60.0
+    engine: str = "local"
+    address: str = ""
+    exchange: str = "shard"
+    device: str = "cpu"
+    precision: str = "float32"
+    seed: int = 0
+    run: str = ""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    images: ImageConfig = ImageConfig()
+    wire: WireConfig = WireConfig()
+
+
+def without_old_settings(tree: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run of any version, without `wire.key_cache`, which older versions had, if it was off.
+
+    >>> without_old_settings({"wire": {"pull": "keys", "key_cache": False}})
+    {'wire': {'pull': 'keys'}}
+    """
+    wire = tree.get("wire")
+    if not isinstance(wire, dict) or wire.get("key_cache") is not False:
+        return tree
+    return tree | {"wire": {name: value for name, value in wire.items() if name != "key_cache"}}

@@ -1,0 +1,119 @@
+"""Tables of parameters by key: their columns, initial values, private copies, and what they may cost."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from paceline.errors import ConfigError
+from paceline.parameters.keyed import KeyedStore, PrivateCopies
+from paceline.parameters.layout import Group, Initial, TableLayout
+from paceline.settings import OptimizerConfig
+
+KEYED_OPTIMIZERS = ("sgd", "adagrad", "ftrl")
+
+
+def layout(optimizer: str = "sgd", features: int = 100) -> TableLayout:
+    return TableLayout(features, (Group("weight", 1, OptimizerConfig(name=optimizer)),))
+
+
+def two_groups(seed: int = 3, features: int = 300) -> TableLayout:
+    """A weight under FTRL, and four factors under AdaGrad."""
+    weight = Group("weight", 1, OptimizerConfig(name="ftrl", learning_rate=0.1))
+    factors = Group("factors", 4, OptimizerConfig(name="adagrad"), Initial("normal", 0.1))
+    return TableLayout(features, (weight, factors), seed=seed)
+
+
+@pytest.mark.parametrize("name", KEYED_OPTIMIZERS)
+def test_settling_adds_up_what_every_worker_changed(name: str) -> None:
+    private = PrivateCopies(layout(name), num_workers=3, num_hot=20)
+    store = KeyedStore(layout(name), private_rows=private.num_rows)
+    store.states[:] = 7
+    private.settle(store)
+    width = store.width
+    for rank in range(3):
+        first, num_hot, base = private.of(rank)
+        assert num_hot == 20
+        own = store.table[first * width : (first + 21) * width].reshape(21, width)
+        assert (own == 7).all()
+        own += 10**rank
+        assert (base[: 21 * width] == 7).all()
+    private.settle(store)
+    assert (store.states[:20] == 118).all()
+    assert (store.states[20:100] == 7).all()
+    assert (store.states[100] == 118).all()
+    before = store.table.copy()
+    private.settle(store)
+    assert np.array_equal(store.table, before)
+
+
+def test_private_parts_do_not_share_cache_lines_with_each_other() -> None:
+    """16 weights fill a line, so 16 keys between two parts keep them apart wherever the array begins."""
+    private = PrivateCopies(layout(), num_workers=4, num_hot=15)
+    firsts = [private.of(rank).first for rank in range(4)]
+    assert all(b - a >= 16 + 16 for a, b in pairwise(firsts))
+    assert firsts[0] > 100
+
+
+def test_a_model_that_does_not_fit_in_memory_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"1,000,000,000,000 features needs 8,?000\.0 GB") as error:
+        KeyedStore(layout("adagrad", 10**12))
+    assert "--hash-bits" in error.value.hint
+
+
+def test_initial_values_are_drawn_from_the_seed_and_the_key_alone() -> None:
+    whole = KeyedStore(two_groups())
+    for num_shards in (2, 3):
+        parts = [KeyedStore(two_groups(), shard, num_shards) for shard in range(num_shards)]
+        for shard, part in enumerate(parts):
+            assert np.array_equal(part.states, whole.states[shard::num_shards])
+    assert np.array_equal(KeyedStore(two_groups()).states, whole.states)
+    assert not np.array_equal(KeyedStore(two_groups(seed=4)).states, whole.states)
+    values = whole.read(0, 300, 0).reshape(300, 5)
+    assert (values[:, 0] == 0).all()
+    assert values[:, 1:].mean() == pytest.approx(0, abs=0.01)
+    assert values[:, 1:].std() == pytest.approx(0.1, rel=0.1)
+    assert (whole.states[300] == 0).all(), "the bias begins as 0"
+
+
+def test_uniform_initial_values_stay_within_their_scale() -> None:
+    group = Group("factors", 3, OptimizerConfig(name="sgd"), Initial("uniform", 0.25))
+    values = KeyedStore(TableLayout(2_000, (group,), bias=False)).read(0, 2_000, 0)
+    assert np.abs(values).max() <= 0.25
+    assert values.std() == pytest.approx(0.25 / 3**0.5, rel=0.05)
+    assert len(np.unique(values)) > 5_900
+
+
+def test_each_group_follows_its_own_optimizer() -> None:
+    """A table of two groups updates each of them as a table of that group alone does."""
+    layout = two_groups()
+    both, alone = KeyedStore(layout), [KeyedStore(TableLayout(300, (group,), seed=3)) for group in layout.groups]
+    begins = both.read(0, 301, 0).reshape(301, 5)
+    for store, columns in zip(alone, (begins[:, :1], begins[:, 1:]), strict=True):
+        store.states[:, : columns.shape[1]] = columns
+    chance = np.random.default_rng(1)
+    for _ in range(5):
+        keys = chance.permutation(301)[:40].astype(np.uint32)
+        sums = chance.standard_normal((40, 5)).astype(np.float32)
+        both.apply(keys, sums.ravel(), 7, 0)
+        for store, columns in zip(alone, (sums[:, :1], sums[:, 1:]), strict=True):
+            store.apply(keys, np.ascontiguousarray(columns).ravel(), 7, 0)
+    found = both.read(0, 301, 0).reshape(301, 5)
+    assert np.array_equal(found[:, :1], alone[0].read(0, 301, 0).reshape(301, 1))
+    assert np.array_equal(found[:, 1:], alone[1].read(0, 301, 0).reshape(301, 4))
+    gathered = np.zeros(3 * 5, np.float32)
+    both.gather(np.array([300, 5, 7], np.uint32), gathered)
+    assert np.array_equal(gathered.reshape(3, 5), found[[300, 5, 7]])
+
+
+def test_states_are_loaded_set_aside_and_copied() -> None:
+    store = KeyedStore(two_groups())
+    store.set_aside()
+    before = store.states.copy()
+    store.load(10, np.full((2, store.width), 9, np.float32))
+    assert (store.states[10:12] == 9).all()
+    assert np.array_equal(store.copied(10, 12), before[10:12])
+    store.begin()
+    assert np.array_equal(store.states, before)
