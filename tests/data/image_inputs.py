@@ -11,9 +11,10 @@ import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
 
-from paceline.data.images.dataset import ImageDataset, Images
+from paceline.data.blocks.dataset import Split
+from paceline.data.images.blocks import Images
+from paceline.data.images.dataset import ImageDataset
 from paceline.data.prepare import Prepared
-from paceline.data.sparse.dataset import Split
 from tests.data.inputs import run_any, write
 
 IMAGES_NAME, LABELS_NAME = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"

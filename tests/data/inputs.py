@@ -9,23 +9,24 @@ from typing import Any
 
 import numpy as np
 
+from paceline.data.blocks.dataset import Split
 from paceline.data.images.dataset import ImageDataset
 from paceline.data.prepare import PrepareConfig, Prepared, prepare
 from paceline.data.sources.files import Chunk, Source, find_sources
 from paceline.data.sparse.batch import Batch
-from paceline.data.sparse.dataset import Dataset, Split
+from paceline.data.sparse.dataset import SparseDataset
 
 Row = tuple[int, dict[int, float]]
 
 
-def run(tmp_path: Path, *sources: Path | str, **settings: Any) -> Prepared[Dataset]:
+def run(tmp_path: Path, *sources: Path | str, **settings: Any) -> Prepared[SparseDataset]:
     """Prepare rows into a folder of `tmp_path` that is named after how many were made there before."""
     made = run_any(tmp_path, *sources, **settings)
-    assert isinstance(made.dataset, Dataset)
+    assert isinstance(made.dataset, SparseDataset)
     return made
 
 
-def run_any(tmp_path: Path, *sources: Path | str, **settings: Any) -> Prepared[Dataset] | Prepared[ImageDataset]:
+def run_any(tmp_path: Path, *sources: Path | str, **settings: Any) -> Prepared[SparseDataset] | Prepared[ImageDataset]:
     out = tmp_path / f"out-{len(list(tmp_path.glob('out-*')))}"
     if "test" in settings:
         settings["test"] = [str(source) for source in settings["test"]]
@@ -57,7 +58,7 @@ def rows_of_batch(batch: Batch) -> list[Row]:
     ]
 
 
-def rows_of(dataset: Dataset, split: Split = "train") -> list[Row]:
+def rows_of(dataset: SparseDataset, split: Split = "train") -> list[Row]:
     """All rows of a split, with the input's keys."""
     input_keys = dataset.key_order.to_blocks(np.arange(dataset.features))
     rows = []

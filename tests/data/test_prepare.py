@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paceline.data import prepare
+from paceline.data import prepare, prepare_steps
 from paceline.data.blocks import files as block_files
-from paceline.data.prepare import PrepareConfig, Progress
+from paceline.data.prepare import PrepareConfig, PrepareProgress
 from paceline.data.sources import files as sources
 from paceline.data.sparse import dataset as blocks
 from paceline.errors import ConfigError, DataError, UsageError
@@ -205,10 +205,10 @@ def test_an_error_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "PROGRESS_SECONDS", 0)
+    monkeypatch.setattr(prepare_steps, "PROGRESS_SECONDS", 0)
     monkeypatch.setattr(sources, "CHUNK_BYTES", 500)
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: PrepareProgress) -> None:
         if progress.rows > 100:
             raise KeyboardInterrupt
 
@@ -219,18 +219,18 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_progress_goes_up_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "PROGRESS_SECONDS", 0)
+    monkeypatch.setattr(prepare_steps, "PROGRESS_SECONDS", 0)
     monkeypatch.setattr(sources, "CHUNK_BYTES", 1000)
     paths = [
         write(tmp_path / "a", libsvm_text(500)),
         write(tmp_path / "b.gz", gzip.compress(libsvm_text(500).encode())),
     ]
-    seen: list[Progress] = []
+    seen: list[PrepareProgress] = []
     config = PrepareConfig(sources=[str(path) for path in paths], out=str(tmp_path / "out"))
     prepare.prepare(config, seen.append)
     assert len(seen) > 10
     assert seen == sorted(seen)
-    assert seen[-1] == Progress(1000, *[sum(path.stat().st_size for path in paths)] * 2)
+    assert seen[-1] == PrepareProgress(1000, *[sum(path.stat().st_size for path in paths)] * 2)
 
 
 # Not `getrusage`: its peak starts at that of the process that ran this one.

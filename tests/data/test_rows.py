@@ -60,7 +60,7 @@ SIZES = {
 def test_the_queue_hands_out_every_position_once(
     num_rows: int, workers: int, batch: int, epochs: int, seed: int, stops: list[int]
 ) -> None:
-    """Workers draw in a random order, legs end at random places, someone pauses at random: nothing is lost."""
+    """Workers draw in a random order, segments end at random places, someone pauses at random: nothing is lost."""
     rng, last = np.random.default_rng(seed), epochs * num_rows
     feed = QueueRows(num_rows, workers, batch, position=0, last=last, last_clock=NO_LIMIT, clock=0)
     got: list[Piece] = []

@@ -11,7 +11,7 @@ from typing import TypeVar
 from paceline.machine import num_cores
 
 MOST_THREADS = 16  # one thread writes what they parse, so more would only wait, and fill memory
-AHEAD = 6  # chunks in flight beyond one a thread, for when the calling thread is busy
+AHEAD = 6  # chunks in flight beyond one per thread, for when the calling thread is busy
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -1,4 +1,4 @@
-"""Who reads which rows, so that each is read once an epoch?
+"""Who reads which rows, so that each is read once per epoch?
 
 The rows of an epoch have one seeded order: blocks are shuffled, and within a block runs of 32 rows. A *position*
 counts rows over all epochs; `EpochOrder` turns positions into rows of blocks. Two ways of handing positions out:
@@ -182,7 +182,7 @@ class ClockRows:
             self._until = self.position
 
     def take(self, ranks: list[int], most: int) -> Clocks | None:
-        """The next clocks of `ranks`, at most so many, of one epoch; None: out of rows until the next `open`."""
+        """The next clocks of `ranks`, at most `most`, of one epoch; None: out of rows until the next `open`."""
         with self._lock:
             first = self._next_clock[ranks[0]]
             stop = self._hand_out(first, most)
@@ -197,7 +197,7 @@ class ClockRows:
         return Clocks(positions, starts, int(begins[0]))
 
     def take_from(self, rank: int, first: int, most: int) -> NDArray[np.int64] | None:
-        """The rows of `rank` in clocks from `first` on, at most so many, whether it had them before or not.
+        """The rows of `rank` in at most `most` clocks from `first` on, whether it had them before or not.
 
         [clocks, 3] of first position, last + 1, and rows handed out before the clock; None: out of rows for now.
         """
@@ -256,7 +256,7 @@ class QueueRows:
             self._until = self.position
 
     def take(self, rank: int, most: int = 0) -> Piece | None:
-        """The next rows of a worker, at most so many batches, or `PIECE_ROWS`; None: out of rows for now."""
+        """The next rows of a worker, at most `most` batches (0: `PIECE_ROWS`); None: out of rows for now."""
         with self._lock:
             clocks_left = self._last_clock - max(self._clocks)
             if self.position >= self._until or clocks_left <= 0:

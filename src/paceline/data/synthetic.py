@@ -1,8 +1,8 @@
-"""How is click data made up that behaves like Criteo's?
+"""How is click data generated that behaves like Criteo's?
 
-39 nonzeros a row: 13 numbers, log-scaled, and 26 categories whose vocabularies have the sizes of Criteo's, scaled to
-the features asked for. Within a vocabulary ranks are log-uniform, so a few keys stand in most rows and most keys in
-hardly any. Labels are drawn from a hidden logistic model, so there is something to learn, and a best possible loss.
+A row has 39 nonzeros: 13 log-scaled numbers, and 26 categories whose vocabularies have the sizes of Criteo's, scaled to
+the number of features. Within a vocabulary, ranks are log-uniform: a few keys occur in most rows, most keys in hardly
+any. A hidden logistic model draws the labels, so there is something to learn, and a best possible loss.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.data.blocks.dataset import Split
+from paceline.data.blocks.files import BLOCK_ROWS
+from paceline.data.limits import NO_LIMIT, check_limits
 from paceline.data.pipeline import parse_in_order
 from paceline.data.sparse.batch import Batch
-from paceline.data.sparse.dataset import BLOCK_ROWS, Dataset, DatasetWriter, Split
-from paceline.errors import ConfigError
+from paceline.data.sparse.dataset import SparseDataset, sparse_writer
 from paceline.kernels.synthetic import fill_clicks
 
 NUM_NUMBERS = 13
@@ -30,30 +32,31 @@ FEWEST_FEATURES = NUM_NUMBERS + SMALLEST_VOCABULARY * len(CRITEO_VOCABULARIES)
 
 def generate_clicks(
     out: Path | str, *, rows: int, features: int, test_rows: int, seed: int, progress: Callable[[int], None]
-) -> Dataset:
-    """Write a dataset of made-up clicks; `progress` hears how many rows there are so far."""
-    for name, value, least in (("rows", rows, 1), ("test-rows", test_rows, 0), ("seed", seed, 0)):
-        if value < least:
-            raise ConfigError(f"`{name}` is {value}; it is {least} or more", f"--{name} {max(1, least)}")
-    if not FEWEST_FEATURES <= features <= 1 << 32:
-        raise ConfigError(
-            f"`features` is {features}; it is {FEWEST_FEATURES} up to {1 << 32}", "--features 33762578 is Criteo's"
-        )
+) -> SparseDataset:
+    """Write a dataset of generated clicks; `progress` is called with the number of rows so far."""
+    check_limits(
+        ("rows", rows, 1, NO_LIMIT, "--rows 1000000"),
+        ("test-rows", test_rows, 0, NO_LIMIT, "--test-rows 1000"),
+        ("features", features, FEWEST_FEATURES, 1 << 32, "--features 33762578 is Criteo's"),
+        ("seed", seed, 0, NO_LIMIT, "--seed 0"),
+    )
     source = {"format": "clicks", "seed": seed, "rows": rows, "test_rows": test_rows}
     written = 0
-    with DatasetWriter(out, features=features, source=source) as writer:
-        for split, batch in parse_in_order(_parts(rows, test_rows), lambda part: _make(part, features, seed)):
+    with sparse_writer(out, features=features, source=source) as writer:
+        for split, batch in parse_in_order(
+            parts(rows, test_rows, BLOCK_ROWS), lambda part: _make(part, features, seed)
+        ):
             written += batch.num_rows
             writer.add(split, batch)
             progress(written)
         return writer.finish()
 
 
-def _parts(rows: int, test_rows: int) -> Iterator[tuple[Split, int, int]]:
-    """(split, first row, number of rows), test rows numbered behind the training rows."""
+def parts(rows: int, test_rows: int, rows_per_part: int) -> Iterator[tuple[Split, int, int]]:
+    """(split, first row, number of rows); test rows are numbered after the training rows."""
     for split, first, last in (("train", 0, rows), ("test", rows, rows + test_rows)):
-        for start in range(first, last, BLOCK_ROWS):
-            yield split, start, min(BLOCK_ROWS, last - start)  # type: ignore[misc]
+        for start in range(first, last, rows_per_part):
+            yield split, start, min(rows_per_part, last - start)  # type: ignore[misc]
 
 
 def _make(part: tuple[Split, int, int], features: int, seed: int) -> tuple[Split, Batch]:
@@ -68,7 +71,7 @@ def _make(part: tuple[Split, int, int], features: int, seed: int) -> tuple[Split
 
 
 def vocabularies(features: int) -> NDArray[np.int64]:
-    """The sizes of the 26 vocabularies: together, and with the 13 numbers, just `features`."""
+    """The sizes of the 26 vocabularies: with the 13 numbers they add up to `features`."""
     sizes = np.array(CRITEO_VOCABULARIES, np.float64)
     spare = features - FEWEST_FEATURES
     shares: NDArray[np.int64] = np.floor(sizes / sizes.sum() * spare).astype(np.int64)

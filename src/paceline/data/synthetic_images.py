@@ -1,20 +1,25 @@
-"""How are images made up that look like real ones to a training, and have something to learn?
+"""How are images generated that cost as much to train on as real ones, and have something to learn?
 
-An image is noise, half of each byte's range, plus the pattern of its class: 8 × 8 seeded values a channel, spread
-over the image by linear interpolation, an eighth as strong as the noise. No pixel tells much, all of them do.
+An image is noise over half of a byte's range, plus the pattern of its class: 8 × 8 seeded values per channel, spread
+over the image by linear interpolation, an eighth as strong as the noise. No single pixel tells much; all of them do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.images.dataset import MOST_CLASSES, ImageDataset, Images, ImageWriter
+from paceline.data.blocks.dataset import Split
+from paceline.data.images.blocks import Images
+from paceline.data.images.dataset import ImageDataset, image_writer
+from paceline.data.labels import MOST_CLASSES
+from paceline.data.limits import NO_LIMIT, check_limits
 from paceline.data.pipeline import parse_in_order
-from paceline.data.sparse.dataset import Split
+from paceline.data.prepare_settings import LARGEST_SIZE
+from paceline.data.synthetic import parts
 from paceline.errors import ConfigError
 from paceline.kernels.synthetic import add_patterns
 
@@ -22,7 +27,6 @@ PATTERN_SIDE = 8
 PATTERN_HEIGHT = 8  # the largest difference from the mean, of noise that has 128 steps
 MEAN = 64
 PART_BYTES = 2 << 20
-LARGEST_SIZE = 4096
 
 
 def generate_images(
@@ -36,19 +40,16 @@ def generate_images(
     seed: int,
     progress: Callable[[int], None],
 ) -> ImageDataset:
-    """Write a dataset of made-up images, `size` pixels high and wide; `progress` hears how many there are so far."""
-    for name, value, least, most in (
-        ("rows", rows, 1, 1 << 62),
-        ("test-rows", test_rows, 0, 1 << 62),
-        ("size", size, 1, LARGEST_SIZE),
-        ("classes", classes, 1, MOST_CLASSES),
-        ("seed", seed, 0, 1 << 62),
-    ):
-        if not least <= value <= most:
-            limit = f"{least} or more" if most == 1 << 62 else f"{least} to {most}"
-            raise ConfigError(f"`{name}` is {value}; it is {limit}", f"--{name} {min(max(1, value), most)}")
+    """Write a dataset of generated images, `size` pixels high and wide; `progress` is called with the number so far."""
+    check_limits(
+        ("rows", rows, 1, NO_LIMIT, "--rows 10000"),
+        ("test-rows", test_rows, 0, NO_LIMIT, "--test-rows 1000"),
+        ("size", size, 1, LARGEST_SIZE, "--size 256"),
+        ("classes", classes, 1, MOST_CLASSES, "--classes 1000"),
+        ("seed", seed, 0, NO_LIMIT, "--seed 0"),
+    )
     if channels not in (1, 3):
-        raise ConfigError(f"`channels` is {channels}; it is 3 (RGB) or 1 (grey)", "--channels 3")
+        raise ConfigError(f"`channels` is `{channels}`; it must be 3 (RGB) or 1 (grey)", "--channels 3")
     patterns = make_patterns(classes, channels, seed)
     settings = {"size": size, "classes": classes, "channels": channels, "seed": seed}
     source = {"format": "made-up images", "rows": rows, "test_rows": test_rows, **settings}
@@ -58,20 +59,14 @@ def generate_images(
         split, first, num_rows = part
         return split, make_images(patterns, size, num_rows, np.random.Philox([seed, 1, first]))
 
-    with ImageWriter(out, shape=(size, size, channels), class_names=names, source=source) as writer:
-        for split, images in parse_in_order(_parts(rows, test_rows, size * size * channels), make):
+    with image_writer(out, shape=(size, size, channels), class_names=names, source=source) as writer:
+        for split, images in parse_in_order(
+            parts(rows, test_rows, max(1, PART_BYTES // (size * size * channels))), make
+        ):
             written += images.num_rows
             writer.add(split, images)
             progress(written)
         return writer.finish()
-
-
-def _parts(rows: int, test_rows: int, features: int) -> Iterator[tuple[Split, int, int]]:
-    """(split, first row, number of rows), test rows numbered behind the training rows."""
-    rows_a_part = max(1, PART_BYTES // features)
-    for split, first, last in (("train", 0, rows), ("test", rows, rows + test_rows)):
-        for start in range(first, last, rows_a_part):
-            yield split, start, min(rows_a_part, last - start)  # type: ignore[misc]
 
 
 def make_patterns(classes: int, channels: int, seed: int) -> NDArray[np.float32]:

@@ -10,7 +10,7 @@ import pytest
 
 import paceline
 from paceline.data.blocks.folders import open_folder
-from paceline.data.sparse.dataset import Dataset
+from paceline.data.sparse.dataset import SparseDataset
 from paceline.errors import DataError
 
 
@@ -38,14 +38,14 @@ def test_training_from_a_store_is_training_from_a_folder(store: str, clicks: Pat
 
 def test_what_is_not_there(store: str) -> None:
     with pytest.raises(DataError, match="no dataset at `store://nothing`"):
-        Dataset("store://nothing")
+        SparseDataset("store://nothing")
 
 
 def test_a_file_url_is_a_folder_here(clicks: Path) -> None:
     assert open_folder(f"file://{clicks}").name == str(clicks)
-    assert Dataset(f"file://{clicks}").fingerprint == Dataset(clicks).fingerprint
+    assert SparseDataset(f"file://{clicks}").fingerprint == SparseDataset(clicks).fingerprint
 
 
 def test_a_url_that_nobody_reads() -> None:
     with pytest.raises(DataError, match="cannot be reached"):
-        Dataset("nonsense://bucket/clicks")
+        SparseDataset("nonsense://bucket/clicks")

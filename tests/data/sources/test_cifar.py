@@ -51,8 +51,8 @@ def test_channels_of_a_pixel_lie_side_by_side(tmp_path: Path) -> None:
     [
         (cifar_rows(TRAIN)[:-1], "row 23: it ends after 3072 of 3073 bytes"),
         (cifar_rows(TRAIN) + b"\0\0", "row 24: it ends after 2 of 3073 bytes"),
-        (cifar_rows(TRAIN) + b"\x0a" + b"\0" * 3072, "row 24: label 10 is none of the 10 classes, 0 to 9"),
-        (b"\xff" * 3073 * 2, "row 1: label 255 is none of the 10 classes"),
+        (cifar_rows(TRAIN) + b"\x0a" + b"\0" * 3072, "row 24: label 10 is not one of the 10 classes, 0 to 9"),
+        (b"\xff" * 3073 * 2, "row 1: label 255 is not one of the 10 classes"),
     ],
 )
 def test_bad_files(

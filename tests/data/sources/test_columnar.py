@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from paceline.data.sources import files as sources
 from paceline.data.sources import tables
-from paceline.data.sources.columnar import Columns, read_numbers
+from paceline.data.sources.columnar import TableColumns, read_numbers
 from paceline.data.sources.csv_text import Csv, Header, Lines
 from paceline.errors import DataError
 from tests.data.inputs import chunk_of, rows_of, rows_of_batch, run, write
@@ -120,7 +120,7 @@ def test_numbers_alone_need_no_hashing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "column", "words"),
     [
-        ("1,abc,x", "n", ["`abc`", "no number"]),
+        ("1,abc,x", "n", ["`abc`", "not a number"]),
         ("1,nan,x", "n", ["`nan`", "finite"]),
         ("1,1e39,x", "n", ["`1e39`", "finite"]),
         ("2,1,x", "label", ["`2`"]),
@@ -145,7 +145,7 @@ def test_a_bad_cell_of_csv_is_named(tmp_path: Path, line: str, column: str, word
 def test_a_bad_number_of_a_typed_table_is_named(tmp_path: Path, bad: float) -> None:
     table = pa.table({"label": [0, 1, 1], "x": [1.0, 2.0, bad]})
     path = write_parquet(tmp_path / "a.parquet", table)
-    with pytest.raises(DataError, match=r"a.parquet`, row 3, column x: .* no finite number"):
+    with pytest.raises(DataError, match=r"a.parquet`, row 3, column x: .* not a finite number"):
         run(tmp_path, path)
     assert run(tmp_path, path, skip_bad_rows=1).rows == 2
 
@@ -260,17 +260,17 @@ def test_a_line_that_is_no_row_of_csv_swallows_no_other(
 
 @pytest.mark.parametrize("content", ["label,x\r1,2\r0,3\r", 'label,"x\n1,2\n', 'label,"x"y\n1,2\n'])
 def test_a_first_line_that_is_no_header_of_csv(tmp_path: Path, content: str) -> None:
-    with pytest.raises(DataError, match=r"row 1: `label.*` is no header of CSV") as error:
+    with pytest.raises(DataError, match=r"row 1: `label.*` is not a CSV header") as error:
         run(tmp_path, write(tmp_path / "a.csv", content))
     assert "\\r alone" in error.value.hint
-    with pytest.raises(DataError, match="no format that was recognised"):
+    with pytest.raises(DataError, match="in an unknown format"):
         run(tmp_path, write(tmp_path / "a", content))
 
 
 @given(st.lists(st.text('1,"ab\r;', max_size=8), max_size=8))
 def test_no_line_of_csv_changes_what_the_next_one_is(lines: list[str]) -> None:
     """Between hostile lines stands a good one, which is always read, as a row of its own."""
-    reading = Csv(Columns("label", {"a": "text"}), BITS)
+    reading = Csv(TableColumns("label", {"a": "text"}), BITS)
     text = "".join(f"{line}\n1,good\n" for line in lines).encode()
     parsed = reading.parse(chunk_of(Lines(Header(["label", "a"], ",", 0), np.frombuffer(text, np.uint8), 0)), 100)
     assert parsed.num_numbered == 2 * len(lines)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.data.sources.criteo import Criteo, Layout, find_layout
+from paceline.data.sources.criteo import Criteo, LineLayout, find_layout
 from paceline.errors import DataError
 from tests.data.inputs import chunk_of, criteo_row, rows_of, rows_of_batch, run, text_of, write
 from tests.kernels.test_hashing import reference
@@ -64,7 +64,7 @@ def test_rows_against_a_plain_reference(
 ) -> None:
     lines = [criteo_row(str(label), numbers, strings, separator) for label, numbers, strings in rows]
     text = "".join(lines).replace("\n", ending)
-    parsed = Criteo(Layout(ord(separator), 0), BITS, kind).parse(chunk_of(text_of(text.encode())), 1)
+    parsed = Criteo(LineLayout(ord(separator), 0), BITS, kind).parse(chunk_of(text_of(text.encode())), 1)
     found = rows_of_batch(parsed.batch)
     assert parsed.bad == []
     assert len(found) == len(rows)
@@ -107,11 +107,11 @@ def test_buckets_have_their_own_number_of_features(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "column", "words"),
     [
-        (criteo_row("2"), "label", ["`2`", "no label"]),
-        (criteo_row(""), "label", ["no label"]),
+        (criteo_row("2"), "label", ["`2`", "0 and 1"]),
+        (criteo_row(""), "label", ["not a label"]),
         (criteo_row("yes"), "label", ["`yes`"]),
-        (criteo_row("1", ["1", "2x"]), "I2", ["`2x`", "no number"]),
-        (criteo_row("1", ["1", "", "abc"]), "I3", ["`abc`", "no number"]),
+        (criteo_row("1", ["1", "2x"]), "I2", ["`2x`", "not a number"]),
+        (criteo_row("1", ["1", "", "abc"]), "I3", ["`abc`", "not a number"]),
         (criteo_row("1", [*[""] * 12, "nan"]), "I13", ["`nan`", "finite"]),
         (criteo_row("1", ["1e99"]), "I1", ["`1e99`", "finite"]),
         ("1\t2\t3\n", "I2", ["3 columns instead of 40"]),
@@ -142,14 +142,14 @@ def test_files_without_labels_are_refused(tmp_path: Path) -> None:
 
 def test_other_text_is_no_criteo(tmp_path: Path) -> None:
     assert find_layout(b"a,b,c") is None
-    with pytest.raises(DataError, match="no Criteo row"):
+    with pytest.raises(DataError, match="not a Criteo row"):
         run(tmp_path, write(tmp_path / "a", "a,b,c\n"), format="criteo")
 
 
 @given(st.lists(st.text("0123456789\t,-.xab\r", max_size=60), max_size=6), st.binary(max_size=60))
 def test_hostile_text_parses_or_is_bad(lines: list[str], data: bytes) -> None:
     text = criteo_row().encode() + "\n".join(lines).encode() + b"\n" + data + b"\t" * 39 + data[:3] + b"\n"
-    for layout in (Layout(9, 0), Layout(44, 0), Layout(9, 1)):
+    for layout in (LineLayout(9, 0), LineLayout(44, 0), LineLayout(9, 1)):
         parsed = Criteo(layout, BITS, "bucket").parse(chunk_of(text_of(text), start=1), 1000)
         assert parsed.num_numbered == text.count(b"\n")
         assert parsed.batch.num_rows + len(parsed.bad) <= parsed.num_numbered

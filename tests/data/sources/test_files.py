@@ -109,7 +109,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, name: str, encode: object) ->
 
 def test_a_suffix_that_lies_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.gz", "plain text\n")
-    with pytest.raises(DataError, match="is no gzip file"):
+    with pytest.raises(DataError, match="is not a gzip file"):
         list(cut_at_lines(source_of(path)))
 
 
@@ -121,6 +121,7 @@ def test_chunks_are_whole_lines_and_miss_nothing(lines: list[bytes], chunk_bytes
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "CHUNK_BYTES", chunk_bytes)
         chunks = list(cut_at_lines(source_of(write(Path(folder) / "a", content))))
+    assert chunks
     assert all(chunk.content.tobytes().endswith(b"\n") for chunk in chunks)
     joined = b"".join(chunk.content.tobytes() for chunk in chunks)
     assert joined in (content, content + b"\n")

@@ -51,7 +51,7 @@ def test_an_empty_file_is_said_to_be_empty(tmp_path: Path) -> None:
         recognise(source_of(write(tmp_path / "a", b"")), "label")
 
 
-def test_a_program_is_in_no_format_that_is_recognised(tmp_path: Path) -> None:
+def test_a_program_is_in_an_unknown_format(tmp_path: Path) -> None:
     content = b"\x7fELF\x02\x01" + bytes(range(256)) * 20
-    with pytest.raises(DataError, match="no format that was recognised"):
+    with pytest.raises(DataError, match="in an unknown format"):
         recognise(source_of(write(tmp_path / "ls", content.replace(b"\n", b"\r"))), "label")

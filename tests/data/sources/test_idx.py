@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.data.images.dataset import Images
+from paceline.data.images.blocks import Images
 from paceline.data.sources import files as sources
 from paceline.data.sources.idx import Idx
 from paceline.errors import DataError
@@ -120,7 +120,7 @@ BAD_IMAGES = {
     "empty": (b"", "has 0 bytes; its head alone has 16"),
     "short head": (images_of(0)[:9], "has 9 bytes; its head alone has 16"),
     "truncated": (images_of(719), "ends after 59 of its 60 images"),
-    "longer": (images_of(720) + b"\0", "goes on behind its 60 images"),
+    "longer": (images_of(720) + b"\0", "has more than its 60 images"),
     "counts": (images_of(720, rows=59), f"has 59 images, but `{{folder}}/{LABELS_NAME}` has 60 labels"),
     "no pixels": (images_of(0, height=0), "says that its images are 0 × 3"),
     "huge": (images_of(0, height=1 << 31, width=1 << 31), "says that its images are 2147483648 × 2147483648"),
@@ -141,7 +141,7 @@ def test_bad_files_of_images(command: Command, tmp_path: Path, content: bytes, w
 BAD_LABELS = {
     "magic": (b"\x00\x00\x09\x01" + idx_labels(TRAIN)[4:], "begins with 00 00 09 01; labels in IDX begin with"),
     "truncated": (idx_labels(TRAIN)[:-3], "ends after 57 of its 60 labels"),
-    "longer": (idx_labels(TRAIN) + b"\1", "goes on behind its 60 labels"),
+    "longer": (idx_labels(TRAIN) + b"\1", "has more than its 60 labels"),
 }
 
 
@@ -162,7 +162,7 @@ def test_test_labels_that_are_none_of_the_classes(command: Command, tmp_path: Pa
     labels = TEST.labels.copy()
     labels[[7, 9]] = 12, 11
     mnist(tmp_path / "mnist", test=TEST._replace(labels=labels))
-    check_refused(command, tmp_path, "t10k-labels-idx1-ubyte", "row 8: label 12 is none of the 10 classes, 0 to 9")
+    check_refused(command, tmp_path, "t10k-labels-idx1-ubyte", "row 8: label 12 is not one of the 10 classes, 0 to 9")
 
 
 def test_labels_that_are_none_of_the_classes_that_were_said(command: Command, tmp_path: Path) -> None:
@@ -171,13 +171,13 @@ def test_labels_that_are_none_of_the_classes_that_were_said(command: Command, tm
     folder = mnist(tmp_path / "mnist", TRAIN._replace(labels=labels))
     done = command("prepare", folder, "--classes", 10, "--out", tmp_path / "out")
     assert done.code == 2
-    assert "row 4: label 200 is none of the 10 classes, as --classes says" in done.err
+    assert "row 4: label 200 is not one of the 10 classes, as --classes says" in done.err
     # Without it that label makes classes up, and the command says so.
     done = command("prepare", folder, "--out", tmp_path / "out")
     assert "201 classes" in done.out
     assert "no training row has the labels 10 to 199 (190 labels); --classes says how many there are" in done.err
     done = command("prepare", folder, "--classes", 300, "--out", tmp_path / "other")
-    assert (done.code, "it is 1 to 256" in done.err) == (2, True)
+    assert (done.code, "it must be 1 to 256" in done.err) == (2, True)
 
 
 def test_images_without_labels(command: Command, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_test_rows_from_their_own_folder(tmp_path: Path) -> None:
     left_out = run_images(tmp_path, tmp_path / "in", test=[tmp_path / "in" / "test"])
     assert splits.fingerprint == named.fingerprint == left_out.dataset.fingerprint
     assert left_out.left_out == ()
-    assert left_out.notes == ("6 files are test files, and so were left out of training",)
+    assert left_out.notes == ("6 files are test files: not used for training",)
 
 
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_images_that_do_not_decode(command: Command, tmp_path: Path, content: by
     photos(tmp_path / "in", shape=(64, 64, 3))
     path = write(tmp_path / "in" / "b" / "1.png", content)
     error, hint = refused(command, tmp_path, tmp_path / "in")
-    assert error.startswith(f"`{path}` does not decode: ")
+    assert error.startswith(f"`{path}` cannot be decoded: ")
     assert hint == "save it again, or remove it"
 
 
@@ -281,13 +281,15 @@ def test_hostile_bytes_decode_or_are_refused(
     if refused is None:
         assert pixels.shape == (8 * 8 * 3,)
     else:
-        assert refused.message.startswith(f"`{path}` does not decode: ")
+        assert refused.message.startswith(f"`{path}` cannot be decoded: ")
         assert "\n" not in refused.message
 
 
 def test_pixels_of_32_bits(command: Command, tmp_path: Path) -> None:
     path = save_image(tmp_path / "in" / "a" / "x.tif", np.zeros((4, 4), np.float32))
-    assert refused(command, tmp_path, tmp_path / "in")[0].startswith(f"`{path}` does not decode: its pixels are of 32")
+    assert refused(command, tmp_path, tmp_path / "in")[0].startswith(
+        f"`{path}` cannot be decoded: its pixels are of 32"
+    )
 
 
 def test_files_without_a_class(command: Command, tmp_path: Path) -> None:
@@ -303,7 +305,7 @@ def test_test_images_of_another_class(command: Command, tmp_path: Path) -> None:
     photos(tmp_path / "in" / "test", classes="ad")
     error, hint = refused(command, tmp_path, tmp_path / "in")
     path = tmp_path / "in" / "test" / "d" / "0.png"
-    assert error == f"`{path}` is of the class `d`, which is none of the 3 training classes"
+    assert error == f"`{path}` is of the class `d`, which is not one of the 3 training classes"
     assert hint == "training and test images have the same folders"
 
 
@@ -350,8 +352,8 @@ def test_without_pillow(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
         ({"skip_bad_rows": 3}, "`skip-bad-rows` is `3`, but the input is images"),
         ({"label": "y"}, "`label` is `y`, but the input is images"),
         ({"integers": "bucket"}, "`integers` is `bucket`, but the input is images"),
-        ({"size": 0}, "`size` is `0`; it is 1 to 4096"),
-        ({"size": 5000}, "`size` is `5000`; it is 1 to 4096"),
+        ({"size": 0}, "`size` is `0`; it must be 1 to 4096"),
+        ({"size": 5000}, "`size` is `5000`; it must be 1 to 4096"),
     ],
 )
 def test_settings_that_mean_nothing_for_images(tmp_path: Path, options: dict[str, Any], words: str) -> None:
@@ -373,7 +375,7 @@ def test_size_is_for_image_files_alone(tmp_path: Path) -> None:
 def test_a_format_that_the_folder_does_not_have(tmp_path: Path) -> None:
     photos(tmp_path / "in")
     for name in ("idx", "cifar"):
-        with pytest.raises(DataError, match=f"is no file of {name}, nor is any other"):
+        with pytest.raises(DataError, match=f"is not a file of {name}, nor is any other"):
             run_images(tmp_path, tmp_path / "in", format=name)
 
 

@@ -22,10 +22,10 @@ def test_labels_comments_qid_and_blanks() -> None:
     text = "# a header\n+1 3:0.5 7:2 # why\n\n-1 qid:7 1:1e-3\t2:+.5 \r\n 1.0\n-1 qid:3\n1#c\n"
     parsed = parse(text)
     third = float(np.float32(1e-3))
-    assert rows_of_batch(parsed.batch) == [(1, {2: 0.5, 6: 2.0}), (0, {0: third, 1: 0.5}), (1, {}), (0, {}), (1, {})]
+    assert rows_of_batch(parsed.batch) == [(1, {2: 0.5, 6: 2.0}), (-1, {0: third, 1: 0.5}), (1, {}), (-1, {}), (1, {})]
     assert parsed.num_numbered == 7
     assert parsed.bad == []
-    assert (parsed.first_zero, parsed.first_minus) == (0, 4)
+    assert parsed.rows.tolist() == [2, 4, 5, 6, 7]
 
 
 ROWS = st.lists(
@@ -61,11 +61,11 @@ def test_hostile_text_parses_or_is_bad(lines: list[str], data: bytes) -> None:
 @pytest.mark.parametrize(
     ("line", "column", "words"),
     [
-        ("one 1:1", 1, ["`one`", "no label"]),
+        ("one 1:1", 1, ["`one`", "not a finite number"]),
         ("2 1:1", 1, ["`2`", "0 and 1"]),
         ("0.5 1:1", 1, ["`0.5`", "0 and 1"]),
         ("nan 1:1", 1, ["`nan`"]),
-        ("1:2 3:4", 1, ["`1:2`", "no label"]),
+        ("1:2 3:4", 1, ["`1:2`", "not a finite number"]),
         ("1 3", 3, ["`3`", "index:value"]),
         ("1 3qid:4", 3, ["`3qid:4`", "index:value"]),
         ("1 1:1\x01 2:1", 6, ["index:value"]),
@@ -106,6 +106,9 @@ def test_numbers_that_python_must_round() -> None:
     parsed = parse(f"1 1:{half} 2:{half}0000000000000000000001 3:9 4:{half}\n")
     expected = [np.float32(float(text)) for text in (half, half + "0000000000000000000001", "9", half)]
     assert parsed.batch.values.tolist() == [float(value) for value in expected]
+    labels = parse(f"{half} 1:1\n{half}0000000000000000000001 x\n2 1:{half}\n{half}0000000000000000000001 1:1\n").batch
+    assert labels.labels.tolist() == [float(expected[0]), 2.0, float(expected[1])]
+    assert labels.values.tolist() == [1.0, float(expected[0]), 1.0]
 
 
 def test_where_indices_count_from(tmp_path: Path) -> None:

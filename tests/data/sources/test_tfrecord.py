@@ -55,7 +55,7 @@ def test_what_is_written_is_read(rows: list[tuple[int, dict[int, float]]], packe
         payloads.append(example(**{name: parts[name] for name in order}))
     parsed = parse(*payloads)
     assert parsed.bad == []
-    assert rows_of_batch(parsed.batch) == [(int(label == 1), row) for label, row in rows]
+    assert rows_of_batch(parsed.batch) == rows
 
 
 def test_without_values_all_are_one() -> None:
@@ -73,8 +73,8 @@ def test_lists_in_several_pieces_and_fields_that_nobody_knows() -> None:
 @pytest.mark.parametrize(
     ("payload", "column", "words"),
     [
-        (b"\x0a\xff", "data", ["no tf.Example"]),
-        (b"hello there", "data", ["no tf.Example"]),
+        (b"\x0a\xff", "data", ["not a tf.Example"]),
+        (b"hello there", "data", ["not a tf.Example"]),
         (example(index=integers([1]), value=floats([1.0])), "label", ["not one number"]),
         (example(label=integers([0, 1]), index=integers([1])), "label", ["not one number"]),
         (example(label=integers([5]), index=integers([1])), "label", ["`5`", "0 and 1"]),
@@ -114,7 +114,7 @@ def test_a_broken_checksum_of_data_is_a_bad_row(tmp_path: Path) -> None:
 def test_a_broken_checksum_of_a_length_ends_it(tmp_path: Path) -> None:
     good = record(sparse_example(1, [1], [0.5]))
     path = write(tmp_path / "a", good + good[:4] + bytes([1]) + good[5:] + good)
-    with pytest.raises(DataError, match=rf"record 2 at byte {len(good)}: wrong checksum of the record's length"):
+    with pytest.raises(DataError, match=rf"record 2 at byte {len(good)}: wrong checksum of its length"):
         run(tmp_path, path, skip_bad_rows=10)
 
 

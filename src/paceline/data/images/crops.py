@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from paceline.config import ImageConfig
-from paceline.data.images.dataset import Images
+from paceline.data.images.blocks import Images
 from paceline.errors import ConfigError, DataError
+from paceline.settings import ImageConfig
 
 
 class Crops:

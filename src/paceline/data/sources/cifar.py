@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.images.dataset import Images, Shape
+from paceline.data.blocks.dataset import Split
+from paceline.data.images.blocks import Images, Shape
 from paceline.data.sources.files import Chunk, Source, cut_at_rows
-from paceline.data.sparse.dataset import Split
 from paceline.errors import DataError
 
 SIDE, CHANNELS = 32, 3
@@ -47,13 +47,13 @@ def parse_rows(chunk: Chunk[NDArray[np.uint8]]) -> Images:
     if rest:
         raise DataError(
             f"`{chunk.source.name}`, row {first + num_rows}: it ends after {rest} of {ROW_BYTES} bytes",
-            "it is cut short, or no binary file of CIFAR-10: fetch it again",
+            "it is cut short, or not a binary file of CIFAR-10: fetch it again",
         )
     rows = chunk.content.reshape(num_rows, ROW_BYTES)
     beyond = np.flatnonzero(rows[:, 0] >= len(CLASS_NAMES))
     if len(beyond):
         raise DataError(
-            f"`{chunk.source.name}`, row {first + beyond[0]}: label {rows[beyond[0], 0]} is none of the "
+            f"`{chunk.source.name}`, row {first + beyond[0]}: label {rows[beyond[0], 0]} is not one of the "
             f"{len(CLASS_NAMES)} classes, 0 to {len(CLASS_NAMES) - 1}",
             "check that it is a binary file of CIFAR-10",
         )

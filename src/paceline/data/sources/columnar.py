@@ -25,10 +25,11 @@ from paceline.kernels.text import CLOSE, EXACT, NUMBER_INFINITE
 Kind = Literal["number", "text"]
 
 NAMES_SHOWN = 8
+LABEL_HINT = "every row needs a label, a finite number; --label says which column has it"
 NUMBER_HINT = "numeric columns hold finite numbers, and nulls or blanks where one is missing"
 
 
-class Columns(NamedTuple):
+class TableColumns(NamedTuple):
     """The columns of a table but for its label, and whether each is numeric or text."""
 
     label: str
@@ -46,8 +47,10 @@ class Cells(NamedTuple):
 class Columnar:
     """Tables of one set of columns, turned into rows; `Csv`, `Parquet` and `Arrow` know the files."""
 
-    def __init__(self, columns: Columns, hash_bits: int) -> None:
+    def __init__(self, columns: TableColumns, hash_bits: int) -> None:
         self.columns = columns
+        self.label_column = f"column {columns.label}"
+        self.notes: tuple[str, ...] = (describe_columns(columns.kinds),)
         self.hash_bits = hash_bits
         self.num_numeric = sum(kind == "number" for kind in columns.kinds.values())
         has_text = self.num_numeric < len(columns.kinds)
@@ -63,7 +66,7 @@ class Columnar:
         keys: NDArray[Any] = np.zeros(shape, key_dtype(self.features))
         values, present = np.ones(shape, np.float32), np.zeros(shape, bool)
         label = read_numbers(table.column(self.columns.label))
-        bad = _bad_labels(label, self.columns.label)
+        bad = self._bad_labels(label)
         next_key = 0
         for j, (name, kind) in enumerate(self.columns.kinds.items()):
             column = table.column(name)
@@ -80,16 +83,15 @@ class Columnar:
         good[list(bad)] = False
         present &= good[:, None]
         offsets = np.concatenate([[0], np.cumsum(present.sum(1)[good])]).astype(np.int64)
-        labels = (label.numbers[good] == 1).astype(np.uint8)
+        labels = label.numbers[good].astype(np.float32)
         batch = Batch(labels, offsets, keys[present], values[present]).distinct()
         bad_rows = [bad[row]._replace(row=int(row_numbers[row])) for row in sorted(bad)]
-        return Parsed(
-            batch,
-            table.num_rows,
-            bad_rows[:most_bad],
-            _first(good & (label.numbers == 0), row_numbers),
-            _first(good & (label.numbers == -1), row_numbers),
-        )
+        return Parsed(batch, row_numbers[good], table.num_rows, bad_rows[:most_bad])
+
+    def _bad_labels(self, label: Cells) -> dict[int, BadRow]:
+        """The rows whose label is missing or not a finite number."""
+        problems = dict.fromkeys(np.flatnonzero(~label.present).tolist(), "no label") | label.problems
+        return {row: BadRow(0, self.label_column, problem, LABEL_HINT) for row, problem in problems.items()}
 
     def _hash(self, name: str, column: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         text, offsets, filled = _text_of(column)
@@ -97,22 +99,6 @@ class Columnar:
         mask = np.uint64((1 << self.hash_bits) - 1)
         hash_cells(text, offsets, salt_of(name), mask, np.uint64(self.num_numeric), keys)
         return keys, filled
-
-
-def _first(mask: NDArray[np.bool_], row_numbers: NDArray[np.int64]) -> int:
-    return int(row_numbers[mask.argmax()]) if mask.any() else 0
-
-
-def _bad_labels(label: Cells, name: str) -> dict[int, BadRow]:
-    """The rows whose label is missing or none of 0, 1, -1 and +1."""
-    hint = "labels are 0 and 1, or -1 and +1"
-    column = f"column {name}"
-    bad = {row: BadRow(0, column, problem, hint) for row, problem in label.problems.items()}
-    for row in np.flatnonzero(~label.present).tolist():
-        bad.setdefault(row, BadRow(0, column, "no label", hint))
-    for row in np.flatnonzero(~np.isin(label.numbers, (0, 1, -1))).tolist():
-        bad.setdefault(row, BadRow(0, column, f"the label is `{label.numbers[row]:g}`", hint))
-    return bad
 
 
 def read_numbers(column: pa.Array) -> Cells:
@@ -127,7 +113,7 @@ def read_numbers(column: pa.Array) -> Cells:
     numbers = column.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):
         finite = np.isfinite(numbers.astype(np.float32))
-    problems = {row: f"`{numbers[row]}` is no finite number" for row in np.flatnonzero(~finite).tolist()}
+    problems = {row: f"`{numbers[row]}` is not a finite number" for row in np.flatnonzero(~finite).tolist()}
     return Cells(np.where(finite, numbers, 0), present, problems)
 
 
@@ -143,7 +129,7 @@ def _read_text_numbers(column: pa.Array) -> Cells:
         if trusts[row] == CLOSE:
             numbers[row] = np.float32(float(cell))
         else:
-            what = "is no finite number" if trusts[row] == NUMBER_INFINITE else "is no number"
+            what = "is not a finite number" if trusts[row] == NUMBER_INFINITE else "is not a number"
             problems[row] = f"{shown(cell)} {what}"
             numbers[row] = 0
     return Cells(numbers, filled & (trusts != BLANK), problems)
@@ -160,7 +146,7 @@ def _text_of(column: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64], ND
     return text, offsets, np.diff(offsets) > 0
 
 
-def columns_of(schema: pa.Schema, label: str, source: Source) -> Columns:
+def columns_of(schema: pa.Schema, label: str, source: Source) -> TableColumns:
     """The columns of a typed table: which are numeric and which text."""
     require_label(schema.names, label, source)
     kinds: dict[str, Kind] = {}
@@ -178,7 +164,7 @@ def columns_of(schema: pa.Schema, label: str, source: Source) -> Columns:
                 f"`{source.name}`, column {field.name}: the type is {field.type}",
                 "columns are numbers or text; cast it or leave it out",
             )
-    return Columns(label, kinds)
+    return TableColumns(label, kinds)
 
 
 def describe_columns(kinds: dict[str, Kind]) -> str:
@@ -217,7 +203,7 @@ def require_label(names: list[str], label: str, source: Source) -> None:
         raise DataError(f"`{source.name}` has no column but the label", "check the separator, and --label")
 
 
-def require_columns(first: Columns, columns: Columns, source: Source) -> None:
+def require_columns(first: TableColumns, columns: TableColumns, source: Source) -> None:
     """Raise unless a file has the very columns of the first file, in any order."""
     if columns.kinds == first.kinds:
         return

@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.data.labels import RULES
 from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
 from paceline.data.sources.parsed import BadRow, Parsed, Room, key_dtype, shown
 from paceline.errors import DataError
@@ -37,7 +38,7 @@ STRING_NAMES = [f"C{j}" for j in range(1, STRINGS + 1)]
 NAMES = ["label", *INTEGER_NAMES, *STRING_NAMES]
 
 
-class Layout(NamedTuple):
+class LineLayout(NamedTuple):
     """How the columns stand in a line: the byte between them, and how many come before the label."""
 
     separator: int
@@ -48,16 +49,16 @@ class Layout(NamedTuple):
         return ["id"] * self.before_label + NAMES
 
 
-def find_layout(first_line: bytes) -> Layout | None:
+def find_layout(first_line: bytes) -> LineLayout | None:
     """The layout of Criteo data that begins with this line, or None if it cannot be Criteo data.
 
     >>> find_layout(b"0\\t" + b"\\t" * 38 + b"68fd1e64")
-    Layout(separator=9, before_label=0)
+    LineLayout(separator=9, before_label=0)
     """
     for separator in (b"\t", b","):
         cells = first_line.rstrip(b"\r\n").split(separator)
         if len(cells) in (len(NAMES), len(NAMES) + 1) and (_is_header(cells) or _has_integers(cells)):
-            return Layout(separator[0], len(cells) - len(NAMES))
+            return LineLayout(separator[0], len(cells) - len(NAMES))
     return None
 
 
@@ -84,7 +85,10 @@ def _has_integers(cells: list[bytes]) -> bool:
 class Criteo:
     """Criteo's click data, with its integers on a `log` scale or in `bucket`s."""
 
-    def __init__(self, layout: Layout, hash_bits: int, integers: Integers) -> None:
+    label_column = "column label"
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, layout: LineLayout, hash_bits: int, integers: Integers) -> None:
         self.layout = layout
         self.hash_bits = hash_bits
         self.integers = integers
@@ -118,8 +122,7 @@ class Criteo:
             bucket_integers(keys, values, self._integer_salts, self._mask)
         before = 1 if header else 0
         bad = [self._explain(text[header:], before, *row) for row in room.bad[: counts.bad].tolist()]
-        first_zero, first_minus = (row + before if row else 0 for row in (counts.first_zero, counts.first_minus))
-        return Parsed(room.batch(counts), counts.lines + before, bad, first_zero, first_minus)
+        return room.parsed(counts, bad, before)
 
     def _header_bytes(self, text: Text) -> int:
         """The length of the first line if it is a header, else 0."""
@@ -133,16 +136,16 @@ class Criteo:
         field = min(row.count(separator, 0, start - line_start), len(names) - 1)
         cell = shown(row[start - line_start :].split(separator)[0])
         match Problem(problem):
-            case Problem.LABEL_NO_NUMBER | Problem.LABEL_OUTSIDE:
-                what, hint = f"{cell} is no label", "labels are 0 and 1, or -1 and +1"
+            case Problem.LABEL_NO_NUMBER | Problem.LABEL_NOT_FINITE:
+                what, hint = f"{cell} is not a label", f"labels are {RULES['two-classes'].words}"
             case Problem.NOT_FINITE:
-                what, hint = f"{cell} is no finite number", "integers are finite, or blank where missing"
+                what, hint = f"{cell} is not a finite number", "integers are finite, or blank where missing"
             case Problem.TOO_FEW_FIELDS | Problem.TOO_MANY_FIELDS:
                 found = row.count(separator) + 1
                 what = f"{found} columns instead of {len(names)} in {shown(row)}"
                 hint = "a row is [id,] label, 13 integers and 26 strings; blanks keep their separators"
             case _:
-                what, hint = f"{cell} is no number", "integers are numbers, or blank where missing"
+                what, hint = f"{cell} is not a number", "integers are numbers, or blank where missing"
         return BadRow(line + before, f"column {names[field]}", what, hint)
 
 
@@ -156,7 +159,7 @@ def open_criteo(source: Source, hash_bits: int, integers: Integers) -> Criteo:
     layout = find_layout(first_line)
     if layout is None:
         raise DataError(
-            f"`{source.name}`, row 1: {shown(first_line)} is no Criteo row",
+            f"`{source.name}`, row 1: {shown(first_line)} is not a Criteo row",
             "a row is [id,] label, 13 integers and 26 strings, separated by tabs or commas",
         )
     return Criteo(layout, hash_bits, integers)

@@ -18,7 +18,7 @@ import pyarrow.compute
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from paceline.data.sources.columnar import Columnar, Columns, Kind, read_numbers, require_columns, require_label
+from paceline.data.sources.columnar import Columnar, Kind, TableColumns, read_numbers, require_columns, require_label
 from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
 from paceline.data.sources.parsed import BadRow, Parsed, shown
 from paceline.errors import DataError
@@ -63,7 +63,7 @@ class Csv(Columnar):
                 kinds = {name: self.columns.kinds.get(name, "text") for name in header.names}
                 require_label(header.names, self.columns.label, source)
                 kinds.pop(self.columns.label)
-                require_columns(self.columns, Columns(self.columns.label, kinds), source)
+                require_columns(self.columns, TableColumns(self.columns.label, kinds), source)
                 yield Chunk(source, Lines(header, text[header.num_bytes :], 1), 0, chunk.bytes_read)
             else:
                 yield Chunk(source, Lines(header, text, 0), chunk.start, chunk.bytes_read)
@@ -96,7 +96,7 @@ def _require_header(source: Source, text: Text) -> Header:
     if header is None:
         line = text[: 1 << 12].tobytes().partition(b"\n")[0]
         raise DataError(
-            f"`{source.name}`, row 1: {shown(line)} is no header of CSV",
+            f"`{source.name}`, row 1: {shown(line)} is not a CSV header",
             "check quotes and --format; lines end with \\n or \\r\\n, not with \\r alone",
         )
     return header
@@ -147,10 +147,10 @@ def _read_cells(source: Source, header: Header, text: Text) -> tuple[pa.RecordBa
             pa.csv.ConvertOptions(column_types=types, check_utf8=False),
         )
     except pa.ArrowInvalid as error:
-        raise DataError(f"`{source.name}` is no CSV: {error}", "check quotes and separators") from None
+        raise DataError(f"`{source.name}` is not valid CSV: {error}", "check quotes and separators") from None
     if table.num_rows + len(wrong) != len(problems):
         raise DataError(
-            f"`{source.name}` is no CSV: {len(problems)} lines hold {table.num_rows + len(wrong)} rows",
+            f"`{source.name}` is not valid CSV: {len(problems)} lines hold {table.num_rows + len(wrong)} rows",
             "check quotes and line ends",
         )
     left_out = np.array([row.number for row in wrong], np.int64)
@@ -176,7 +176,7 @@ def _explain(row: Any, num_columns: int) -> BadRow:
     )
 
 
-def columns_of_csv(source: Source, label: str) -> Columns:
+def columns_of_csv(source: Source, label: str) -> TableColumns:
     """The columns of a file with a header: which are numeric and which text."""
     text = first_lines(source)
     header = _require_header(source, text)
@@ -189,4 +189,4 @@ def columns_of_csv(source: Source, label: str) -> Columns:
             # Infinite and missing numbers are numbers here, to be refused as such.
             numeric = cells.present.any() and all("finite" in problem for problem in cells.problems.values())
             kinds[name] = "number" if numeric else "text"
-    return Columns(label, kinds)
+    return TableColumns(label, kinds)

@@ -150,7 +150,7 @@ def total_bytes(sources: list[Source]) -> int | None:
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
-class Stream:
+class FileStream:
     """A file opened for reading from the front, decompressed on the way."""
 
     def __init__(self, raw: Any, compression: str | None) -> None:
@@ -179,10 +179,10 @@ class Stream:
 
 
 @contextmanager
-def open_stream(source: Source) -> Iterator[Stream]:
+def open_stream(source: Source) -> Iterator[FileStream]:
     """Open a file for streaming; reading errors become a `DataError` that names it."""
     with _translated(source.name, remote=not source.is_local), source.file_system.open_input_file(source.path) as raw:
-        yield Stream(raw, _compression(source, raw))
+        yield FileStream(raw, _compression(source, raw))
 
 
 @contextmanager
@@ -213,7 +213,7 @@ def _compression(source: Source, raw: Any) -> str | None:
     promised = SUFFIXES.get(Path(source.path.lower()).suffix)
     if promised and first and found != promised:
         raise DataError(
-            f"`{source.name}` is no {promised} file: it begins with {first.hex(' ')}", "check how it was made"
+            f"`{source.name}` is not a {promised} file: it begins with {first.hex(' ')}", "check how it was made"
         )
     return found
 

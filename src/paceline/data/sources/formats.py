@@ -12,7 +12,7 @@ from paceline.data.sources.criteo import Integers, find_layout, has_no_label, op
 from paceline.data.sources.csv_text import Csv, columns_of_csv, read_header
 from paceline.data.sources.files import Source, read_head, without_mark
 from paceline.data.sources.image_formats import IMAGE_FORMATS
-from paceline.data.sources.libsvm import Libsvm, find_base
+from paceline.data.sources.libsvm import Libsvm, open_libsvm
 from paceline.data.sources.parsed import Format
 from paceline.data.sources.tables import Arrow, Parquet, columns_of_arrow, columns_of_parquet
 from paceline.data.sources.tfrecord import TFRecord
@@ -27,7 +27,7 @@ SUFFIXES: dict[str, FormatName] = {
     ".csv": "csv", ".tsv": "csv", ".svm": "libsvm", ".libsvm": "libsvm", ".svmlight": "libsvm",
     ".tfrecord": "tfrecord", ".tfrecords": "tfrecord",
 }  # fmt: skip
-LIBSVM_LINE = re.compile(rb"[+-]?[\d.]+(\s+qid:\S+)?(\s+\d+:\S+)*\s*(#.*)?")
+LIBSVM_LINE = re.compile(rb"[+-]?[\d.]+([eE][+-]?\d+)?(\s+qid:\S+)?(\s+\d+:\S+)*\s*(#.*)?")
 
 
 def recognise(source: Source, label: str) -> FormatName:
@@ -38,7 +38,7 @@ def recognise(source: Source, label: str) -> FormatName:
     found = _by_bytes(head, label) or SUFFIXES.get(source.suffix)
     if found is None:
         raise DataError(
-            f"`{source.name}` is in no format that was recognised",
+            f"`{source.name}` is in an unknown format",
             f"say which: --format {'|'.join((*FORMATS, *IMAGE_FORMATS))}",
         )
     return found
@@ -60,7 +60,7 @@ def open_format(
         case "criteo":
             return open_criteo(source, hash_bits, integers)
         case "libsvm":
-            return Libsvm(features, find_base(source) if index_base == "auto" else base)
+            return open_libsvm(source, features) if index_base == "auto" else Libsvm(features, base)
         case "tfrecord":
             return TFRecord(features, base)
         case "parquet":

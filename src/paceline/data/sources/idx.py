@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.images.dataset import MOST_FEATURES, Images, Shape
+from paceline.data.blocks.dataset import Split
+from paceline.data.images.blocks import Images, Shape
+from paceline.data.images.dataset import MOST_FEATURES
 from paceline.data.sources import files as sources
-from paceline.data.sources.files import Source, Stream, open_stream
+from paceline.data.sources.files import FileStream, Source, open_stream
 from paceline.data.sources.image_formats import IDX_NAME
-from paceline.data.sparse.dataset import Split
 from paceline.errors import DataError
 
 Rows = Iterator[tuple[NDArray[np.uint8], int]]
@@ -105,7 +106,7 @@ def _open_pair(images: Source, labels: Source) -> IdxPair:
     return IdxPair(images, labels, rows, height, width)
 
 
-def _read_head(source: Source, stream: Stream, magic: bytes, what: str, axes: int) -> list[int]:
+def _read_head(source: Source, stream: FileStream, magic: bytes, what: str, axes: int) -> list[int]:
     """The sizes of the axes, with which the file begins."""
     head = np.empty(4 + 4 * axes, np.uint8)
     filled = stream.read_into(head)
@@ -150,7 +151,7 @@ def _check_labels(pair: IdxPair, classes: int, said: str) -> None:
         row = int(beyond[beyond > 0].min())
         label = classes + int(np.flatnonzero(beyond == row)[0])
         raise DataError(
-            f"`{pair.labels.name}`, row {row}: label {label} is none of the {classes} classes, {said}",
+            f"`{pair.labels.name}`, row {row}: label {label} is not one of the {classes} classes, {said}",
             "check the files, and that training and test files belong together",
         )
 
@@ -178,8 +179,8 @@ def _read_labels(pair: IdxPair, rows_a_chunk: int) -> Rows:
         yield from _read_rows(pair.labels, stream, "labels", pair.rows, 1, rows_a_chunk)
 
 
-def _read_rows(source: Source, stream: Stream, what: str, rows: int, row_bytes: int, rows_a_chunk: int) -> Rows:
-    """What follows the head, so many rows at a time, uint8 [rows, row_bytes], and the bytes of the file read so far."""
+def _read_rows(source: Source, stream: FileStream, what: str, rows: int, row_bytes: int, rows_a_chunk: int) -> Rows:
+    """What follows the head, some rows at a time, uint8 [rows, row_bytes], and the bytes of the file read so far."""
     for done in range(0, rows, rows_a_chunk):
         buffer = np.empty((min(rows_a_chunk, rows - done), row_bytes), np.uint8)
         filled = stream.read_into(buffer.reshape(-1))
@@ -189,4 +190,4 @@ def _read_rows(source: Source, stream: Stream, what: str, rows: int, row_bytes: 
             )
         yield buffer, stream.bytes_read
     if stream.read_into(np.empty(1, np.uint8)):
-        raise DataError(f"`{source.name}` goes on behind its {rows:,} {what}", "check how it was made")
+        raise DataError(f"`{source.name}` has more than its {rows:,} {what}", "check how it was made")

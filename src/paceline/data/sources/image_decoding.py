@@ -60,7 +60,7 @@ def read_head(source: Source) -> ImageHead:
 def decode(source: Source, channels: int, size: int | None) -> NDArray[np.uint8]:
     """The pixels of an image file, uint8 [height · width · channels]: grey for one channel, RGB for three.
 
-    With `size` the shorter side is scaled to so many pixels and the centre cut out, a square. Of several frames it is
+    With `size` the shorter side is scaled to that many pixels and the centre cut out, a square. Of several frames it is
     the first; a photograph is turned the way its EXIF says.
     """
     with open_stream(source) as stream:
@@ -85,10 +85,10 @@ def _opened(source: Source, file: Any) -> Iterator[Image]:
         with pillow.open(file, formats=DECODERS) as image:
             yield image
     except pillow.UnidentifiedImageError:
-        raise DataError(f"`{source.name}` does not decode: it is no image, or of an unknown kind", hint) from None
+        raise DataError(f"`{source.name}` cannot be decoded: it is not an image, or of an unknown kind", hint) from None
     except Exception as error:  # noqa: BLE001 - damaged bytes make decoders raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"`{source.name}` does not decode: {reason}", hint) from None
+        raise DataError(f"`{source.name}` cannot be decoded: {reason}", hint) from None
 
 
 def _orientation(image: Image) -> int:

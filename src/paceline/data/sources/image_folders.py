@@ -1,4 +1,4 @@
-"""How are folders of images read, one folder a class?
+"""How are folders of images read, one folder per class?
 
 First the beginnings of all files are looked at: they say whether all images are grey, and whether all have one size.
 Then the files are decoded, on all cores. Training files are read in a shuffled order: folder by folder, neighbours in
@@ -13,12 +13,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from paceline.data.images.dataset import Images, Shape, check_shape
+from paceline.data.blocks.dataset import Split
+from paceline.data.images.blocks import Images, Shape
+from paceline.data.images.dataset import check_shape
 from paceline.data.pipeline import parse_in_order
 from paceline.data.sources import files as sources
 from paceline.data.sources.files import Source
 from paceline.data.sources.image_decoding import ImageHead, decode, load_pillow, read_head
-from paceline.data.sparse.dataset import Split
 from paceline.errors import DataError
 
 HEADS_A_CHUNK = 64
@@ -83,7 +84,7 @@ def _known_class(source: Source, numbers: dict[str, int]) -> int:
     name = class_of(source)
     if name not in numbers:
         raise DataError(
-            f"`{source.name}` is of the class `{name}`, which is none of the {len(numbers)} training classes",
+            f"`{source.name}` is of the class `{name}`, which is not one of the {len(numbers)} training classes",
             "training and test images have the same folders",
         )
     return numbers[name]
@@ -110,5 +111,5 @@ def find_shape(files: list[Source], size: int | None) -> Shape:
 
 
 def _in_chunks(files: list[Any], count: int, work: Callable[[list[Any]], T]) -> Iterator[T]:
-    """What `work` makes of so many files at a time, on all cores, in order."""
+    """The results of `work` for groups of files, on all cores, in order."""
     return parse_in_order((files[at : at + count] for at in range(0, len(files), count)), work)

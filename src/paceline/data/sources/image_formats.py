@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-from paceline.data.images.dataset import Images, Shape
+from paceline.data.blocks.dataset import Split
+from paceline.data.images.blocks import Images, Shape
 from paceline.data.sources.files import Source
-from paceline.data.sparse.dataset import Split
 from paceline.errors import DataError
 
 ImageFormat = Literal["idx", "cifar", "images"]
@@ -33,7 +33,7 @@ TEST_PREFIXES = {"idx": "t10k", "cifar": "test_batch"}
 HELD_OUT_FOLDERS = ("test", "val")
 
 
-class ImageInput(Protocol):
+class ImageReader(Protocol):
     """Images to read: of what shape and which classes they are is known before the first one is read.
 
     `settings` are the choices that one needs to prepare the same data again, `notes` sentences for the user.
@@ -94,7 +94,9 @@ def choose_files(name: ImageFormat, sources: list[Source]) -> ImageFiles:
                 "images and labels are told apart, and paired, by these names",
             )
     if not chosen:
-        raise DataError(f"`{sources[0].name}` is no file of {name}, nor is any other", "check the folder, and --format")
+        raise DataError(
+            f"`{sources[0].name}` is not a file of {name}, nor is any other", "check the folder, and --format"
+        )
     notes = _left_out(others, f"no file of {name} by name") if others else ()
     files = _split_by_folder(chosen) if name == "images" else _split_by_name(chosen, TEST_PREFIXES[name])
     return files._replace(notes=notes + files.notes)

@@ -27,9 +27,12 @@ MOST_DIGITS = 18  # of an index, as `parse_libsvm` reads it
 class Libsvm:
     """LIBSVM text. Index i is key i - `base`; without declared `features` keys are 32 bits wide."""
 
-    def __init__(self, features: int | None, base: Literal[0, 1]) -> None:
+    label_column = "column 1"
+
+    def __init__(self, features: int | None, base: Literal[0, 1], notes: tuple[str, ...] = ()) -> None:
         self.features = features
         self.base = base
+        self.notes = notes
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -43,8 +46,12 @@ class Libsvm:
         room, close, counts = self._parse(text, most_bad)
         bad = [self._explain(text, *row) for row in room.bad[: counts.bad].tolist()]
         for nonzero, start, stop in close[: counts.close].tolist():
-            room.values[nonzero] = float(text[start:stop].tobytes())
-        return Parsed(room.batch(counts), counts.lines, bad, counts.first_zero, counts.first_minus)
+            number = float(text[start:stop].tobytes())
+            if nonzero < 0:
+                room.labels[-1 - nonzero] = number
+            else:
+                room.values[nonzero] = number
+        return room.parsed(counts, bad)
 
     def _parse(self, text: Text, most_bad: int) -> tuple[Room, NDArray[np.int64], Counts]:
         # The shortest line is `1` and the shortest nonzero `1:1`, each with something behind it.
@@ -66,10 +73,8 @@ class Libsvm:
 def explain(problem: int, text: str, features: int | None, base: int) -> tuple[str, str]:
     """What is wrong with a row of indices and values, and what to do about it."""
     match Problem(problem):
-        case Problem.LABEL_NO_NUMBER:
-            return f"{text} is no label", "a row begins with its label: 0 or 1, or -1 or +1"
-        case Problem.LABEL_OUTSIDE:
-            return f"the label is {text}; labels are 0 and 1, or -1 and +1", "map the labels to two classes first"
+        case Problem.LABEL_NO_NUMBER | Problem.LABEL_NOT_FINITE:
+            return f"the label is {text}, not a finite number", "a row begins with its label"
         case Problem.KEY_NO_NUMBER:
             return f"{text} is not `index:value`", "check the row and --format"
         case Problem.KEY_BELOW_BASE:
@@ -81,9 +86,15 @@ def explain(problem: int, text: str, features: int | None, base: int) -> tuple[s
             highest = (features or 0) - 1 + base
             return f"{text} is an index above {highest}, the last of {features} features", "raise --features"
         case Problem.NOT_FINITE:
-            return f"{text} is no finite number", "remove NaN and infinite values, or scale them down"
+            return f"{text} is not a finite number", "remove NaN and infinite values, or scale them down"
         case _:
             return f"{text} does not end with a number", "values are decimal numbers like 1, 0.5 or 1e-3"
+
+
+def open_libsvm(source: Source, features: int | None) -> Libsvm:
+    """LIBSVM text whose indices count from what the file's first lines show."""
+    base = find_base(source)
+    return Libsvm(features, base, (f"keys count from {base}",))
 
 
 def find_base(source: Source) -> Literal[0, 1]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.data.labels import RULES, LabelKind
 from paceline.data.sources.files import Chunk, Source
 from paceline.data.sparse.batch import Batch
 from paceline.kernels.keys import key_dtype as block_key_dtype
@@ -30,23 +31,42 @@ class BadRow(NamedTuple):
 class Parsed(NamedTuple):
     """The rows of a chunk, and how its rows are numbered: `num_numbered` of them, from 1.
 
-    `bad` are the rows left out, in order. `first_zero` and `first_minus` are the first rows with the labels 0 and -1,
-    or 0 where there is none.
+    Labels are the numbers in the source, float32. `rows` are the numbers of the batch's rows, `bad` the rows left out,
+    in order.
     """
 
     batch: Batch
+    rows: NDArray[np.int64]
     num_numbered: int
     bad: list[BadRow]
-    first_zero: int
-    first_minus: int
+
+    def with_labels(self, kind: LabelKind, column: str, most_bad: int) -> Parsed:
+        """The same rows with labels as a dataset stores them. Rows with other labels become bad rows."""
+        rule, numbers = RULES[kind], self.batch.labels
+        good = rule.accepts(numbers)
+        if good.all():
+            return self._replace(batch=self.batch._replace(labels=rule.store(numbers)))
+        wrong = np.flatnonzero(~good)[:most_bad].tolist()
+        problem = f"the label is `{{:g}}`; labels are {rule.words}"
+        bad = [BadRow(int(self.rows[i]), column, problem.format(numbers[i]), rule.hint) for i in wrong]
+        batch = self.batch.select(good)
+        return self._replace(
+            batch=batch._replace(labels=rule.store(batch.labels)),
+            rows=self.rows[good],
+            bad=sorted(self.bad + bad)[:most_bad],
+        )
 
 
 class Format(Protocol):
     """How one input format is read. `chunks` runs in one thread, `parse` in several at once.
 
-    `features` is the number of keys, or None if only the rows can tell; `settings` are the choices that one needs to
-    prepare the same data again.
+    `features` is the number of keys, or None if only the rows can tell; `settings` are the choices needed to prepare
+    the same data again. `label_column` is where labels are, as messages call it. `notes` tell the user what was found
+    in the input.
     """
+
+    label_column: str
+    notes: tuple[str, ...]
 
     @property
     def features(self) -> int | None: ...
@@ -63,7 +83,8 @@ class Format(Protocol):
 class Room(NamedTuple):
     """Arrays to parse a chunk into. A thread uses the same ones for chunk after chunk; fresh memory costs time."""
 
-    labels: NDArray[np.uint8]
+    labels: NDArray[np.float32]
+    lines: NDArray[np.int64]
     offsets: NDArray[np.int64]
     keys: NDArray[Any]
     values: NDArray[np.float32]
@@ -71,7 +92,7 @@ class Room(NamedTuple):
 
     @staticmethod
     def of(rows: int, nonzeros: int, key_dtype: type, most_bad: int) -> Room:
-        """Room for so many rows, nonzeros and bad rows at most, until this thread asks again."""
+        """Room for at most this many rows, nonzeros and bad rows, until this thread asks again."""
         room: Room | None = getattr(_rooms, "room", None)
         num_bad = max(1, min(most_bad, rows + 1))
         if (
@@ -82,7 +103,8 @@ class Room(NamedTuple):
             or room.keys.dtype != key_dtype
         ):
             room = _rooms.room = Room(
-                np.empty(rows + rows // 4, np.uint8),
+                np.empty(rows + rows // 4, np.float32),
+                np.empty(rows + rows // 4, np.int64),
                 np.empty(rows + rows // 4 + 1, np.int64),
                 np.empty(nonzeros + nonzeros // 4, key_dtype),
                 np.empty(nonzeros + nonzeros // 4, np.float32),
@@ -90,12 +112,13 @@ class Room(NamedTuple):
             )
         return room._replace(bad=room.bad[:num_bad])
 
-    def batch(self, counts: Counts) -> Batch:
-        """A copy of the rows that were written, keys distinct within each."""
+    def parsed(self, counts: Counts, bad: list[BadRow], before: int = 0) -> Parsed:
+        """A copy of the rows that were written, keys distinct within each; `before` lines of the chunk come first."""
         rows, nonzeros = counts.rows, counts.nonzeros
         batch = Batch(self.labels[:rows], self.offsets[: rows + 1], self.keys[:nonzeros], self.values[:nonzeros])
         labels, offsets, keys, values = batch.distinct()
-        return Batch(labels.copy(), offsets.copy(), keys.copy(), values.copy())
+        copy = Batch(labels.copy(), offsets.copy(), keys.copy(), values.copy())
+        return Parsed(copy, self.lines[:rows] + before, counts.lines + before, bad)
 
 
 _rooms = threading.local()

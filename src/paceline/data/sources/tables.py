@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet
 
-from paceline.data.sources.columnar import Columnar, Columns, columns_of, require_columns
+from paceline.data.sources.columnar import Columnar, TableColumns, columns_of, require_columns
 from paceline.data.sources.files import Chunk, Source, open_for_seeking, open_mapped, open_stream, read_head
 from paceline.data.sources.parsed import Parsed
 
@@ -44,7 +44,7 @@ class Parquet(Columnar):
         return self.rows(chunk.content, np.arange(1, chunk.content.num_rows + 1), most_bad)
 
 
-def columns_of_parquet(source: Source, label: str) -> Columns:
+def columns_of_parquet(source: Source, label: str) -> TableColumns:
     with open_for_seeking(source) as raw, _open_parquet(raw) as file:
         return columns_of(file.schema_arrow, label, source)
 
@@ -70,7 +70,7 @@ class Arrow(Columnar):
         return self.rows(chunk.content, np.arange(1, chunk.content.num_rows + 1), most_bad)
 
 
-def _record_batches(source: Source, columns: Columns) -> Iterator[tuple[pa.RecordBatch, int]]:
+def _record_batches(source: Source, columns: TableColumns) -> Iterator[tuple[pa.RecordBatch, int]]:
     """The record batches of a file or stream, and how much of it was read with each."""
     if _is_arrow_file(source):
         with open_mapped(source) as raw:
@@ -86,7 +86,7 @@ def _record_batches(source: Source, columns: Columns) -> Iterator[tuple[pa.Recor
                 yield batch, stream.bytes_read
 
 
-def columns_of_arrow(source: Source, label: str) -> Columns:
+def columns_of_arrow(source: Source, label: str) -> TableColumns:
     with open_stream(source) as stream:
         reader = pa.ipc.open_file(stream.file) if _is_arrow_file(source) else pa.ipc.open_stream(stream.file)
         return columns_of(reader.schema, label, source)

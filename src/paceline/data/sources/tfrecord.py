@@ -33,6 +33,9 @@ Data = NDArray[np.uint8]
 class TFRecord:
     """TFRecord files. Index i is key i - `base`; without declared `features` keys are 32 bits wide."""
 
+    label_column = "label"
+    notes: tuple[str, ...] = ()
+
     def __init__(self, features: int | None, base: Literal[0, 1]) -> None:
         self.features = features
         self.base = base
@@ -59,31 +62,29 @@ class TFRecord:
         room = Room.of(most_rows, len(data), key_dtype(self.features), most_bad)
         limit = (self.features if self.features is not None else MOST_UNDECLARED) + self.base
         bits = room.values.view(np.uint32)
-        counts = parse_tfrecord(data, self.base, limit, *room[:3], bits, room.bad, np.empty((3, 3), np.int64))
-        bad = [self._explain(*row[:3]) for row in room.bad[: counts.bad].tolist()]
-        return Parsed(room.batch(counts), counts.lines, bad, counts.first_zero, counts.first_minus)
+        counts = parse_tfrecord(
+            data, self.base, limit, room.labels, room.labels.view(np.uint32), room.lines, room.offsets, room.keys, bits,
+            room.bad, np.empty((3, 3), np.int64),
+        )  # fmt: skip
+        return room.parsed(counts, [self._explain(*row[:3]) for row in room.bad[: counts.bad].tolist()])
 
     def _explain(self, record: int, problem: int, number: int) -> BadRow:
         schema = "records are tf.Example with `label`, `index` and `value`"
         match Problem(problem):
             case Problem.DATA_CHECKSUM:
-                return BadRow(
-                    record, "data", "wrong checksum: not the bytes that were written", "fetch or write the file again"
-                )
+                return BadRow(record, "data", "wrong checksum: it is damaged", "fetch or write the file again")
             case Problem.NO_EXAMPLE:
-                return BadRow(record, "data", "no tf.Example", schema)
+                return BadRow(record, "data", "not a tf.Example", schema)
             case Problem.NO_LABEL:
                 return BadRow(record, "label", "not one number", schema)
             case Problem.NO_INDEX:
-                return BadRow(record, "index", "no list of int64", schema)
+                return BadRow(record, "index", "not a list of int64", schema)
             case Problem.LENGTHS_DIFFER:
                 return BadRow(record, "value", "not one float for each index", schema)
-            case Problem.LABEL_FRACTION:
-                return BadRow(record, "label", *explain(Problem.LABEL_OUTSIDE, _as_float(number), None, 0))
+            case Problem.LABEL_NOT_FINITE:
+                return BadRow(record, "label", f"the label is {_as_float(number)}, not a finite number", schema)
             case Problem.NOT_FINITE:
                 return BadRow(record, "value", *explain(problem, _as_float(number), None, 0))
-            case Problem.LABEL_OUTSIDE:
-                return BadRow(record, "label", *explain(problem, f"`{number}`", None, 0))
             case _:
                 return BadRow(record, "index", *explain(problem, f"`{number}`", self.features, self.base))
 
@@ -107,5 +108,5 @@ def _broken(source: Source, record: int, position: int, stopped: int, needed: in
     if stopped == CUT_SHORT:
         return DataError(f"{where}: longer than {LONGEST_ROW_BYTES >> 20} MiB", "check the file and --format")
     return DataError(
-        f"{where}: wrong checksum of the record's length", "the file is damaged or no TFRecord; check it and --format"
+        f"{where}: wrong checksum of its length", "the file is damaged or not a TFRecord; check it and --format"
     )

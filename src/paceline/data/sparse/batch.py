@@ -16,14 +16,15 @@ from paceline.kernels.keys import MARKS, merge_repeats
 
 
 class Batch(NamedTuple):
-    """Rows: `labels` uint8 [n] of 0 and 1, `offsets` int64 [n + 1], `keys` uint32 or uint64, `values` float32.
+    """Rows: `labels` [n], `offsets` int64 [n + 1], `keys` uint32 or uint64, `values` float32. Labels are uint8 (two
+    classes, 0 and 1), uint16 (classes) or float32 (numbers).
 
     >>> rows = Batch.from_lists([1, 0], [[3, 5], [7]], [[1.0, 0.5], [2.0]])
     >>> rows.num_rows, rows.num_nonzeros
     (2, 3)
     """
 
-    labels: NDArray[np.uint8]
+    labels: NDArray[Any]
     offsets: NDArray[np.int64]
     keys: NDArray[Any]
     values: NDArray[np.float32]
@@ -66,7 +67,7 @@ class Batch(NamedTuple):
         return Batch(self.labels[mask], offsets, self.keys[inside], self.values[inside])
 
     def distinct(self) -> Batch:
-        """The same rows with each key at most once a row, values added; reuses this batch's memory."""
+        """The same rows with each key at most once per row, its values added; reuses this batch's memory."""
         longest = int(np.diff(self.offsets).max(initial=0))
         seen = np.zeros((max(8, 1 << (2 * longest).bit_length()), 2), np.uint64)
         left = merge_repeats(self.offsets, self.keys, self.values, seen, np.zeros(MARKS, np.uint32))
@@ -74,7 +75,7 @@ class Batch(NamedTuple):
 
 
 def concatenate(batches: Sequence[Batch]) -> Batch:
-    """One batch of all rows, in order; a single batch is returned as it is."""
+    """One batch of all rows, in order; a single batch is returned unchanged."""
     if len(batches) == 1:
         return batches[0]
     shifts = np.cumsum([0] + [batch.num_nonzeros for batch in batches])

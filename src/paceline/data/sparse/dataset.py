@@ -1,91 +1,77 @@
-"""How do rows lie on disk?
+"""Datasets of sparse rows.
 
-A dataset is a folder: `manifest.json` and blocks, Arrow IPC files of some 65,536 rows that are memory-mapped and
-read without copying. A dataset is written under a temporary name and renamed when it is whole, so a folder with a
-manifest is always complete. Each block's checksum is verified when the block is first read.
-
-The hottest keys come first: `hot_keys[i]` of the input is key i of the blocks, and the keys that stood in front take
-the places that became free. Models speak in the input's keys; `KeyOrder` carries values from one order to the other.
+The hottest keys come first: `hot_keys[i]` of the input is key i of the blocks, and the keys that were in front take
+the places that became free. Models use the input's keys; `KeyOrder` converts between the two orders.
 """
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any
 
 import msgspec
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
-from paceline.data.blocks.files import BLOCK_ROWS as BLOCK_ROWS
-from paceline.data.blocks.files import BlockWriter, OpenBlock, SplitInfo, first_rows, read_block, write_block
-from paceline.data.blocks.folders import open_folder
-from paceline.data.blocks.manifests import ROWS, put_in_place, read_manifest
-from paceline.data.blocks.partial import PartialFolder
+from paceline.data.blocks.dataset import SPLITS, Dataset, RowKind, Split
+from paceline.data.blocks.files import BLOCK_ROWS, SplitInfo
+from paceline.data.blocks.writer import DatasetWriter
+from paceline.data.labels import RULES, LabelKind, Labels
 from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.blocks import OpenRows, RowBuffer, SparseManifest, read_block, write_block
 from paceline.data.sparse.key_order import NO_COUNTS, KeyOrder, most_frequent
 from paceline.errors import DataError
-from paceline.files import refuse_existing, translated_disk_errors
 from paceline.kernels.keys import key_dtype
-
-Split = Literal["train", "test"]
 
 HOT_KEYS = 65_536
 SAMPLE_ROWS = 4 * BLOCK_ROWS
 SAMPLE_BYTES = 128 << 20
-FORMAT_VERSION = 1
 
 
-class Manifest(msgspec.Struct, frozen=True):
-    """What a dataset folder says of itself. `source` tells how it was made."""
-
-    features: int
-    hot_keys: list[int]
-    hot_counts: list[int]
-    train: SplitInfo
-    test: SplitInfo
-    source: dict[str, Any]
-    version: int = FORMAT_VERSION
+def _identity(manifest: SparseManifest) -> str:
+    """The number of features; what the labels are only if not two classes, which are older than the other kinds."""
+    labels = manifest.labels
+    return f"{manifest.features}" if labels == Labels() else f"{manifest.features} {labels.kind} {labels.classes}"
 
 
-class Dataset:
-    """A dataset on disk, opened: `rows(split, index)` maps a block into memory and verifies it the first time."""
+def _describe(manifest: SparseManifest) -> str:
+    kinds = {"two-classes": "", "classes": f", {manifest.labels.classes:,} classes", "numbers": ", numbers as labels"}
+    return f"{manifest.features:,} features{kinds[manifest.labels.kind]}"
+
+
+SPARSE_ROWS = RowKind(
+    name="rows",
+    made_by="`paceline prepare` makes rows from Criteo, LIBSVM, Parquet and similar files",
+    manifest=SparseManifest,
+    identity=_identity,
+    describe=_describe,
+    read=read_block,
+    write=write_block,
+    buffer=lambda dataset: RowBuffer(dataset.longest_row, dataset.key_dtype, dataset.labels.dtype),
+)
+
+
+class SparseDataset(Dataset[Batch]):
+    """A dataset of sparse rows. Blocks have their own key order, `key_order`."""
+
+    manifest: SparseManifest
 
     def __init__(self, path: Path | str) -> None:
-        self.folder = open_folder(path)
-        self.manifest = read_manifest(self.folder, ROWS, FORMAT_VERSION, Manifest)
-        self._blocks: dict[tuple[Split, int], Batch] = {}
-        self._lock = threading.Lock()
-        self._train = self.manifest.train
+        super().__init__(path, SPARSE_ROWS)
 
     @property
     def features(self) -> int:
         return self.manifest.features
 
     @property
+    def labels(self) -> Labels:
+        return self.manifest.labels
+
+    @property
     def key_dtype(self) -> np.dtype[Any]:
         return np.dtype(key_dtype(self.features))
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Which data this is: equal for datasets of equal features and blocks."""
-        digest = xxhash.xxh3_64(f"{self.features}\n".encode())
-        for split in get_args(Split):
-            digest.update(f"{split}\n".encode())
-            for block in self.split(split).blocks:
-                digest.update(f"{block.checksum}\n".encode())
-        return digest.hexdigest()
-
-    def split(self, split: Split) -> SplitInfo:
-        return self._train if split == "train" else self.manifest.test
-
-    def keep_first(self, rows: int) -> None:
-        """Let the training rows be the first so many alone."""
-        self._train = first_rows(self.manifest.train, rows)
 
     @cached_property
     def key_order(self) -> KeyOrder:
@@ -93,91 +79,78 @@ class Dataset:
 
     @cached_property
     def longest_row(self) -> int:
-        """The most nonzeros of a training row."""
+        """The largest number of nonzeros in a training row."""
         return max(block.longest for block in self.manifest.train.blocks)
 
-    def block(self, split: Split, index: int) -> Batch:
-        """The rows of one block, mapped, read-only and with the blocks' keys."""
-        found = self._blocks.get((split, index))
-        if found is None:
-            info = self.manifest.train if split == "train" else self.manifest.test
-            found = read_block(self.folder, info.blocks[index], self.features)
-            with self._lock:
-                found = self._blocks.setdefault((split, index), found)
-        return found
+
+def sparse_writer(
+    out: Path | str, *, features: int | None, source: dict[str, Any], labels: LabelKind = "two-classes"
+) -> DatasetWriter[Batch, SparseDataset]:
+    """A writer of sparse rows; without `features`, the largest key decides. It renumbers the keys of rows in place."""
+    return DatasetWriter(out, SPARSE_ROWS, SparseIntake(features, source, labels), SparseDataset)
 
 
-class DatasetWriter:
-    """Writes a dataset, block by block, in bounded memory. Use it as a context: an exception leaves nothing behind,
-    and what an earlier writer of the same dataset left when it was killed is removed.
+class SparseIntake:
+    """Checks keys, holds back the first rows until their hottest keys are known, and renumbers keys."""
 
-    `add` takes the batch over: its keys are renumbered in place. `finish` renames the folder into place.
-    """
-
-    def __init__(self, out: Path | str, *, features: int | None, source: dict[str, Any]) -> None:
-        self.out = Path(out)
+    def __init__(self, features: int | None, source: dict[str, Any], labels: LabelKind) -> None:
         self._declared = features
         self._source = source
-        refuse_existing(self.out)
-        self._partial = PartialFolder(self.out)
+        self._labels = labels
+        self._label_dtype = RULES[labels].dtype
+        self._classes = 0
         self._order: KeyOrder | None = None
         self._counts: dict[Split, NDArray[np.int64]] = {"train": NO_COUNTS, "test": NO_COUNTS}
         self._sample: dict[Split, list[Batch]] = {"train": [], "test": []}
-        self._blocks = {split: BlockWriter(self._partial.path, split, OpenBlock, write_block) for split in self._sample}
         self._positives: dict[Split, int] = {"train": 0, "test": 0}
         self._largest_key = -1
 
-    def __enter__(self) -> DatasetWriter:
-        with translated_disk_errors(self.out):
-            self._partial.make()
-        return self
+    def open_block(self) -> OpenRows:
+        return OpenRows(self._label_dtype)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for blocks in self._blocks.values():
-            blocks.close()
-        self._partial.remove()
-
-    def add(self, split: Split, batch: Batch) -> None:
-        """Append rows to a split, in order. Their keys must be distinct within a row."""
-        if not batch.num_rows:
-            return
-        self._check_keys(batch)
+    def take(self, split: Split, rows: Batch) -> Iterator[tuple[Split, Batch]]:
+        """Rows with the blocks' keys, once there are enough to choose the hottest. Keys must be distinct per row."""
+        if rows.labels.dtype != self._label_dtype:
+            raise DataError(
+                f"labels are {rows.labels.dtype}; `{self._labels}` are stored as {np.dtype(self._label_dtype)}",
+                "convert the labels, or choose another kind of labels",
+            )
+        self._check_keys(rows)
         if self._declared is not None:
-            # Parsers use the blocks' integers already; nothing is copied then.
-            batch = batch._replace(keys=batch.keys.astype(key_dtype(self._declared), copy=False))
+            # Parsers already use the integers of the blocks; nothing is copied then.
+            rows = rows._replace(keys=rows.keys.astype(key_dtype(self._declared), copy=False))
         if self._order is not None:
-            self._append(split, batch)
+            yield split, self._renumber(self._order, split, rows)
             return
-        self._sample[split].append(batch)
+        self._sample[split].append(rows)
         train_rows = sum(batch.num_rows for batch in self._sample["train"])
         num_bytes = sum(batch.num_bytes for batches in self._sample.values() for batch in batches)
         if train_rows >= SAMPLE_ROWS or num_bytes >= SAMPLE_BYTES:
-            self._choose_hot_keys()
+            yield from self.rest()
 
-    def finish(self) -> Dataset:
-        """Write what is pending and the manifest, and move the folder into place."""
-        if self._order is None:
-            self._choose_hot_keys()
+    def rest(self) -> Iterator[tuple[Split, Batch]]:
+        """Rank keys by how often they occur in the training rows held back, and renumber and release all of those."""
+        if self._order is not None:
+            return
+        keys, counts = most_frequent([batch.keys for batch in self._sample["train"]], HOT_KEYS)
+        self._order = KeyOrder(keys[np.lexsort((keys, -counts))].astype(np.uint64))
+        self._counts["train"] = np.zeros(len(keys), np.int64)
+        for split in SPLITS:
+            while self._sample[split]:
+                yield split, self._renumber(self._order, split, self._sample[split].pop(0))
+
+    def manifest(self, train: SplitInfo, test: SplitInfo) -> SparseManifest:
         assert self._order is not None
-        train, test = self._finish("train"), self._finish("test")
-        if not train.rows:
-            raise DataError("the input holds no training rows", "check the paths, and that --test-fraction leaves some")
         features = self._declared if self._declared is not None else self._largest_key + 1
-        manifest = Manifest(
+        return SparseManifest(
             features=max(1, features),
             hot_keys=self._order.hot.tolist(),
             hot_counts=self._counts["train"].tolist(),
-            train=train,
-            test=test,
+            train=msgspec.structs.replace(train, positives=self._positives["train"]),
+            test=msgspec.structs.replace(test, positives=self._positives["test"]),
             source=self._source,
+            labels=Labels.of(self._labels, self._classes),
         )
-        put_in_place(self._partial, manifest)
-        return Dataset(self.out)
-
-    def _finish(self, split: Split) -> SplitInfo:
-        return msgspec.structs.replace(self._blocks[split].finish(), positives=self._positives[split])
 
     def _check_keys(self, batch: Batch) -> None:
         if not batch.num_nonzeros:
@@ -190,17 +163,10 @@ class DatasetWriter:
                 f"declare --features {largest + 1} or more, or leave it out",
             )
 
-    def _choose_hot_keys(self) -> None:
-        """Rank keys by how often they stand in the training rows so far: the first quarter of a million, or all."""
-        keys, counts = most_frequent([batch.keys for batch in self._sample["train"]], HOT_KEYS)
-        self._order = KeyOrder(keys[np.lexsort((keys, -counts))].astype(np.uint64))
-        self._counts["train"] = np.zeros(len(keys), np.int64)
-        for split, batches in self._sample.items():
-            while batches:
-                self._append(split, batches.pop(0))
-
-    def _append(self, split: Split, batch: Batch) -> None:
-        assert self._order is not None
-        self._positives[split] += int(np.count_nonzero(batch.labels))
-        self._order.renumber(batch.keys, self._counts[split])
-        self._blocks[split].append(batch)
+    def _renumber(self, order: KeyOrder, split: Split, rows: Batch) -> Batch:
+        if self._labels == "two-classes":
+            self._positives[split] += int(np.count_nonzero(rows.labels))
+        elif self._labels == "classes":
+            self._classes = max(self._classes, 1 + int(rows.labels.max()))
+        order.renumber(rows.keys, self._counts[split])
+        return rows

@@ -31,7 +31,7 @@ class KeyOrder:
         self.hot = hot
         self._input_keys = np.concatenate([hot, displaced])
         self._block_keys = np.concatenate([np.arange(num_hot, dtype=np.uint64), behind])
-        # Half as wide where that is enough: the tables stay in the processor's near caches.
+        # Half as wide if that is enough: the tables stay in the processor's near caches.
         narrow = np.uint32 if len(hot) == 0 or hot.max() < (1 << 32) - 1 else np.uint64
         self._front = np.zeros(num_hot, narrow)
         in_front = self._input_keys < num_hot

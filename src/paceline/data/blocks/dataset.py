@@ -1,0 +1,106 @@
+"""What is a dataset, whatever its rows are?
+
+A dataset is a folder: `manifest.json` and blocks, Arrow IPC files that are memory-mapped and read without copying. It
+is written under a temporary name and renamed when complete, so a folder with a manifest is always complete. Each
+block's checksum is verified when the block is first read.
+
+A `RowKind` declares what differs between kinds of rows; `data/sparse` and `data/images` each have one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, Literal, Protocol, get_args
+
+import msgspec
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from paceline.data.blocks.files import BlockInfo, R, SplitInfo, first_rows
+from paceline.data.blocks.folders import Folder, open_folder
+from paceline.data.blocks.manifests import FORMAT_VERSION, read_manifest
+
+Split = Literal["train", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the manifests of all kinds have. `source` says how the dataset was made."""
+
+    train: SplitInfo
+    test: SplitInfo
+    source: dict[str, Any]
+    version: int = FORMAT_VERSION
+
+
+class Buffer(Protocol[R]):
+    """Where a reader copies rows to."""
+
+    def copy(self, found: list[tuple[R, NDArray[np.int32]]], num_rows: int) -> R:
+        """Copy the chosen rows of blocks, `num_rows` in all, one after the other; valid until the next call."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowKind(Generic[R]):
+    """A kind of rows: what a dataset, its writer and its readers need to know about them.
+
+    `name` is what manifests and people call the kind. `identity` is what a fingerprint covers besides the blocks;
+    `describe` says in a few words what the rows are. Functions get the dataset's manifest, an instance of `manifest`;
+    `buffer` gets the dataset.
+    """
+
+    name: str
+    made_by: str
+    manifest: type[Manifest]
+    identity: Callable[[Any], str]
+    describe: Callable[[Any], str]
+    read: Callable[[Folder, BlockInfo, Any], R]
+    write: Callable[[Path, R], BlockInfo]
+    buffer: Callable[[Any], Buffer[R]]
+
+
+class Dataset(Generic[R]):
+    """A dataset on disk. `block` maps a block into memory, and verifies it the first time.
+
+    Datasets of every kind also have `features`, the number of inputs per row, and `labels`.
+    """
+
+    def __init__(self, path: Path | str, kind: RowKind[R]) -> None:
+        self.folder = open_folder(path)
+        self.kind = kind
+        self.manifest = read_manifest(self.folder, kind.name, kind.made_by, kind.manifest)
+        self._blocks: dict[tuple[Split, int], R] = {}
+        self._lock = threading.Lock()
+        self._train = self.manifest.train
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identifies the data: equal for datasets with equal blocks and equal `kind.identity`."""
+        digest = xxhash.xxh3_64(f"{self.kind.identity(self.manifest)}\n".encode())
+        for split in SPLITS:
+            digest.update(f"{split}\n".encode())
+            for block in self.split(split).blocks:
+                digest.update(f"{block.checksum}\n".encode())
+        return digest.hexdigest()
+
+    def split(self, split: Split) -> SplitInfo:
+        return self._train if split == "train" else self.manifest.test
+
+    def keep_first(self, rows: int) -> None:
+        """Use only the first `rows` training rows."""
+        self._train = first_rows(self.manifest.train, rows)
+
+    def block(self, split: Split, index: int) -> R:
+        """The rows of one block, mapped and read-only."""
+        found = self._blocks.get((split, index))
+        if found is None:
+            info = self.manifest.train if split == "train" else self.manifest.test
+            found = self.kind.read(self.folder, info.blocks[index], self.manifest)
+            with self._lock:
+                found = self._blocks.setdefault((split, index), found)
+        return found

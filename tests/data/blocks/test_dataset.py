@@ -1,0 +1,85 @@
+"""Datasets of every kind: the folders in `prepared/` were written by an earlier version and must stay readable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.data.blocks.reader import Reader
+from paceline.data.datasets import AnyDataset, open_dataset
+from paceline.data.images.blocks import Images
+from paceline.data.images.dataset import IMAGES, image_writer
+from paceline.data.rows import EpochOrder
+from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.dataset import SPARSE_ROWS, sparse_writer
+from tests.conftest import all_rows, small_blocks
+
+PREPARED = Path(__file__).parent / "prepared"
+FINGERPRINTS = {"rows": "a943db4c7203c2b2", "images": "3b58335132b63f78"}
+KINDS = {"rows": SPARSE_ROWS, "images": IMAGES}
+
+
+@pytest.fixture(params=["rows", "images"])
+def dataset(request: pytest.FixtureRequest) -> AnyDataset:
+    return open_dataset(PREPARED / request.param)
+
+
+def test_a_dataset_keeps_its_fingerprint_and_declares_its_kind(dataset: AnyDataset) -> None:
+    assert dataset.fingerprint == FINGERPRINTS[dataset.kind.name]
+    assert dataset.kind is KINDS[dataset.kind.name]
+
+
+def test_datasets_are_still_written_in_the_same_way(tmp_path: Path) -> None:
+    rows = Batch.from_lists(
+        [1, 0, 1, 0, 1, 1],
+        [[3, 5], [7], [3, 19], [], [3, 7, 2], [7]],
+        [[1, 0.5], [2], [0.25, -1], [], [1, 2, 3], [4]],
+    )
+    chance = np.random.default_rng(1)
+
+    def images(count: int) -> Images:
+        pixels = chance.integers(0, 256, (count, 12), dtype=np.uint8)
+        return Images(pixels, chance.integers(0, 3, count).astype(np.uint16))
+
+    names = ["cat", "dog", "cow"]
+    with small_blocks(4), sparse_writer(tmp_path / "rows", features=20, source={}) as writer:
+        writer.add("train", rows)
+        writer.add("test", Batch.from_lists([0, 1], [[5], [3, 11]], [[1], [2, 8]]))
+        assert writer.finish().fingerprint == FINGERPRINTS["rows"]
+    with small_blocks(4), image_writer(tmp_path / "images", shape=(2, 2, 3), class_names=names, source={}) as pictures:
+        pictures.add("train", images(6))
+        pictures.add("test", images(3))
+        assert pictures.finish().fingerprint == FINGERPRINTS["images"]
+
+
+def test_rows_of_an_earlier_version_read_as_they_were() -> None:
+    dataset = open_dataset(PREPARED / "rows")
+    rows = all_rows(dataset, "train")  # type: ignore[arg-type]
+    assert rows.labels.tolist() == [1, 0, 1, 0, 1, 1]
+    assert rows.offsets.tolist() == [0, 2, 3, 5, 5, 8, 9]
+    assert rows.keys.tolist() == [3, 5, 7, 3, 19, 3, 7, 2, 7]
+    assert rows.values.tolist() == [1, 0.5, 2, 0.25, -1, 1, 2, 3, 4]
+
+
+def as_lists(rows: Any) -> list[Any]:
+    return [part.tolist() for part in rows]
+
+
+def test_a_reader_gives_the_same_rows_in_all_three_ways(dataset: AnyDataset) -> None:
+    order = EpochOrder([block.rows for block in dataset.split("train").blocks], seed=1)
+    reader: Reader[Any] = Reader(dataset, order)
+    positions = np.arange(1, 5)
+    batch = as_lists(reader.batch(positions))
+    assert as_lists(reader.between(1, 5)) == batch
+    in_place = [label for block, rows in reader.in_place(positions) for label in block.labels[rows].tolist()]
+    assert in_place == reader.between(1, 5).labels.tolist()
+
+
+def test_the_first_rows_alone(dataset: AnyDataset) -> None:
+    dataset.keep_first(5)
+    assert dataset.split("train").rows == 5
+    assert [block.rows for block in dataset.split("train").blocks] == [4, 1]
+    assert dataset.split("test").rows == dataset.manifest.test.rows
