@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from paceline.config import RunConfig, read_config, read_recipe, to_toml
+from paceline.config import read_config, read_recipe, to_toml
 from paceline.errors import ConfigError
+from paceline.settings import RunConfig
 from tests.ray_cluster import RayCluster
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -33,7 +34,7 @@ def test_config_toml_reads_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message", "hint"),
     [
-        ({"pace": "-1"}, "`pace` is `-1`; it is `sync`, `async`, or how many clocks", "--pace async"),
+        ({"pace": "-1"}, "`pace` is `-1`; it is `sync`, `async`, or the number of steps", "--pace async"),
         ({"pace": "0"}, "`pace` is `0`", "--pace sync"),
         ({"pace": "fast"}, "`pace` is `fast`", "never waits"),
         ({"workers": 0}, "`workers` is 0; it is 1 or more", "--workers 1"),
@@ -46,8 +47,8 @@ def test_config_toml_reads_back(tmp_path: Path) -> None:
         ({"learning_rate": 1e39}, "`learning_rate` is 1e+39", "0.05"),
         ({"pace": "Sync"}, "`pace` is `Sync`", "did you mean `--pace sync`?"),
         ({"pace": 10**20}, "`pace` is `100000000000000000000`", "never waits"),
-        ({"workers": 100_000}, "1024 is the most", "--workers"),
-        ({"engine": "ray", "shards": 2_000_000}, "`shards` is 2000000; 1024 is the most", "--shards"),
+        ({"workers": 100_000}, "the limit is 1024", "--workers"),
+        ({"engine": "ray", "shards": 2_000_000}, "`shards` is 2000000; the limit is 1024", "--shards"),
         ({"learning_rte": 0.1}, "unknown setting `learning_rte`", "did you mean `optimizer.learning_rate`?"),
         ({"epochs": 0}, "nothing ends this run", "--steps N"),
         ({"l1": -1.0}, "`l1` is -1.0", "--l1"),
@@ -113,7 +114,7 @@ def test_shipped_sweeps_run(
     import paceline
     from paceline.matrices.jobs import run_trace
     from paceline.matrices.settings import TraceSettings
-    from paceline.sweep import read_sweep
+    from paceline.sweep.points import read_sweep
 
     tree = read_recipe(recipe)
     if tree.get("job") == "trace":

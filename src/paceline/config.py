@@ -1,6 +1,7 @@
 """What was asked for? Recipes, flags and `--set` become one `RunConfig`, checked before anything starts.
 
-Flags override the recipe, `--set` overrides both. Every rule about settings, alone or together, stands in this file.
+Flags override the recipe, `--set` overrides both. Every rule about settings, alone or together, is in this file; what a
+model can do is in its entry (`models/registry.py`).
 """
 
 from __future__ import annotations
@@ -15,15 +16,12 @@ import msgspec
 import tomli_w
 
 from paceline.errors import ConfigError
+from paceline.models.registry import Entry, find
+from paceline.parameters.optimizers import OPTIMIZERS
+from paceline.settings import ImageConfig, OptimizerConfig, RunConfig, WireConfig, without_old_settings
 
 T = TypeVar("T")
 
-# Models by name; `PACKAGE.MODULE:FUNCTION` names any other.
-SPARSE_MODEL = "logistic"
-MODELS = (SPARSE_MODEL, "softmax", "alexnet", "alexnet-small")
-SPARSE_OPTIMIZERS = ("sgd", "adagrad", "ftrl")
-DENSE_OPTIMIZERS = ("sgd", "adagrad", "adam")
-OPTIMIZERS = ("sgd", "adagrad", "ftrl", "adam")
 ENGINES = ("local", "ray")
 EXCHANGES = ("shard", "allreduce")
 DEVICES = ("cpu", "cuda")
@@ -34,87 +32,6 @@ MOST_WORKERS = 1024
 MOST_PORT = 65_535
 MOST_CLOCKS_AHEAD = 10**9
 LARGEST_FLOAT32 = 3.4028234663852886e38
-
-
-class OptimizerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How weights change. `decay_rows` and `decay_power` are sgd's: rate · (1 + rows / decay_rows) ^ −decay_power.
-
-    `momentum` is sgd's on dense models, `beta1` and `beta2` are adam's.
-    """
-
-    name: str = "adagrad"
-    learning_rate: float = 0.05
-    momentum: float = 0.0
-    l1: float = 0.0
-    l2: float = 0.0
-    decay_rows: int = 0
-    decay_power: float = 0.5
-    epsilon: float = 1e-6
-    beta: float = 1.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-
-
-class ImageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What workers make of images: squares of `crop` pixels (0 for all of it), from anywhere in training and from the
-    middle in tests; and `flip`, every other one mirrored in training.
-    """
-
-    crop: int = 0
-    flip: bool = False
-
-
-class WireConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What goes between the processes of a cluster, and how.
-
-    `pull` is `keys`, the weights of a batch's keys, or `all`, the whole model at every step. `port` 0 takes any free
-    one; otherwise the coordinator listens there and shard s at `port` + 1 + s. Where all processes are on one machine,
-    dense models go through memory that they share instead, unless `shared_memory` is false.
-    """
-
-    pull: str = "keys"
-    values: str = "float32"
-    key_deltas: bool = False
-    key_cache: bool = False
-    tls: bool = False
-    shared_memory: bool = True
-    port: int = 0
-
-
-class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One training run, as `config.toml` of its folder keeps it.
-
-    0 means no limit for `epochs`, `steps` and `seconds`; whichever comes first ends the run. `epochs` is 1, or 0 where
-    one of the others is given. `train_rows` 0: all of them.
-    """
-
-    data: str = ""
-    train_rows: int = 0
-    model: str = "logistic"
-    pace: str | int = "sync"
-    workers: int = 1
-    shards: int = 1
-    batch_size: int = 100
-    epochs: int = 1
-    steps: int = 0
-    seconds: float = 0.0
-    test_every: int = 0
-    checkpoint_every: float = 60.0
-    engine: str = "local"
-    address: str = ""
-    exchange: str = "shard"
-    device: str = "cpu"
-    precision: str = "float32"
-    seed: int = 0
-    run: str = ""
-    optimizer: OptimizerConfig = OptimizerConfig()
-    images: ImageConfig = ImageConfig()
-    wire: WireConfig = WireConfig()
-
-    @property
-    def dense(self) -> bool:
-        """Whether every value of the model takes part in every row."""
-        return self.model != SPARSE_MODEL
 
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {
@@ -149,6 +66,11 @@ def read_config(recipe: Path | None, flags: Mapping[str, Any], settings: Iterabl
         raise
 
 
+def load_config(path: Path) -> RunConfig:
+    """The settings that a run was made with, from its `config.toml`. Its model need not be importable here."""
+    return _convert(without_old_settings(read_recipe(path)))
+
+
 def config_of(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable[str] = (),
               varied: Mapping[str, Any] | None = None) -> RunConfig:  # fmt: skip
     """The checked configuration of a recipe's tree, which is changed; `varied` settings (section.key) override all."""
@@ -174,7 +96,7 @@ def overrule(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable[
         section, dot, key = name.partition(".")
         part = tree.setdefault(section, {}) if dot else tree
         if not isinstance(part, dict):
-            raise ConfigError(f"`{section}` is no section", f"set {section} itself")
+            raise ConfigError(f"`{section}` is not a section", f"set {section} itself")
         part[key if dot else name] = value
 
 
@@ -205,7 +127,7 @@ def _apply_setting(tree: dict[str, Any], setting: str) -> None:
     for section in path[:-1]:
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):
-            raise ConfigError(f"`--set {setting}`: `{section}` is no section", f"set {section} itself")
+            raise ConfigError(f"`--set {setting}`: `{section}` is not a section", f"set {section} itself")
     tree[path[-1]] = value
 
 
@@ -253,12 +175,12 @@ def check(config: RunConfig) -> RunConfig:
     """Raise the first thing that is wrong with a configuration, else return it."""
     if not config.data:
         raise ConfigError("no data to train on", "--data DIR, a folder made by `paceline prepare` or `generate`")
-    _check_model(config)
+    entry = find(config.model)
     _check_choice("engine", config.engine, ENGINES)
     _check_choice("exchange", config.exchange, EXCHANGES)
     _check_choice("device", config.device, DEVICES)
     _check_choice("precision", config.precision, PRECISIONS)
-    _check_choice("optimizer", config.optimizer.name, OPTIMIZERS)
+    _check_choice("optimizer", config.optimizer.name, tuple(OPTIMIZERS))
     _check_pace(config)
     for name in ("workers", "shards", "batch_size"):
         _check(name, getattr(config, name), at_least=1)
@@ -267,75 +189,66 @@ def check(config: RunConfig) -> RunConfig:
     if config.epochs == 0 and not (config.steps or config.seconds):
         raise ConfigError("nothing ends this run: `epochs` is 0", "--epochs 1, --steps N or --seconds T")
     if config.workers > MOST_WORKERS:
-        raise ConfigError(
-            f"`workers` is {config.workers}; {MOST_WORKERS} is the most", "--workers 4, or as many as cores"
-        )
+        raise ConfigError(f"`workers` is {config.workers}; the limit is {MOST_WORKERS}", "--workers 4, or one per core")
     _check_engine(config)
     _check_optimizer(config.optimizer)
-    _check_dense(config) if config.dense else _check_sparse(config)
+    _check_model(config, entry)
     return config
 
 
-def _check_model(config: RunConfig) -> None:
-    module, colon, function = config.model.partition(":")
-    if colon and all(part.isidentifier() for part in (*module.split("."), function)):
-        return
-    if colon:
+def _check_model(config: RunConfig, entry: Entry) -> None:
+    """Refuse what this model cannot do."""
+    if config.optimizer.name not in entry.optimizers:
+        *others, last = entry.optimizers
         raise ConfigError(
-            f"`model` is `{config.model}`; a function is PACKAGE.MODULE:FUNCTION", "--model mine.nets:build"
+            f"`optimizer` is `{config.optimizer.name}`, which cannot train the model `{config.model}`",
+            f"--optimizer {', '.join(others)} or {last}" if others else f"--optimizer {last}",
         )
-    _check_choice("model", config.model, MODELS)
-
-
-def _check_sparse(config: RunConfig) -> None:
-    """What only dense models have."""
-    if config.optimizer.name not in SPARSE_OPTIMIZERS:
-        raise ConfigError(
-            f"`optimizer` is `{config.optimizer.name}`, which is for dense models", "--optimizer adagrad or ftrl"
-        )
-    for name, nothing in (("exchange", "shard"), ("device", "cpu"), ("precision", "float32")):
-        if getattr(config, name) != nothing:
+    for name, allowed in (
+        ("exchange", entry.exchanges),
+        ("device", entry.devices),
+        ("precision", entry.precisions),
+    ):
+        if getattr(config, name) not in allowed:
             raise ConfigError(
-                f"`{name}` is `{getattr(config, name)}`, but the model is `{config.model}`", f"leave --{name} out"
+                f"`{name}` is `{getattr(config, name)}`; the model `{config.model}` takes {' or '.join(allowed)}",
+                f"leave {name} out, or choose another model",
             )
-    if config.images != ImageConfig():
-        raise ConfigError(f"`images` is set, but the model is `{config.model}`", "leave it out, or --model softmax")
-    if config.optimizer.momentum:
-        raise ConfigError("`momentum` is set, which is for dense models", "leave it out, or --model softmax")
-
-
-def _check_dense(config: RunConfig) -> None:
-    """What dense models cannot have."""
-    optimizer = config.optimizer
-    if optimizer.name not in DENSE_OPTIMIZERS:
-        raise ConfigError(
-            f"`optimizer` is `{optimizer.name}`, which is for sparse models", "--optimizer sgd, adagrad or adam"
-        )
-    if optimizer.l1:
-        raise ConfigError(f"`l1` is {optimizer.l1}, which is for sparse models", "leave it out; --l2 is weight decay")
-    changed = [
-        name
-        for name in ("pull", "key_deltas", "key_cache")
-        if getattr(config.wire, name) != getattr(WireConfig(), name)
-    ]
-    if changed:
-        raise ConfigError(f"`wire.{changed[0]}` is set, but a dense model has no keys", "leave it out")
-    if config.wire.values != "float32":
-        raise ConfigError(f"`wire.values` is `{config.wire.values}`; dense models travel as float32", "leave it out")
+    if entry.input != "images" and config.images != ImageConfig():
+        raise ConfigError(f"`images` is set, but the model `{config.model}` learns from {entry.input}", "leave it out")
     if config.images.crop < 0:
         raise ConfigError(f"`images.crop` is {config.images.crop}; it is 0 or more", "--set images.crop=224")
-    if config.model == "softmax" and (config.device != "cpu" or config.precision != "float32"):
-        raise ConfigError("softmax is computed on processors, in float32", "leave --device and precision out")
+    _check_keyed(config) if entry.keyed else _check_not_keyed(config)
     if config.exchange == "allreduce":
         _check_allreduce(config)
 
 
+def _check_keyed(config: RunConfig) -> None:
+    """What tables of parameters by key cannot have."""
+    if config.optimizer.momentum:
+        raise ConfigError(
+            f"`momentum` is set, but the model `{config.model}` has a table of keys, which moves without it",
+            "leave it out, or --model softmax",
+        )
+
+
+def _check_not_keyed(config: RunConfig) -> None:
+    """What only tables of parameters by key have."""
+    if config.optimizer.l1:
+        raise ConfigError(
+            f"`l1` is {config.optimizer.l1}, but the model `{config.model}` has no table of keys",
+            "leave it out; --l2 is weight decay",
+        )
+    if changed := [name for name in ("pull", "key_deltas", "values") if _is_changed(config.wire, name)]:
+        raise ConfigError(
+            f"`wire.{changed[0]}` is set, but the model `{config.model}` has no table of keys", "leave it out"
+        )
+
+
 def _check_allreduce(config: RunConfig) -> None:
-    if config.model == "softmax":
-        raise ConfigError("`exchange` is `allreduce`, which is PyTorch's: softmax has none", "--exchange shard")
     if config.wire.tls:
         raise ConfigError(
-            "`wire.tls` is set, but `allreduce` goes over gloo or NCCL, which do not encrypt", "--exchange shard"
+            "`wire.tls` is set, but `allreduce` uses gloo or NCCL, which do not encrypt", "--exchange shard"
         )
     if config.engine == "local":
         raise ConfigError(
@@ -352,12 +265,16 @@ def _check_allreduce(config: RunConfig) -> None:
         )
 
 
+def _is_changed(section: msgspec.Struct, name: str) -> bool:
+    return bool(getattr(section, name) != getattr(type(section)(), name))
+
+
 def _check_engine(config: RunConfig) -> None:
-    """What only a cluster has must not be asked of one process; and what goes over its wire must be known."""
+    """Refuse what only a cluster has if there is one process, and unknown settings of the wire."""
     _check_choice("wire.pull", config.wire.pull, PULLS)
     _check_choice("wire.values", config.wire.values, VALUES)
     if config.shards > MOST_WORKERS:
-        raise ConfigError(f"`shards` is {config.shards}; {MOST_WORKERS} is the most", "--shards 2")
+        raise ConfigError(f"`shards` is {config.shards}; the limit is {MOST_WORKERS}", "--shards 2")
     last_port = MOST_PORT - 1 - config.shards
     if not 0 <= config.wire.port <= last_port:
         raise ConfigError(
@@ -372,10 +289,7 @@ def _check_engine(config: RunConfig) -> None:
         )
     if config.address:
         raise ConfigError(f"`address` is `{config.address}`, but the engine is `local`", "--engine ray joins a cluster")
-    changed = [
-        name for name in WireConfig.__struct_fields__ if getattr(config.wire, name) != getattr(WireConfig(), name)
-    ]
-    if changed:
+    if changed := [name for name in WireConfig.__struct_fields__ if _is_changed(config.wire, name)]:
         raise ConfigError(
             f"`wire.{changed[0]}` is set, but the engine `local` has no wire", "leave it out, or --engine ray"
         )
@@ -387,8 +301,8 @@ def _check_pace(config: RunConfig) -> None:
         near = difflib.get_close_matches(str(pace).lower(), ("sync", "async"), n=1)
         hint = f"did you mean `--pace {near[0]}`?" if near else "`--pace async` never waits"
         raise ConfigError(
-            f"`pace` is `{pace}`; it is `sync`, `async`, or how many clocks a worker may run ahead (1, 2, …)",
-            "in `--pace sync` nobody runs ahead" if pace == 0 else hint,
+            f"`pace` is `{pace}`; it is `sync`, `async`, or the number of steps a worker may run ahead (1, 2, …)",
+            "with `--pace sync` nobody runs ahead" if pace == 0 else hint,
         )
 
 
@@ -405,19 +319,15 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
             raise ConfigError(
                 f"`{name}` is {getattr(optimizer, name)}; it is 0 or more, and below 1", f"--set optimizer.{name}=0.9"
             )
-    owners = {
-        "beta": "ftrl", "epsilon": "adagrad and adam", "decay_power": "sgd", "momentum": "sgd", "beta1": "adam",
-        "beta2": "adam",
-    }  # fmt: skip
-    for name, owner in owners.items():
-        changed = getattr(optimizer, name) != getattr(OptimizerConfig(), name)
-        foreign = optimizer.name not in owner.split(" and ")
-        if changed and (foreign or (name == "decay_power" and not optimizer.decay_rows)):
+    for name in sorted({name for own in OPTIMIZERS.values() for name in own} - {"decay_rows"}):
+        foreign = name not in OPTIMIZERS[optimizer.name]
+        if _is_changed(optimizer, name) and (foreign or (name == "decay_power" and not optimizer.decay_rows)):
+            owners = " and ".join(other for other, own in OPTIMIZERS.items() if name in own)
             raise ConfigError(
                 f"`optimizer.{name}` is {getattr(optimizer, name)}, which does nothing here",
-                f"it is for {owner}" + (", and needs decay_rows" if name == "decay_power" else "") + ": leave it out",
+                f"it is for {owners}" + (", and needs decay_rows" if name == "decay_power" else "") + ": leave it out",
             )
-    if optimizer.decay_rows and optimizer.name != "sgd":
+    if optimizer.decay_rows and "decay_rows" not in OPTIMIZERS[optimizer.name]:
         raise ConfigError(
             f"`optimizer.decay_rows` is {optimizer.decay_rows}, but {optimizer.name} slows down by itself",
             "leave it out, or --optimizer sgd",

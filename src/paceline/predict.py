@@ -11,44 +11,37 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from paceline.data.blocks.dataset import Split
 from paceline.data.datasets import AnyDataset, open_dataset
-from paceline.data.images.dataset import ImageDataset
-from paceline.data.sparse.dataset import Dataset, Split
 from paceline.errors import DataError, UsageError
 from paceline.files import refuse_existing, translated_disk_errors
 from paceline.machine import num_cores
-from paceline.models.dense import PART_ROWS, evaluate_classes, scores_by_part
-from paceline.models.dense import probabilities as probabilities_of_classes
-from paceline.run_folder import Run
-from paceline.training.crew import AnyQuality
-from paceline.training.dense_files import ImageModel
+from paceline.models.inputs import WHAT
+from paceline.models.model import Parameters
+from paceline.models.trained import TrainedModel, load_model
+from paceline.run_folder import RunFolder
 from paceline.training.evaluate import evaluate, scores_by_block
-from paceline.training.model_files import Model, load_model, probabilities
 
-SCHEMA = pa.schema([("row", pa.int64()), ("label", pa.uint8()), ("probability", pa.float32())])
-CLASS_SCHEMA = pa.schema(
-    [("row", pa.int64()), ("label", pa.uint16()), ("class", pa.uint16()), ("probability", pa.float32())]
-)
 WRITERS = {".parquet": pa.parquet.ParquetWriter, ".csv": pa.csv.CSVWriter}
 
 
 def evaluate_model(run: str | Path, data: str | Path, split: Split | None) -> tuple[int, dict[str, Any]]:
-    """How many rows there are, and the model's loss, error and AUC on them."""
-    model, dataset = load_model(Run(run).path), open_dataset(data)
+    """How many rows there are, and the model's metrics on them."""
+    model, dataset = load_model(RunFolder(run).path), open_dataset(data)
     chosen = _choose(dataset, split)
-    quality: AnyQuality | None
-    if isinstance(model, ImageModel):
-        images = _images(model, dataset)
-        quality = evaluate_classes(model.model, model.values, images, chosen, stop=lambda: False)
-    else:
-        rows = _rows(dataset)
-        quality = evaluate(model.scorer_for(rows), rows, chosen, num_cores(), stop=lambda: False)
+    if dataset.labels.kind not in model.entry.task.labels:
+        raise DataError(
+            f"the model predicts {model.entry.task.name}; the labels of `{dataset.folder}` are {dataset.labels.kind}",
+            "`paceline predict` does not look at labels",
+        )
+    parameters = _parameters_for(model, dataset)
+    quality = evaluate(model.model, parameters, dataset, chosen, num_cores(), stop=lambda: False)
     assert quality is not None
-    return dataset.split(chosen).rows, {n: v if np.isfinite(v) else None for n, v in quality._asdict().items()}
+    return dataset.split(chosen).rows, {n: v if np.isfinite(v) else None for n, v in quality.items()}
 
 
 def write_predictions(run: str | Path, data: str | Path, out: str | Path, split: Split | None) -> int:
-    """Write `row`, `label` and `probability` of every row to a .parquet or .csv file; returns how many."""
+    """Write `row`, `label` and what the model predicts for every row to a .parquet or .csv file; returns how many."""
     out = Path(out)
     suffix = out.suffix.lower()
     if suffix not in WRITERS:
@@ -58,14 +51,16 @@ def write_predictions(run: str | Path, data: str | Path, out: str | Path, split:
     refuse_existing(out)
     if not out.parent.is_dir():
         raise UsageError(f"the folder `{out.parent}` does not exist", "make it first, or write elsewhere")
-    model, dataset = load_model(Run(run).path), open_dataset(data)
+    model, dataset = load_model(RunFolder(run).path), open_dataset(data)
     chosen = _choose(dataset, split)
-    schema = CLASS_SCHEMA if isinstance(model, ImageModel) else SCHEMA
+    tables = _tables(model, _parameters_for(model, dataset), dataset, chosen)
+    first = next(tables)
     temporary = out.with_name(f".{out.name}.partial")
-    written = 0
+    written = int(first.num_rows)
     try:
-        with translated_disk_errors(out), WRITERS[suffix](str(temporary), schema) as writer:
-            for table in _tables(model, dataset, chosen):
+        with translated_disk_errors(out), WRITERS[suffix](str(temporary), first.schema) as writer:
+            writer.write_table(first)
+            for table in tables:
                 writer.write_table(table)
                 written += table.num_rows
         temporary.replace(out)
@@ -74,33 +69,23 @@ def write_predictions(run: str | Path, data: str | Path, out: str | Path, split:
     return written
 
 
-def _tables(model: Model | ImageModel, dataset: AnyDataset, split: Split) -> Iterator[pa.Table]:
+def _tables(model: TrainedModel, parameters: Parameters, dataset: AnyDataset, split: Split) -> Iterator[pa.Table]:
     first = 0
-    if isinstance(model, ImageModel):
-        for images, scores in scores_by_part(model.model, model.values, _images(model, dataset), split, PART_ROWS):
-            found = probabilities_of_classes(scores)
-            rows, classes = np.arange(first, first + images.num_rows), found.argmax(axis=1).astype(np.uint16)
-            yield pa.table([rows, images.labels, classes, found.max(axis=1)], schema=CLASS_SCHEMA)
-            first += images.num_rows
-        return
-    dataset = _rows(dataset)
-    for block, scores in scores_by_block(model.scorer_for(dataset), dataset, split, num_cores()):
+    for block, scores in scores_by_block(model.model, parameters, dataset, split, num_cores()):
         rows = np.arange(first, first + block.num_rows)
-        yield pa.table([rows, block.labels, probabilities(scores)], schema=SCHEMA)
+        yield pa.table({"row": rows, "label": block.labels, **model.model.predict(scores)})
         first += block.num_rows
 
 
-def _images(model: ImageModel, dataset: AnyDataset) -> ImageDataset:
-    if not isinstance(dataset, ImageDataset):
-        raise DataError(f"the model is for images; `{dataset.folder}` has rows of features", "give a dataset of images")
-    model.check(dataset)
-    return dataset
-
-
-def _rows(dataset: AnyDataset) -> Dataset:
-    if isinstance(dataset, ImageDataset):
-        raise DataError(f"the model is for rows of features; `{dataset.folder}` has images", "give a dataset of rows")
-    return dataset
+def _parameters_for(model: TrainedModel, dataset: AnyDataset) -> Parameters:
+    """The model's parameters in the order of a dataset's keys, if it is for such data."""
+    found, wanted = dataset.kind.name, model.entry.input
+    if found != wanted:
+        raise DataError(
+            f"the model is for {WHAT[wanted]}; `{dataset.folder}` has {WHAT[found]}",
+            f"give a dataset of {WHAT[wanted]}",
+        )
+    return model.parameters_for(dataset)
 
 
 def _choose(dataset: AnyDataset, split: Split | None) -> Split:

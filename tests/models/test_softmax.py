@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.config import ImageConfig
+from paceline.data.images.blocks import Images
 from paceline.data.images.crops import Crops
-from paceline.data.images.dataset import Images
-from paceline.models.dense import cross_entropy, num_values, probabilities
+from paceline.models.images import cross_entropy, probabilities
+from paceline.models.model import Step
 from paceline.models.softmax import Softmax
+from paceline.settings import ImageConfig
 
 
 def make(side: int, classes: int, rows: int, seed: int) -> tuple[Softmax, Images, np.ndarray]:
@@ -20,7 +21,7 @@ def make(side: int, classes: int, rows: int, seed: int) -> tuple[Softmax, Images
     pixels = chance.integers(0, 256, (rows, side * side), dtype=np.uint8)
     pixels[chance.random(pixels.shape) < 0.6] = 0
     labels = chance.integers(0, classes, rows).astype(np.uint16)
-    values = chance.standard_normal(num_values(model)).astype(np.float32)
+    values = chance.standard_normal(model.num_trained).astype(np.float32)
     return model, Images(pixels, labels), values
 
 
@@ -29,7 +30,7 @@ def make(side: int, classes: int, rows: int, seed: int) -> tuple[Softmax, Images
 def test_gradient_and_scores_are_the_textbooks(side: int, classes: int, rows: int, seed: int) -> None:
     model, images, values = make(side, classes, rows, seed)
     sums = np.full_like(values, 7)
-    losses = model.gradient(values, images, sums, (0, 0))
+    losses = model.gradient(Step(images, (0, 0), dense=values, dense_sums=sums))
     x = np.hstack([images.pixels / 255, np.ones((rows, 1))])
     scores = x @ values.reshape(-1, classes).astype(np.float64)
     p = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -48,17 +49,19 @@ def test_gradient_and_scores_are_the_textbooks(side: int, classes: int, rows: in
 def test_finite_differences() -> None:
     model, images, values = make(6, 5, 20, seed=1)
     sums = np.empty_like(values)
-    model.gradient(values, images, sums, (0, 0))
+    model.gradient(Step(images, (0, 0), dense=values, dense_sums=sums))
     chance, step = np.random.default_rng(2), 1e-2
     for place in [*chance.choice(len(values), 40, replace=False), len(values) - 1]:
         ends = []
         for sign in (1, -1):
             moved = values.copy()
             moved[place] += sign * step
-            ends.append(model.gradient(moved, images, np.empty_like(values), (0, 0)))
+            ends.append(model.gradient(Step(images, (0, 0), dense=moved, dense_sums=np.empty_like(values))))
         assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(sums[place], rel=2e-2, abs=2e-2)
 
 
 def test_huge_scores_do_not_overflow() -> None:
     model, images, values = make(4, 3, 5, seed=3)
-    assert np.isfinite(model.gradient(values * np.float32(1e4), images, np.empty_like(values), (0, 0)))
+    assert np.isfinite(
+        model.gradient(Step(images, (0, 0), dense=values * np.float32(1e4), dense_sums=np.empty_like(values)))
+    )

@@ -11,23 +11,28 @@ import safetensors.numpy
 
 import paceline
 import torch
-from paceline.config import ImageConfig, RunConfig
+from paceline.data.blocks.reader import Reader
 from paceline.data.datasets import open_dataset
+from paceline.data.images.blocks import Images
 from paceline.data.images.crops import Crops
-from paceline.data.images.dataset import ImageDataset, ImageReader, Images
+from paceline.data.images.dataset import ImageDataset
 from paceline.data.rows import EpochOrder
 from paceline.errors import ConfigError
+from paceline.models.model import Step
+from paceline.models.registry import find
+from paceline.settings import ImageConfig, RunConfig
 from paceline.torch.alexnet import alexnet
 from paceline.torch.model import TorchModel
 from tests.conftest import Command
 from tests.models import modules
+from tests.skips import needs_no_gpu
 
 SHAPE = (12, 12, 1)
 
 
 def build(name: str, **settings: Any) -> TorchModel:
     config = RunConfig(data="-", model=f"tests.models.modules:{name}", **settings)
-    return TorchModel(config, Crops(ImageConfig(), SHAPE, 0), 4)
+    return TorchModel(find(config.model), config, Crops(ImageConfig(), SHAPE, 0), 4)
 
 
 def some_images(rows: int = 10) -> Images:
@@ -43,9 +48,9 @@ def test_alexnet_is_as_large_as_it_should_be() -> None:
 @pytest.mark.parametrize("name", ["plain", "with_loss"])
 def test_the_gradient_is_pytorchs(name: str) -> None:
     model, images = build(name, seed=3), some_images()
-    values = model.initial(3).copy()
+    values = model.initial().copy()
     sums = np.full_like(values, 7)
-    losses = model.gradient(values, images, sums, (0, 0))
+    losses = model.gradient(Step(images, (0, 0), dense=values, dense_sums=sums))
     torch.manual_seed(3)
     built = getattr(modules, name)(SHAPE, 4)
     module, loss = built if isinstance(built, tuple) else (built, torch.nn.functional.cross_entropy)
@@ -54,7 +59,8 @@ def test_the_gradient_is_pytorchs(name: str) -> None:
     mean.backward()
     assert losses == pytest.approx(10 * float(mean.detach()), rel=1e-6)
     # Its first values are not kept, and still the same when they are asked for again.
-    np.testing.assert_array_equal(model.initial(3), values)
+    np.testing.assert_array_equal(model.initial(), values)
+    assert model.tensors
     for (found_name, parameter), tensor in zip(module.named_parameters(), model.tensors, strict=True):
         assert tensor.name == found_name
         np.testing.assert_array_equal(tensor.of(values), parameter.detach().numpy())
@@ -64,9 +70,9 @@ def test_the_gradient_is_pytorchs(name: str) -> None:
 
 def test_averages_follow_what_the_rows_had() -> None:
     model, images = build("normalised"), some_images()
-    values = model.initial(0).copy()
+    values = model.initial().copy()
     sums = np.zeros_like(values)
-    model.gradient(values, images, sums, (0, 0))
+    model.gradient(Step(images, (0, 0), dense=values, dense_sums=sums))
     names = [tensor.name for tensor in model.tensors]
     assert names[-3:] == ["1.running_mean", "1.running_var", "1.num_batches_tracked"]
     assert model.num_trained == model.tensors[-3].start
@@ -86,10 +92,10 @@ def test_averages_do_not_run_away_from_many_workers(pace: Any) -> None:
     """However many move them from the same place, together they move them as far as one does."""
     images = some_images()
     alone, many = build("normalised"), build("normalised", workers=32, pace=pace)
-    values = alone.initial(0).copy()
+    values = alone.initial().copy()
     expected, sums = np.zeros_like(values), np.zeros_like(values)
-    alone.gradient(values, images, expected, (0, 0))
-    many.gradient(values, images, sums, (0, 0))
+    alone.gradient(Step(images, (0, 0), dense=values, dense_sums=expected))
+    many.gradient(Step(images, (0, 0), dense=values, dense_sums=sums))
     averages = slice(alone.num_trained, alone.tensors[-1].start)
     np.testing.assert_allclose(32 * sums[averages], expected[averages], rtol=1e-5)
     # Batches are counted, whoever had them.
@@ -98,7 +104,7 @@ def test_averages_do_not_run_away_from_many_workers(pace: Any) -> None:
 
 def test_the_test_loss_is_the_modules_own() -> None:
     images, own, plain = some_images(), build("with_loss"), build("plain")
-    values = own.initial(0).copy()
+    values = own.initial().copy()
     scores = own.scores(values, images)
     labels = torch.from_numpy(images.labels.astype(np.int64))
     for model, loss in ((own, torch.nn.CrossEntropyLoss(label_smoothing=0.1)), (plain, torch.nn.CrossEntropyLoss())):
@@ -108,8 +114,8 @@ def test_the_test_loss_is_the_modules_own() -> None:
 
 def test_a_loss_that_fails_in_tests_alone() -> None:
     model, images = build("picky_loss"), some_images()
-    values = model.initial(0).copy()
-    model.gradient(values, images, np.empty_like(values), (0, 0))
+    values = model.initial().copy()
+    model.gradient(Step(images, (0, 0), dense=values, dense_sums=np.empty_like(values)))
     with pytest.raises(ConfigError, match="fails in a test, with 3 rows: RuntimeError: ten rows, please"):
         model.losses(model.scores(values, some_images(3)), some_images(3).labels)
 
@@ -129,8 +135,11 @@ def test_what_is_frozen_or_infinite_stays_as_it_is(drawings: Path, tmp_path: Pat
 
 def test_what_is_random_follows_from_the_turn() -> None:
     model, images = build("with_dropout"), some_images()
-    values = model.initial(0).copy()
-    found = [model.gradient(values, images, np.empty_like(values), turn) for turn in [(0, 5), (1, 5), (0, 6), (0, 5)]]
+    values = model.initial().copy()
+    found = [
+        model.gradient(Step(images, turn, dense=values, dense_sums=np.empty_like(values)))
+        for turn in [(0, 5), (1, 5), (0, 6), (0, 5)]
+    ]
     assert found[0] == found[3]
     assert len({found[0], found[1], found[2]}) == 3
 
@@ -151,9 +160,8 @@ def test_modules_that_do_not_fit(name: str, said: str) -> None:
         build(name)
 
 
+@needs_no_gpu
 def test_no_gpu_here(command: Command, drawings: Path, tmp_path: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
     done = command("train", "--data", drawings, "--model", "alexnet-small", "--device", "cuda", "--run", tmp_path / "r")
     assert done.code == 2
     assert "`device` is `cuda`, but PyTorch finds no GPU here" in done.err
@@ -185,7 +193,7 @@ def test_training_is_that_of_a_plain_loop(drawings: Path, tmp_path: Path, optimi
     }[name]()
     dataset = open_dataset(drawings)
     assert isinstance(dataset, ImageDataset)
-    reader = ImageReader(dataset, EpochOrder([block.rows for block in dataset.split("train").blocks], 2))
+    reader = Reader(dataset, EpochOrder([block.rows for block in dataset.split("train").blocks], 2))
     # Seven clocks of 200 rows and one of 100, twice.
     starts = [epoch * 1_500 + start for epoch in (0, 1) for start in range(0, 1_500, 200)]
     for start in starts:

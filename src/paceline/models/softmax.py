@@ -11,17 +11,20 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.data.images.blocks import Images
 from paceline.data.images.crops import Crops
-from paceline.data.images.dataset import Images
 from paceline.kernels import softmax as kernels
-from paceline.models.dense import Floats, Tensor, cross_entropy
+from paceline.models.images import ImageSettings, cross_entropy
+from paceline.models.model import Floats, Step, Tensor
+from paceline.models.registry import Entry
+from paceline.settings import RunConfig
 
 
 class Softmax:
     """Softmax regression as one worker has it: working memory for the compiled loops."""
 
-    shares_threads = False
     holds_values = False
+    use_threads = None
 
     def __init__(self, crops: Crops, classes: int) -> None:
         features = math.prod(crops.shape)
@@ -41,16 +44,16 @@ class Softmax:
         self._scores = _on_lines(self._length)
         self._others = _on_lines(self._length)
 
-    def initial(self, seed: int) -> Floats:
+    def initial(self) -> Floats:
         return np.zeros(self.num_trained, np.float32)
 
-    def gradient(self, values: Floats, rows: Images, out: Floats, turn: tuple[int, int]) -> float:
-        rows = self._crops.training(rows, turn)
-        kernels.pad(values, self._classes, self._padded)
+    def gradient(self, step: Step) -> float:
+        rows = self._crops.training(step.rows, step.turn)
+        kernels.pad(step.dense, self._classes, self._padded)
         losses = kernels.gradient(
             self._padded, rows.pixels, rows.labels, self._classes, self._drawn, self._scores, self._others, self._sums
         )
-        kernels.unpad(self._sums, self._classes, out)
+        kernels.unpad(self._sums, self._classes, step.dense_sums)
         return losses
 
     def scores(self, values: Floats, rows: Images) -> Floats:
@@ -63,11 +66,13 @@ class Softmax:
     def losses(self, scores: Floats, labels: NDArray[np.uint16]) -> float:
         return cross_entropy(scores, labels)
 
-    def use_threads(self, count: int) -> None:
-        pass
-
     def close(self) -> None:
         pass
+
+
+def make_network(entry: Entry, config: RunConfig, settings: ImageSettings) -> Softmax:
+    """Softmax regression for these images, for one worker."""
+    return Softmax(Crops(settings.images, settings.shape, config.seed), settings.classes)
 
 
 def _on_lines(size: int) -> Floats:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -21,11 +20,13 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from paceline.config import RunConfig
+from paceline.data.images.blocks import Images
 from paceline.data.images.crops import Crops
-from paceline.data.images.dataset import Images
-from paceline.errors import ConfigError, PacelineError, UsageError
-from paceline.models.dense import Floats, Tensor, cross_entropy
+from paceline.errors import ConfigError, PacelineError, UsageError, in_short
+from paceline.models.images import ImageSettings, cross_entropy
+from paceline.models.model import Floats, Step, Tensor
+from paceline.models.registry import Entry
+from paceline.settings import RunConfig
 
 OURS = {"alexnet": "alexnet", "alexnet-small": "alexnet_small"}
 MOST_SEED = 1 << 62
@@ -40,62 +41,48 @@ def import_torch() -> Any:
     return torch
 
 
-def build_module(model: str, shape: tuple[int, int, int], classes: int) -> tuple[Any, Callable[..., Any]]:
-    """The module of this name and its loss."""
+def build_module(entry: Entry, shape: tuple[int, int, int], classes: int) -> tuple[Any, Callable[..., Any]]:
+    """The module of a model and its loss."""
     torch = import_torch()
-    if model in OURS:
-        found = getattr(importlib.import_module("paceline.torch.alexnet"), OURS[model])(shape, classes)
+    if entry.function is None:
+        found = getattr(importlib.import_module("paceline.torch.alexnet"), OURS[entry.name])(shape, classes)
     else:
-        found = _call(model, {"shape": shape, "classes": classes})
+        found = _call(entry, {"shape": shape, "classes": classes})
     module, loss = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(
-            f"`{model}` returned a {type(module).__name__}, expected a torch.nn.Module, or one and its loss",
+            f"`{entry.name}` returned a {type(module).__name__}, expected a torch.nn.Module, or one and its loss",
             "return the module from the function",
         )
     return module, loss or torch.nn.functional.cross_entropy
 
 
-def _call(model: str, given: dict[str, Any]) -> Any:
-    name, _, function = model.partition(":")
-    if os.getcwd() not in sys.path:
-        # As `python -m` has it: what lies where the command was given can be imported.
-        sys.path.insert(0, os.getcwd())
+def _call(entry: Entry, given: dict[str, Any]) -> Any:
     try:
-        module = importlib.import_module(name)
+        wanted = inspect.signature(entry.function).parameters
+        return entry.function(**{name: value for name, value in given.items() if name in wanted})
     except Exception as error:  # noqa: BLE001 (it is the user's module, and may raise anything)
         raise ConfigError(
-            f"`{model}` cannot be imported: {in_short(error)}",
-            "install its package, or run where it lies; on a cluster every node needs it",
-        ) from None
-    build = getattr(module, function, None)
-    if build is None:
-        raise ConfigError(f"`{name}` has no `{function}`", "--model PACKAGE.MODULE:FUNCTION")
-    try:
-        wanted = inspect.signature(build).parameters
-        return build(**{name: value for name, value in given.items() if name in wanted})
-    except Exception as error:  # noqa: BLE001 (as above)
-        raise ConfigError(
-            f"`{model}` fails: {in_short(error)}", "it is called with `shape` and `classes`, where it takes them"
+            f"`{entry.name}` fails: {in_short(error)}", "it is called with `shape` and `classes`, if it takes them"
         ) from None
 
 
-def in_short(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+def make_network(entry: Entry, config: RunConfig, settings: ImageSettings) -> TorchModel:
+    """A module for these images, for one worker."""
+    return TorchModel(entry, config, Crops(settings.images, settings.shape, config.seed), settings.classes)
 
 
 class TorchModel:
     """A module as one worker has it. Values and gradients are float32 arrays, or tensors where it is on a GPU."""
 
-    shares_threads = True
     holds_values = True
 
-    def __init__(self, config: RunConfig, crops: Crops, classes: int) -> None:
+    def __init__(self, entry: Entry, config: RunConfig, crops: Crops, classes: int) -> None:
         torch = import_torch()
         self._torch = torch
         self._crops = crops
         self._seed = config.seed
+        self._entry = entry
         self._name = config.model
         self._classes = classes
         self._device = _device(torch, config.device)
@@ -103,7 +90,7 @@ class TorchModel:
         # Workers that do not wait for each other each move buffers from where they were before the others did.
         self._share_of_moves = 1.0 if config.pace == "sync" else 1 / config.workers
         torch.manual_seed(config.seed)
-        self._module, self._loss = build_module(config.model, crops.shape, classes)
+        self._module, self._loss = build_module(entry, crops.shape, classes)
         self._check_output(config.model, classes)
         named, saved = list(self._module.named_parameters()), set(self._module.state_dict())
         if not any(parameter.requires_grad for _, parameter in named):
@@ -129,26 +116,26 @@ class TorchModel:
         for number, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(partial(self._take_gradient, number))
 
-    def initial(self, seed: int) -> Floats:
+    def initial(self) -> Floats:
         """The values of the module as it was built; once it has others, it is built again for that."""
         if not self._values.place:
             return self._gather(self._parameters, [buffer for _, buffer in self._buffers])
         self._torch.manual_seed(self._seed)
-        module, _ = build_module(self._name, self._crops.shape, self._classes)
+        module, _ = build_module(self._entry, self._crops.shape, self._classes)
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         return self._gather([tensors[name] for name, _ in self._trained], [tensors[name] for name, _ in self._buffers])
 
-    def gradient(self, values: Any, rows: Images, out: Any, turn: tuple[int, int]) -> Any:
+    def gradient(self, step: Step) -> Any:
         """As every model's. On a GPU the losses are a tensor: to look at them is to wait for it."""
-        torch, module = self._torch, self._module
+        torch, module, rows, out = self._torch, self._module, step.rows, step.dense_sums
         if not rows.num_rows:
             out[...] = 0
             return 0.0
-        self._bind_values(values)
+        self._bind_values(step.dense)
         sums = self._sums.bind(torch, out, self.tensors, self._device)
-        torch.manual_seed(hash((self._seed, *turn)) % MOST_SEED)
+        torch.manual_seed(hash((self._seed, *step.turn)) % MOST_SEED)
         module.train()
-        images, labels = self._batch(self._crops.training(rows, turn))
+        images, labels = self._batch(self._crops.training(rows, step.turn))
         self._num_rows, self._missing = rows.num_rows, set(range(len(self._parameters)))
         try:
             with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
@@ -163,7 +150,7 @@ class TorchModel:
             ) from None
         for number in self._missing:
             sums[number].zero_()
-        # How far buffers have moved, as often as there are rows: an update divides by those. All workers together
+        # How far buffers have moved, times the number of rows, by which an update divides. All workers together
         # move averages as far as one would, as in sync, where it is the mean; counts count them all.
         first = len(self._parameters)
         for (_, buffer), before, moved in zip(self._buffers, self._values.parts[first:], sums[first:], strict=True):
@@ -298,9 +285,9 @@ class _Bound:
         self._flat: Any = None
 
     def bind(self, torch: Any, flat: Any, tensors: tuple[Tensor, ...], device: Any, copy: bool = False) -> list[Any]:
-        """The parts of a flat array, which are made anew only where it is another one than before.
+        """The parts of a flat array, which are rebuilt only when the array changes.
 
-        An array of this machine's memory has a copy on a GPU, which is brought up to date where `copy` says so.
+        An array in this machine's memory has a copy on the GPU, which is brought up to date if `copy` is set.
         """
         given = flat if isinstance(flat, torch.Tensor) else torch.from_numpy(flat)
         if given.data_ptr() != self.place:
@@ -353,21 +340,21 @@ def _interface_of(host: str) -> str:
     return next(found, "")
 
 
-class Group(NamedTuple):
+class ProcessGroup(NamedTuple):
     """A process group of PyTorch's, and where its members leave each other notes: for as long as there is the group."""
 
     group: Any
     store: Any
 
 
-def make_group(notes: Any, rank: int, size: int, host: str, seconds: float, device: str) -> Group:
+def make_group(notes: Any, rank: int, size: int, host: str, seconds: float, device: str) -> ProcessGroup:
     """A process group of PyTorch's, whose members find each other by `notes` (`set`, `get`, `find`), and wait for each
     other for so long: over gloo at this host's address, or over NCCL for tensors on GPUs.
     """
     torch = import_torch()
     distributed = torch.distributed
 
-    class Store(distributed.Store):  # type: ignore[misc, name-defined]
+    class NoteStore(distributed.Store):  # type: ignore[misc, name-defined]
         """What PyTorch asks of a place for notes."""
 
         def set(self, key: str, value: Any) -> None:
@@ -383,17 +370,17 @@ def make_group(notes: Any, rank: int, size: int, host: str, seconds: float, devi
         def check(self, keys: list[str]) -> bool:
             return all(notes.find(key) is not None for key in keys)
 
-    store = Store()
+    store = NoteStore()
     if device == "cuda":
         if interface := _interface_of(host):
             os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
-        # Whoever waits here sees to faults; NCCL's own watch would end the process.
+        # The workers handle faults themselves; NCCL's own watchdog would end the process.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
         nccl = distributed.ProcessGroupNCCL.Options()
         nccl._timeout = timedelta(seconds=seconds)
-        return Group(distributed.ProcessGroupNCCL(store, rank, size, nccl), store)
+        return ProcessGroup(distributed.ProcessGroupNCCL(store, rank, size, nccl), store)
     options = distributed.ProcessGroupGloo._Options()
     options._timeout = timedelta(seconds=seconds)
     options._devices = [distributed.ProcessGroupGloo.create_device(hostname=host)]
-    return Group(distributed.ProcessGroupGloo(store, rank, size, options), store)
+    return ProcessGroup(distributed.ProcessGroupGloo(store, rank, size, options), store)

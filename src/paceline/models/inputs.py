@@ -1,0 +1,37 @@
+"""Is this data what a model learns from?"""
+
+from __future__ import annotations
+
+from paceline.data.datasets import AnyDataset, open_dataset
+from paceline.errors import ConfigError
+from paceline.models.registry import IMAGES, MODELS, ROWS, find
+from paceline.settings import RunConfig
+
+WHAT = {ROWS: "rows of features", IMAGES: "images"}
+
+
+def open_for(config: RunConfig) -> AnyDataset:
+    """The data of a run, which must be what its model learns from."""
+    dataset, entry = open_dataset(config.data), find(config.model)
+    found = dataset.kind.name
+    if found != entry.input:
+        others = [f"--model {name}" for name, other in MODELS.items() if other.input == found]
+        raise ConfigError(
+            f"the model `{config.model}` learns from {WHAT[entry.input]}; `{dataset.folder}` has {WHAT[found]}",
+            f"{others[0]}, or data that `paceline prepare` made of {WHAT[entry.input]}",
+        )
+    if dataset.labels.kind not in entry.task.labels:
+        wanted = " or ".join(entry.task.labels)
+        raise ConfigError(
+            f"the model `{config.model}` needs labels that are {wanted}; `{dataset.folder}` has {dataset.labels.kind}",
+            f"prepare the data again with --labels {entry.task.labels[0]}",
+        )
+    if config.train_rows:
+        available = dataset.split("train").rows
+        if config.train_rows > available:
+            raise ConfigError(
+                f"`train_rows` is {config.train_rows:,}; `{dataset.folder}` has {available:,} training rows",
+                "leave it out to use all rows",
+            )
+        dataset.keep_first(config.train_rows)
+    return dataset

@@ -1,0 +1,306 @@
+"""Models over sparse rows: how a batch's keys become numbers, and how a user declares a model of their own.
+
+    from paceline.models.sparse import Columns, Initial, SparseModel, sparse_model
+
+    @sparse_model(loss="squared")
+    def build(features: int) -> SparseModel:
+        return SparseModel(
+            columns=(Columns("factors", 3, Initial("normal", 0.1)),),
+            tensors={"mix": np.ones(3)},
+            score=score,
+            gradient=gradient,
+        )
+
+`score(rows, table, tensors)` returns the score of each row, from the values [numbers, dim] of the batch's distinct keys
+and the tensors by name. `gradient(rows, table, tensors, slopes, table_sums, tensor_sums)` adds to the sums what each
+row's slope, the derivative of its loss by its score, makes of them. `rows` is a `NumberedRows`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.sparse.batch import Batch
+from paceline.errors import ConfigError, in_short
+from paceline.kernels.losses import measure_rows
+from paceline.kernels.steps import gradient_of
+from paceline.kernels.tables import gather
+from paceline.models.losses import LOSSES, predictions, total_loss
+from paceline.models.metrics import MetricSums, NumberSums, TwoClassSums
+from paceline.models.model import Compute, Floats, Parameters, Step, Tensor
+from paceline.models.registry import TASK_OF_LOSS, Entry
+from paceline.models.tasks import TWO_CLASSES, Task
+from paceline.parameters.layout import INITIAL_KINDS, DenseLayout, Group, Layout, TableLayout
+from paceline.parameters.layout import Initial as Initial
+from paceline.settings import RunConfig
+
+# Adam's correction for its late start counts updates, and the keys of a table are not updated equally often.
+TABLE_OPTIMIZERS = ("sgd", "adagrad", "ftrl")
+
+
+class Columns(NamedTuple):
+    """Some columns of a model's table: their name, how many, and how they begin."""
+
+    name: str
+    dim: int
+    initial: Initial = Initial()
+
+
+class NumberedRows(NamedTuple):
+    """Sparse rows whose keys are numbers of a batch: row i has `numbers` and `values` from `offsets[i]` on."""
+
+    offsets: NDArray[np.int64]
+    numbers: NDArray[np.uint32]
+    values: Floats
+
+    @property
+    def row_of(self) -> NDArray[np.int64]:
+        """The row that each nonzero belongs to."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+
+Score = Callable[[NumberedRows, Floats, dict[str, Floats]], NDArray[Any]]
+Gradient = Callable[[NumberedRows, Floats, dict[str, Floats], Floats, Floats, dict[str, Floats]], None]
+
+
+class SparseModel(NamedTuple):
+    """A model over sparse rows as a user declares it."""
+
+    columns: tuple[Columns, ...]
+    score: Score
+    gradient: Gradient
+    tensors: Mapping[str, Any] = {}
+
+
+class Declaration(NamedTuple):
+    """What `sparse_model` says of a function before it is called."""
+
+    loss: str
+    optimizers: tuple[str, ...]
+
+
+def sparse_model(
+    loss: str = "logistic", optimizers: tuple[str, ...] = ("sgd", "adagrad")
+) -> Callable[[Callable[..., SparseModel]], Callable[..., SparseModel]]:
+    """Declare that a function builds a `SparseModel`, to be trained with this loss by one of these optimizers."""
+    if loss not in LOSSES:
+        raise ConfigError(f"`loss` is `{loss}`; it is one of {', '.join(LOSSES)}", "loss='squared'")
+    if not set(optimizers) <= set(TABLE_OPTIMIZERS):
+        raise ConfigError(
+            f"`optimizers` is {optimizers}; tables are trained by {', '.join(TABLE_OPTIMIZERS)}", "optimizers=('sgd',)"
+        )
+
+    def declare(build: Callable[..., SparseModel]) -> Callable[..., SparseModel]:
+        setattr(build, "declares", Declaration(loss, optimizers))  # noqa: B010 (functions have no such attribute)
+        return build
+
+    return declare
+
+
+class DeclaredModel:
+    """A user's `SparseModel` in a run."""
+
+    kernel = train_rows = None
+    scoring_threads = True
+
+    def __init__(self, declared: SparseModel, loss: str, layout: Layout) -> None:
+        self._declared = declared
+        self._loss = LOSSES[loss]
+        self._task = TASK_OF_LOSS[loss]
+        self.layout = layout
+        self.tensors = _lay_out(declared.tensors)
+        digest = hashlib.sha256(repr((declared.columns, self.tensors)).encode()).hexdigest()[:8]
+        self.fingerprint = f"{len(self.tensors)} tensors and a table of {self._table.num_keys:,} keys ({digest})"
+
+    def initial(self) -> Floats:
+        values = np.zeros(self.tensors[-1].stop if self.tensors else 0, np.float32)
+        for tensor in self.tensors:
+            tensor.of(values)[...] = self._declared.tensors[tensor.name]
+        return values
+
+    def compute(self) -> Compute:
+        return _DeclaredCompute(self._declared, self._loss, self.tensors, self._table.dim)
+
+    @property
+    def _table(self) -> TableLayout:
+        assert self.layout.table is not None
+        return self.layout.table
+
+    def scores(self, parameters: Parameters, rows: Batch) -> Floats:
+        view = parameters.table
+        assert view is not None
+        # The view's: a dataset of more features has them in an order of its own.
+        known = rows.keys < view.layout.features
+        distinct, numbers = np.unique(rows.keys[known], return_inverse=True)
+        offsets = np.concatenate([[0], np.cumsum(known)])[rows.offsets]
+        values = np.empty(len(distinct) * self._table.dim, np.float32)
+        gather(*view.rules, view.rows, self._table.bias_key, distinct.astype(rows.keys.dtype), values)
+        numbered = NumberedRows(offsets, numbers.astype(np.uint32), rows.values[known])
+        table = values.reshape(-1, self._table.dim)
+        return _scores(self._declared, numbered, table, _by_name(self.tensors, parameters.dense))
+
+    def metric_sums(self) -> MetricSums:
+        return metric_sums(self._task, self._loss)
+
+    def probabilities(self, scores: Floats) -> Floats:
+        return predictions(self._loss, scores)
+
+    def predict(self, scores: Floats) -> dict[str, NDArray[Any]]:
+        return predict(self._task, self._loss, scores)
+
+    def save(self, parameters: Parameters) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        view = parameters.table
+        assert view is not None
+        table = view.rows.reshape(-1, self._table.dim)
+        start, found = 0, {}
+        for group in self._table.groups:
+            found[f"table.{group.name}"] = np.ascontiguousarray(table[:, start : start + group.dim])
+            start += group.dim
+        tensors = {tensor.name: tensor.of(parameters.dense) for tensor in self.tensors}
+        return found | tensors, {"features": self._table.features}
+
+    def close(self) -> None:
+        pass
+
+
+class _DeclaredCompute:
+    """One worker's gradient of a user's model."""
+
+    holds_values = False
+    use_threads = None
+
+    def __init__(self, declared: SparseModel, loss: Any, tensors: tuple[Tensor, ...], dim: int) -> None:
+        self.filled: Callable[[int], None] | None = None
+        self._declared = declared
+        self._loss = loss
+        self._tensors = tensors
+        self._dim = dim
+
+    def gradient(self, step: Step) -> float:
+        rows: Batch = step.rows
+        numbered = NumberedRows(rows.offsets - rows.offsets[0], step.local[: rows.num_nonzeros], rows.values)
+        table, sums = step.weights.reshape(-1, self._dim), step.sums.reshape(-1, self._dim)
+        tensors = _by_name(self._tensors, step.dense)
+        step.sums[:] = 0
+        if self._tensors:
+            step.dense_sums[:] = 0
+        if not rows.num_rows:
+            return 0.0
+        scores = _scores(self._declared, numbered, table, tensors)
+        slopes = np.empty_like(scores)
+        losses = measure_rows(self._loss, scores, rows.labels, slopes)
+        into = _by_name(self._tensors, step.dense_sums)
+        with _explained("gradient"):
+            self._declared.gradient(numbered, table, tensors, slopes, sums, into)
+        return losses
+
+
+class CompiledCompute:
+    """One worker's gradient of a model that compiled loops know."""
+
+    holds_values = False
+    use_threads = None
+
+    def __init__(self, kernel: Any) -> None:
+        self.filled: Callable[[int], None] | None = None
+        self._kernel = kernel
+        self._gradient = gradient_of(kernel)
+
+    def gradient(self, step: Step) -> float:
+        rows = step.rows
+        return self._gradient(
+            self._kernel, rows.offsets, step.local, rows.values, rows.labels, step.weights, step.sums
+        )  # fmt: skip
+
+
+def metric_sums(task: Task, loss: Any) -> MetricSums:
+    """What adds up the metrics of a task under a loss."""
+
+    def total(scores: Floats, labels: NDArray[Any]) -> float:
+        return total_loss(loss, scores, labels)
+
+    return TwoClassSums(total) if task is TWO_CLASSES else NumberSums(total, lambda scores: predictions(loss, scores))
+
+
+def predict(task: Task, loss: Any, scores: Floats) -> dict[str, NDArray[Any]]:
+    """What is written of scores: a probability, or a prediction."""
+    return {"probability" if task is TWO_CLASSES else "prediction": predictions(loss, scores)}
+
+
+def table_layout(columns: tuple[Columns, ...], config: RunConfig, features: int, bias: bool) -> TableLayout:
+    """The layout of a table whose columns all use the run's optimizer."""
+    groups = tuple(Group(one.name, one.dim, config.optimizer, one.initial) for one in columns)
+    return TableLayout(features, groups, bias, config.seed)
+
+
+def build(entry: Entry, config: RunConfig, dataset: Any, rows_per_update: int) -> DeclaredModel:
+    """The model that a user's function declares, for a run on this dataset."""
+    return build_for(entry, config, dataset.features, dataset.split("train").rows, rows_per_update)
+
+
+def build_for(entry: Entry, config: RunConfig, features: int, epoch_rows: int, rows_per_update: int) -> DeclaredModel:
+    """The model that a user's function declares, for this many features."""
+    with _explained(entry.name):
+        declared: SparseModel = entry.function(features)
+    _check(declared, entry.name, config)
+    table = table_layout(declared.columns, config, features, bias=False)
+    tensors = _lay_out(declared.tensors)
+    size = tensors[-1].stop if tensors else 0
+    dense = DenseLayout(size, size, config.optimizer, epoch_rows, rows_per_update)
+    layout = Layout(table, dense if size else None)
+    return DeclaredModel(declared, entry.function.declares.loss, layout)
+
+
+def _check(declared: SparseModel, name: str, config: RunConfig) -> None:
+    """Refuse what compiled loops would take for granted."""
+    if not isinstance(declared, SparseModel) or not declared.columns:
+        raise ConfigError(f"`{name}` returned {declared!r}, expected a SparseModel with columns", "see `sparse_model`")
+    for column in declared.columns:
+        if column.dim < 1 or column.initial.kind not in INITIAL_KINDS:
+            raise ConfigError(
+                f"`{name}` has {column}; `dim` is at least 1, and values begin as {', '.join(INITIAL_KINDS)}",
+                f"Columns('{column.name}', 8, Initial('normal', 0.1))",
+            )
+    drawn = any(column.initial.kind != "zeros" for column in declared.columns)
+    if config.optimizer.name == "ftrl" and (drawn or declared.tensors):
+        raise ConfigError(
+            f"`optimizer` is `ftrl`, whose weights begin as zeros and are in tables; `{name}` has others",
+            "--optimizer adagrad",
+        )
+
+
+def _scores(declared: SparseModel, rows: NumberedRows, table: Floats, tensors: dict[str, Floats]) -> Floats:
+    """The scores of rows by a user's function, which must be one number per row."""
+    with _explained("score"):
+        scores = np.ascontiguousarray(declared.score(rows, table, tensors), np.float32)
+    if scores.shape != (len(rows.offsets) - 1,):
+        raise ConfigError(
+            f"`score` returned shape {scores.shape} for {len(rows.offsets) - 1} rows", "return one number per row"
+        )
+    return scores
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Say which of a user's functions failed, and how."""
+    try:
+        yield
+    except Exception as error:
+        raise ConfigError(f"`{name}` of the model fails: {in_short(error)}", "call it on a few rows by hand") from error
+
+
+def _lay_out(tensors: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    found: list[Tensor] = []
+    for name, values in tensors.items():
+        found.append(Tensor(name, np.shape(values), found[-1].stop if found else 0))
+    return tuple(found)
+
+
+def _by_name(tensors: tuple[Tensor, ...], values: Floats) -> dict[str, Floats]:
+    return {tensor.name: tensor.of(values) for tensor in tensors}

@@ -1,0 +1,269 @@
+"""How is a trained model kept and used? `model/` of a run folder: safetensors and `model.json`, in the input's keys."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from paceline.data.images.blocks import Images
+from paceline.data.sparse.batch import Batch
+from paceline.errors import DataError, UsageError
+from paceline.files import replace_file, translated_disk_errors, write_tensors
+from paceline.models import images, linear, sparse
+from paceline.models.images import ImageSettings
+from paceline.models.model import Floats, Model, Parameters, TableView, Tensor
+from paceline.models.registry import Entry, find
+from paceline.settings import RunConfig
+
+# What must agree between the data a model was trained on and data it is asked about.
+SAME_KEYS = ("hash_bits", "integers", "columns", "index_base")
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What every `model.json` has. `source` tells how the training data was made."""
+
+    model: str
+    sha256: str
+    source: dict[str, Any]
+
+
+class SparseInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What `model.json` has of a model over sparse rows."""
+
+    features: int
+
+
+class Input(Protocol):
+    """What a trained model is for: how rows are given to it, and what data it takes."""
+
+    def rows_of(self, given: Any) -> Any:
+        """Rows as the model takes them, from what a user gives."""
+
+    def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
+        """The parameters in the order of a dataset's keys; `DataError` if a model of this source is not for it."""
+
+
+class TrainedModel:
+    """A trained model: its `tensors` by name, and what it says of rows."""
+
+    def __init__(
+        self, entry: Entry, info: ModelInfo, tensors: dict[str, NDArray[Any]], model: Model, parameters: Parameters,
+        data: Input,
+    ) -> None:  # fmt: skip
+        self.entry = entry
+        self.info = info
+        self.tensors = tensors
+        self.model = model
+        self._parameters = parameters
+        self._input = data
+        if _sha256(parameters) != info.sha256:
+            raise DataError("the model has a wrong checksum", "train again")
+
+    @property
+    def weights(self) -> Floats:
+        """The weights of a linear model, [features]."""
+        return self.tensors["weight"]
+
+    @property
+    def bias(self) -> float:
+        """The bias of a linear model."""
+        return float(self.tensors["bias"][0])
+
+    def predict_proba(self, rows: Any) -> Floats:
+        """The probability of label 1 of each row of a `Batch` or a SciPy CSR matrix, in the input's keys.
+
+        Of images, the probability of each class [images, classes]: of `Images`, or of bytes [images, height, width,
+        channels]; grey images may leave the channel out. Unknown keys count nothing.
+        """
+        return self.model.probabilities(self.model.scores(self._parameters, self._input.rows_of(rows)))
+
+    def parameters_for(self, dataset: Any) -> Parameters:
+        """The parameters in the order of a dataset's keys; `DataError` if the model is not for it."""
+        return self._input.parameters_for(self._parameters, dataset, self.info.source)
+
+
+class SparseInput:
+    """Sparse rows, in the keys that the model was trained on."""
+
+    def rows_of(self, given: Any) -> Batch:
+        return _read_only(given if isinstance(given, Batch) else _batch_of_csr(given))
+
+    def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
+        for name in SAME_KEYS:
+            ours, theirs = source.get(name), dataset.manifest.source.get(name)
+            if ours != theirs and None not in (ours, theirs):
+                raise DataError(
+                    f"the model was trained on data prepared with {name} {ours}; `{dataset.folder}` has {theirs}",
+                    "prepare it in the same way",
+                )
+        view = parameters.table
+        assert view is not None
+        layout = view.layout
+        rows = view.rows.reshape(layout.num_keys, layout.dim)
+        features = max(layout.features, dataset.features)
+        values = np.zeros((features, layout.dim), np.float32)
+        values[: layout.features] = rows[: layout.features]
+        dataset.key_order.to_blocks(values)
+        wider = msgspec.structs.replace(layout, features=features)
+        everything = np.concatenate([values, rows[layout.features :]])
+        return Parameters(TableView.of_values(everything.reshape(-1), wider), parameters.dense)
+
+
+class ImageInput:
+    """Images of one shape."""
+
+    def __init__(self, settings: ImageSettings) -> None:
+        self._settings = settings
+
+    def rows_of(self, given: Any) -> Images:
+        if isinstance(given, Images):
+            return given
+        pixels = np.asarray(given)
+        height, width, channels = self._settings.shape
+        wanted = [(height, width, channels)] + ([(height, width)] if channels == 1 else [])
+        if pixels.dtype != np.uint8 or pixels.shape[1:] not in wanted:
+            raise UsageError(
+                f"cannot predict for {pixels.dtype} of shape {pixels.shape}",
+                f"give bytes (uint8) of shape [images, {height}, {width}, {channels}]",
+            )
+        flat = np.ascontiguousarray(pixels.reshape(len(pixels), -1))
+        return Images(flat, np.zeros(len(flat), np.uint16))
+
+    def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
+        for name in ("shape", "classes"):
+            ours, theirs = getattr(self._settings, name), getattr(dataset, name)
+            if tuple(np.atleast_1d(ours)) != tuple(np.atleast_1d(theirs)):
+                raise DataError(
+                    f"the model is for {name} {ours}; `{dataset.folder}` has {theirs}", "prepare it in the same way"
+                )
+        return parameters
+
+
+# -- files
+
+
+def save_model(folder: Path, model: Model, parameters: Parameters, name: str, source: dict[str, Any]) -> str:
+    """Write a model whose parameters are values in the input's order; returns their SHA-256."""
+    tensors, said = model.save(parameters)
+    sha256 = _sha256(parameters)
+    path = folder / "model.safetensors"
+    with translated_disk_errors(path):
+        folder.mkdir(exist_ok=True)
+    write_tensors(path, tensors)
+    info = {"model": name, **said, "sha256": sha256, "source": source}
+    replace_file(folder / "model.json", msgspec.json.encode(info))
+    return sha256
+
+
+def load_model(run: Path) -> TrainedModel:
+    """The model of a run folder."""
+    folder = run / "model"
+    if not run.is_dir():
+        raise UsageError(f"no run at `{run}`", "give a folder that `train` made")
+    if not (folder / "model.json").is_file():
+        resumable = (run / "checkpoints").is_dir()
+        hint = f"`paceline resume {run}` finishes it" if resumable else "it failed before it was trained: train again"
+        raise UsageError(f"`{run}` holds no trained model", hint)
+    try:
+        content = (folder / "model.json").read_bytes()
+        info = msgspec.json.decode(content, type=ModelInfo)
+        tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+        loaded: TrainedModel = find(info.model).load(content, tensors)
+        return loaded
+    except KeyError as error:
+        raise DataError(f"the model in `{folder}` has no tensor {error}", "train again") from None
+    except (OSError, msgspec.DecodeError, SafetensorError) as error:
+        raise DataError(f"the model in `{folder}` cannot be read: {error}", "train again") from None
+
+
+def load_linear_model(entry: Entry, content: bytes, tensors: dict[str, NDArray[Any]]) -> TrainedModel:
+    """A linear model from its file."""
+    features = msgspec.json.decode(content, type=SparseInfo).features
+    weights, bias = tensors["weight"], tensors["bias"]
+    _check_shapes({"weight": weights, "bias": bias}, {"weight": (features,), "bias": (1,)})
+    model = linear.build_for(RunConfig(), features)
+    return _load_sparse(entry, content, tensors, model, np.concatenate([weights, bias]), np.zeros(0, np.float32))
+
+
+def load_declared_model(entry: Entry, content: bytes, tensors: dict[str, NDArray[Any]]) -> TrainedModel:
+    """A user's model over sparse rows from its file."""
+    features = msgspec.json.decode(content, type=SparseInfo).features
+    model = sparse.build_for(entry, RunConfig(), features, 1, 1)
+    layout = model.layout.table
+    assert layout is not None
+    groups = {f"table.{group.name}": (layout.num_keys, group.dim) for group in layout.groups}
+    _check_shapes(tensors, groups)
+    table = np.concatenate([tensors[name] for name in groups], axis=1).reshape(-1)
+    return _load_sparse(entry, content, tensors, model, table, values_of(model.tensors, tensors))
+
+
+def _load_sparse(entry: Entry, content: bytes, tensors: dict[str, NDArray[Any]], model: Any, table: Floats,
+                 dense: Floats) -> TrainedModel:  # fmt: skip
+    info = msgspec.json.decode(content, type=ModelInfo)
+    layout = model.layout.table
+    view = TableView.of_values(np.ascontiguousarray(table), layout)
+    return TrainedModel(entry, info, tensors, model, Parameters(view, dense), SparseInput())
+
+
+def load_image_model(entry: Entry, content: bytes, tensors: dict[str, NDArray[Any]]) -> TrainedModel:
+    """A classifier of images from its file."""
+    info = msgspec.json.decode(content, type=ModelInfo)
+    settings = msgspec.json.decode(content, type=ImageSettings)
+    model = images.build_for(entry, RunConfig(data="-", model=entry.name, images=settings.images), settings)
+    parameters = Parameters(dense=values_of(model.tensors, tensors))
+    return TrainedModel(entry, info, tensors, model, parameters, ImageInput(settings))
+
+
+def values_of(tensors: Sequence[Tensor], found: dict[str, NDArray[Any]]) -> Floats:
+    """All dense values of a model, from its tensors by name."""
+    _check_shapes(found, {tensor.name: tensor.shape for tensor in tensors})
+    values = np.zeros(tensors[-1].stop if tensors else 0, np.float32)
+    for tensor in tensors:
+        tensor.of(values)[...] = found[tensor.name]
+    return values
+
+
+def _check_shapes(found: dict[str, NDArray[Any]], wanted: Mapping[str, tuple[int, ...]]) -> None:
+    for name, shape in wanted.items():
+        if name not in found or found[name].shape != shape:
+            has = found[name].shape if name in found else "missing"
+            raise DataError(f"tensor `{name}` is {has}, expected {shape}", "train again")
+
+
+def _sha256(parameters: Parameters) -> str:
+    digest = hashlib.sha256(parameters.table.rows.data if parameters.table is not None else b"")
+    if parameters.dense is not None:
+        digest.update(parameters.dense.data)
+    return digest.hexdigest()
+
+
+def _batch_of_csr(rows: Any) -> Batch:
+    if not hasattr(rows, "tocsr"):
+        raise UsageError(f"cannot predict for a {type(rows).__name__}", "give a paceline Batch or a SciPy CSR matrix")
+    rows = rows.tocsr()
+    offsets, keys, values = rows.indptr, rows.indices, rows.data
+    keys = np.ascontiguousarray(keys)
+    if keys.size and keys.min() < 0:
+        raise UsageError("a CSR matrix with negative column numbers", "columns are keys: 0, 1, …")
+    return Batch(
+        np.zeros(len(offsets) - 1, np.uint8),
+        np.ascontiguousarray(offsets, np.int64),
+        keys.astype(np.uint32 if not keys.size or keys.max() < 1 << 32 else np.uint64),
+        np.ascontiguousarray(values, np.float32),
+    )
+
+
+def _read_only(rows: Batch) -> Batch:
+    """The same rows as compiled loops get them from blocks: views that cannot be written."""
+    views = Batch(rows.labels.view(), rows.offsets.view(), rows.keys.view(), rows.values.view())
+    for view in views:
+        view.flags.writeable = False
+    return views

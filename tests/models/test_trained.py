@@ -1,0 +1,115 @@
+"""A model speaks in the input's keys, whatever order the blocks keep them in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import scipy.sparse
+from safetensors.numpy import load_file
+
+import paceline
+from paceline.data.sparse.dataset import SparseDataset, sparse_writer
+from paceline.errors import DataError, UsageError
+from paceline.predict import evaluate_model, write_predictions
+from tests.conftest import all_rows
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, clicks: Path) -> paceline.Run:
+    return paceline.train(
+        data=clicks,
+        run=tmp_path_factory.mktemp("runs") / "run",
+        pace="async",
+        batch_size=1,
+        epochs=2,
+        learning_rate=0.1,
+    )
+
+
+def test_weights_are_by_input_key(run: paceline.Run, clicks: Path) -> None:
+    """Score the test rows with the saved weights in plain NumPy: the run's own test loss comes out."""
+    tensors = load_file(run.path / "model" / "model.safetensors")
+    rows = all_rows(SparseDataset(clicks), "test")
+    z = np.add.reduceat(tensors["weight"].astype(np.float64)[rows.keys] * rows.values, rows.offsets[:-1])
+    z += tensors["bias"][0]
+    loss = np.logaddexp(0, -(2.0 * rows.labels - 1) * z).mean()
+    assert loss == pytest.approx(run.result["test"]["loss"], rel=1e-5)
+    assert json.loads((run.path / "model" / "model.json").read_text())["sha256"] == run.result["model_sha256"]
+
+
+def test_predict_proba_takes_batches_and_csr(run: paceline.Run, clicks: Path) -> None:
+    model, rows = paceline.load(run.path), all_rows(SparseDataset(clicks), "test")
+    by_batch = model.predict_proba(rows)
+    matrix = scipy.sparse.csr_matrix((rows.values, rows.keys.astype(np.int32), rows.offsets), shape=(2_000, 5_000))
+    assert np.array_equal(model.predict_proba(matrix), by_batch)
+    assert ((by_batch > 0.5) != rows.labels).mean() == pytest.approx(run.result["test"]["error"])
+    with pytest.raises(UsageError, match="cannot predict for a list"):
+        model.predict_proba([[1, 2]])
+
+
+def test_evaluate_agrees_with_the_run(run: paceline.Run, clicks: Path) -> None:
+    rows, quality = evaluate_model(run.path, clicks, None)
+    assert rows == 2_000
+    assert quality == pytest.approx(run.result["test"], rel=1e-6)
+    assert evaluate_model(run.path, clicks, "train")[0] == 6_000
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_predictions_by_suffix(run: paceline.Run, clicks: Path, tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"scores{suffix}"
+    assert write_predictions(run.path, clicks, out, None) == 2_000
+    table = pyarrow.parquet.read_table(out) if suffix == ".parquet" else pyarrow.csv.read_csv(out)
+    rows = all_rows(SparseDataset(clicks), "test")
+    assert table.column_names == ["row", "label", "probability"]
+    assert table["row"].to_pylist() == list(range(2_000))
+    assert table["label"].to_pylist() == rows.labels.tolist()
+    assert np.allclose(table["probability"], paceline.load(run.path).predict_proba(rows), rtol=1e-6)
+    with pytest.raises(UsageError, match="exists already"):
+        write_predictions(run.path, clicks, out, None)
+
+
+def test_predictions_need_a_known_suffix(run: paceline.Run, clicks: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"suffix `\.json`"):
+        write_predictions(run.path, clicks, tmp_path / "scores.json", None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_hashed_otherwise_is_refused(run: paceline.Run, clicks: Path, tmp_path: Path) -> None:
+    model = json.loads((run.path / "model" / "model.json").read_text())
+    path = run.path / "model" / "model.json"
+    path.write_text(json.dumps(model | {"source": {"hash_bits": 20}}))
+    with sparse_writer(tmp_path / "other", features=100, source={"hash_bits": 18}) as writer:
+        writer.add("train", paceline.Batch.from_lists([1], [[3]], [[1.0]]))
+        writer.finish()
+    try:
+        with pytest.raises(DataError, match="hash_bits 20"):
+            evaluate_model(run.path, tmp_path / "other", None)
+    finally:
+        path.write_text(json.dumps(model))
+
+
+def test_a_dataset_with_more_features_than_the_model(run: paceline.Run, tmp_path: Path) -> None:
+    """Keys that the model has not seen count nothing."""
+    with sparse_writer(tmp_path / "more", features=9_000, source={}) as writer:
+        writer.add("train", paceline.Batch.from_lists([1, 0], [[8_999, 14], [14]], [[50.0, 1.0], [1.0]]))
+        writer.finish()
+    write_predictions(run.path, tmp_path / "more", tmp_path / "out.csv", None)
+    p = pyarrow.csv.read_csv(tmp_path / "out.csv")["probability"].to_pylist()
+    assert p[0] == p[1]
+
+
+def test_a_damaged_model_is_refused(run: paceline.Run, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(run.path, tmp_path / "copy")
+    path = tmp_path / "copy" / "model" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-500] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="wrong checksum"):
+        paceline.load(tmp_path / "copy")
