@@ -28,10 +28,10 @@ def two_nodes() -> Iterator[RayCluster]:
 DOCTOR = """
 from functools import partial
 from paceline.cli import main
-from paceline.telemetry import ceilings
-from tests.telemetry.test_ceilings import SMALL
+from paceline.telemetry import measure_ceilings as measuring
+from tests.telemetry.test_measure_ceilings import SMALL
 
-ceilings.measure_ceilings = partial(ceilings.measure_ceilings, effort=SMALL)
+measuring.measure_ceilings = partial(measuring.measure_ceilings, effort=SMALL)
 main()
 """
 

@@ -20,6 +20,7 @@ from paceline.errors import ConfigError, UsageError
 from tests.faults.conftest import arguments
 from tests.faults.running import Running
 from tests.ray_cluster import RayCluster
+from tests.skips import needs_no_gpu
 
 
 class TestOwnRay:
@@ -134,16 +135,13 @@ class TestRunningRay:
             paceline.train(data=clicks, engine="ray", address=ray_cluster.address, workers=10, shards=2)
         assert "fewer --workers" in caught.value.hint
 
+    @needs_no_gpu
     def test_workers_get_gpus(self, ray_cluster: RayCluster, drawings: Path) -> None:
         """Four share three that the cluster says it has, and find that they are not there."""
-        import torch
-
-        if torch.cuda.is_available():
-            pytest.skip("they are there")
         flags: dict[str, Any] = {"model": "alexnet-small", "pace": "sync", "workers": 4, "device": "cuda"}
         with pytest.raises(ConfigError, match=r"worker \d.*: `device` is `cuda`, but PyTorch finds no GPU here"):
             paceline.train(data=drawings, engine="ray", address=ray_cluster.address, **flags)
-        with pytest.raises(ConfigError, match="the cluster has 3 GPUs; 4 are needed, one a worker that adds up"):
+        with pytest.raises(ConfigError, match="the cluster has 3 GPUs; 4 are needed, one per worker"):
             paceline.train(data=drawings, engine="ray", address=ray_cluster.address, exchange="allreduce", **flags)
 
     def test_more_shards_than_keys(self, ray_cluster: RayCluster, mostly_clicks: Path) -> None:
@@ -276,7 +274,7 @@ def test_gpus_that_are_free(has: float, free: float, wanted: int, may_share: boo
     ("has", "free", "may_share", "said"),
     [
         (0, 0, True, "the cluster has no GPUs"),
-        (2, 2, False, "the cluster has 2 GPUs; 4 are needed, one a worker that adds up"),
+        (2, 2, False, "the cluster has 2 GPUs; 4 are needed, one per worker"),
         (4, 3, False, "3 of the cluster's 4 GPUs are free; 4 are needed"),
         (4, 0.5, True, "0.5 of the cluster's 4 GPUs are free; 4 are needed"),
     ],

@@ -58,7 +58,7 @@ def test_its_run_folder_is_known_elsewhere(command: Command, tmp_path: Path) -> 
         assert done.code == 2, words
         assert done.err.startswith("error: ")
         assert len(done.err.splitlines()) == 2
-    with pytest.raises(DataError, match="is a run of `trace`, and no training"):
+    with pytest.raises(DataError, match="is a run of `trace`, not of `train`"):
         _ = paceline.Run(tmp_path / "run").config
 
 
@@ -69,7 +69,7 @@ def test_its_run_folder_is_known_elsewhere(command: Command, tmp_path: Path) -> 
         (["trace", "--size", "10", "--blocks", "11"], "10 × 10 can be cut into 1 to 10"),
         (
             ["trace", "--size", "9999", "--blocks", "2001"],
-            "`blocks` is 2,001; for a product it is 2,000 a side at most",
+            "`blocks` is 2,001; a product has at most 2,000 per side",
         ),
         (["trace", "--size", "10", "--blocks", "-1"], "`blocks` is -1"),
         (["trace", "--size", "10", "--blocks", "2", "--seed", "-3"], "`seed` is -3"),

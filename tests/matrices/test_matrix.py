@@ -297,14 +297,14 @@ class TestWhatIsNoMatrix:
 
     def test_folders(self, tmp_path: Path) -> None:
         folder = tmp_path / "blocks"
-        assert "no folder of blocks" in self.refused(tmp_path)
+        assert "not a folder of blocks" in self.refused(tmp_path)
         BlockMatrix.random(10, blocks=2).to_blocks(folder)
         np.save(folder / "00001-00001.npy", np.ones((4, 5), np.float32))
         assert "4 × 5 float32; 5 × 5 float32 was expected" in self.refused(folder)
         (folder / "00001-00001.npy").unlink()
         assert "there is no file" in self.refused(folder)
         (folder / "matrix.json").write_text('{"rows": 1}')
-        assert "no folder of blocks" in self.refused(folder)
+        assert "not a folder of blocks" in self.refused(folder)
 
     def test_arrays(self) -> None:
         for array in (np.ones(3), np.ones((0, 3)), np.ones((2, 2), complex)):
@@ -332,7 +332,7 @@ def test_many_rows_are_cut_into_no_more_blocks_than_there_may_be() -> None:
     A = BlockMatrix.random((3_000, 1), blocks=(3_000, 1), seed=1)
     assert (A @ A.T).trace() == pytest.approx((A.to_numpy().astype(np.float64) ** 2).sum(), rel=1e-12)
     B = BlockMatrix.random(3_000, blocks=3_000)
-    with pytest.raises(ConfigError, match="`blocks` is 3,000; for a product it is 2,000 a side at most"):
+    with pytest.raises(ConfigError, match="`blocks` is 3,000; a product has at most 2,000 per side"):
         (B @ B).trace()
 
 

@@ -134,7 +134,7 @@ def test_sums_of_many_products_are_made_in_squares(monkeypatch: pytest.MonkeyPat
     [
         ({"size": 0}, "`size` is 0"),
         ({"size": (3, -1)}, "`size` is -1"),
-        ({"size": 2**40 + 1}, "`size` is 1,099,511,627,777; it is 1 to 1,099,511,627,776"),
+        ({"size": 2**40 + 1}, "`size` is 1,099,511,627,777; it must be 1 to 1,099,511,627,776"),
         ({"size": 10, "blocks": 11}, "10 × 10 can be cut into 1 to 10"),
         ({"size": 10, "blocks": 0}, "`blocks` is 0"),
         ({"size": 10, "seed": -1}, "`seed` is -1"),

@@ -1,93 +1,112 @@
-"""Where roles live: threads of this process, or processes that a cluster places, starts and restarts."""
+"""Where processes live: threads of this process, or processes that a cluster places, starts and restarts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from paceline.config import RunConfig
+from paceline.errors import ConfigError
 
-# What a process of a cluster runs: "module:function".
-ENTRY = "paceline.training.cluster.role:run_role"
+
+class ProcessRequest(NamedTuple):
+    """A process that a cluster is asked for: it loads `entry` ("module:function") and calls it when told to.
+
+    With `per_node` there is one such process on every node. One with a `gpu` gets one to itself, or, if there are too
+    few and all of them `may_share_gpu`, a part of one.
+    """
+
+    entry: str
+    gpu: bool = False
+    may_share_gpu: bool = True
+    per_node: bool = False
 
 
 class ClusterEngine(Protocol):
-    """What starts the processes of a run and keeps them. It knows nothing of what they do."""
+    """Starts processes and keeps them running. It knows nothing of what they do."""
 
     host: str
-    """The address of this process's machine at which the roles can reach it."""
+    """The address at which the processes can reach this one."""
     loopback: bool
     """Whether all nodes are this machine, so that nothing needs to be reachable from elsewhere."""
+    num_processes: int
+    restarts: Literal["one", "all"]
+    """What the engine starts again when a process ends: that one, or all of them."""
 
     def begin(self, number: int, content: bytes) -> None:
-        """Let a process call the engine's entry with this content, the name of its node, and that node's address.
+        """Let a process call its entry with this content, the name of its node, and that node's address.
 
-        Processes are started with the engine, spread over the nodes, and started again when they end; a process that
-        was begins as the one before it did.
+        Processes are started with the engine, spread over the nodes, and started again when they end.
         """
 
     def end(self, number: int, pid: int) -> None:
         """End a process that no longer answers, so that it is started again."""
 
     def failure_of(self, number: int) -> str:
-        """What went wrong when a process was to begin; empty if nothing did so far."""
+        """What went wrong when a process was told to begin; empty if nothing has so far."""
 
     def why_not_running(self, number: int) -> str:
-        """Why a process is not running, as far as the cluster knows; empty if it does not."""
+        """Why a process is not running; empty if the cluster does not know."""
 
     def name_of(self, node: str) -> str:
-        """How a person would call a node."""
+        """A node's name as people know it."""
 
     def own_place(self) -> dict[str, Any]:
         """`node`, `address` and `pid` of this process."""
 
     def close(self) -> None:
-        """End all processes that were started, and leave the cluster as it was found. More than once does no harm."""
+        """End all processes that were started, and leave the cluster as it was found. Closing twice does no harm."""
 
 
-class StartingEngine:
-    """A cluster engine that starts on a thread of its own, while the caller loads what else it needs.
+class PendingEngine:
+    """An engine that opens on its own thread, at `start` or at the latest when `get` is called.
 
-    Loading a cluster's library and joining it takes as long as loading the compiler. Nothing is started for data that
-    is not there: the caller will say so.
+    Loading a cluster's library and joining the cluster takes as long as loading the compiler: the caller can do that
+    meanwhile.
     """
 
-    def __init__(self, config: RunConfig, entry: str = ENTRY) -> None:
-        self._config = config
-        self._entry = entry
+    def __init__(self, name: str, address: str, requests: Sequence[ProcessRequest]) -> None:
+        self._name, self._address, self._requests = name, address, requests
         self._engine: Future[ClusterEngine] | None = None
         self._thread: ThreadPoolExecutor | None = None
-        if config.engine == "ray" and (Path(config.data) / "manifest.json").is_file():
-            from paceline.engines.ray import import_ray
 
-            # Here, alone: two threads that load libraries only hold each other up. Joining is mostly waiting.
-            import_ray()
+    def start(self) -> None:
+        """Begin to open the engine, unless that has been done."""
+        if self._engine is None:
+            # On the caller's thread: two threads that load libraries only slow each other down. Joining is mostly
+            # waiting.
+            make = _load(self._name)
             # The thread stays until the end: what it started would end with it.
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="paceline-start")
-            self._engine = self._thread.submit(self._start)
+            self._engine = self._thread.submit(make, self._address, self._requests)
 
     def get(self) -> ClusterEngine:
-        """The engine, once it has started."""
-        if self._engine is None:
-            engine: Future[ClusterEngine] = Future()
-            engine.set_result(self._start())
-            self._engine = engine
+        """The engine, once it is open."""
+        self.start()
+        assert self._engine is not None
         return self._engine.result()
 
-    def close(self) -> None:
-        """End the engine, if one was started."""
+    def __enter__(self) -> PendingEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the engine if it was started."""
         if self._engine is not None and self._engine.exception() is None:
             self._engine.result().close()
         if self._thread is not None:
             self._thread.shutdown()
 
-    def _start(self) -> ClusterEngine:
-        from paceline.engines.ray import RayEngine
 
-        config = self._config
-        num_roles = config.workers + config.shards
-        # Shards come first.
-        on_gpus = range(config.shards, num_roles) if config.device == "cuda" else range(0)
-        may_share = config.exchange != "allreduce"
-        return RayEngine(config.address, num_roles, self._entry, on_gpus, may_share)
+def open_engine(name: str, address: str, requests: Sequence[ProcessRequest]) -> PendingEngine:
+    """The engine `name` with these processes, on the cluster at `address`, or on one of its own if that is empty."""
+    return PendingEngine(name, address, requests)
+
+
+def _load(name: str) -> Callable[[str, Sequence[ProcessRequest]], ClusterEngine]:
+    """Load an engine's library; returns what opens the engine."""
+    if name != "ray":
+        raise ConfigError(f"the engine `{name}` starts no processes", "--engine ray")
+    from paceline.engines.ray import RayEngine, import_ray
+
+    import_ray()
+    return RayEngine

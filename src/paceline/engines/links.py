@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 
 import msgspec
 
-from paceline.engines import ClusterEngine
+from paceline.engines import ClusterEngine, ProcessRequest, open_engine
 from paceline.errors import RunError
 from paceline.telemetry.ceilings import LinkCeiling
 from paceline.wire.admission import Admission
@@ -39,14 +39,11 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 def measure_links(address: str, say: Callable[[str], None], seconds: float = 0.9) -> list[LinkCeiling]:
-    """Measure the links to all nodes of a Ray cluster on which roles could run, one after the other."""
-    from paceline.engines.ray import RayEngine
-
+    """Measure the links to all nodes of a Ray cluster that can run processes, one after the other."""
     say("links to the cluster's nodes")
-    engine = RayEngine(address, None, ENTRY)
-    with ExitStack() as stack:
-        stack.callback(engine.close)
-        return _measure_all(engine, engine.num_roles, seconds)
+    with open_engine("ray", address, [ProcessRequest(ENTRY, per_node=True)]) as pending:
+        engine = pending.get()
+        return _measure_all(engine, engine.num_processes, seconds)
 
 
 def _measure_all(engine: ClusterEngine, count: int, seconds: float) -> list[LinkCeiling]:

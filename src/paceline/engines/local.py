@@ -12,7 +12,7 @@ POLL_SECONDS = 0.05
 
 
 class LocalEngine:
-    """Threads that workers run on, kept from leg to leg."""
+    """Threads that workers run on, kept from segment to segment."""
 
     def __init__(self, num_workers: int, num_threads: int) -> None:
         self.num_workers = num_workers

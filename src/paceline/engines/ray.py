@@ -1,7 +1,7 @@
-"""How do the roles of a run get onto a Ray cluster? The only file that knows Ray.
+"""How do processes get onto a Ray cluster? The only file that knows Ray.
 
-Ray places the processes (a placement group with one processor each, and a GPU where wanted), starts them, starts them
-again when they end, and knows the nodes. What the roles say to each other does not go through it.
+Ray places the processes (a placement group with one processor each, and a GPU where requested), starts them, restarts
+them when they end, and knows the nodes. What the processes say to each other does not go through Ray.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from paceline.engines import ProcessRequest
 from paceline.errors import ConfigError, UsageError
 
 LOOPBACK = "127.0.0.1"
@@ -34,13 +36,12 @@ HTTP2_SETTINGS = 4
 class RayEngine:
     """A Ray of its own on this machine (`address` empty), or one that runs already (`auto` or HOST:PORT)."""
 
-    def __init__(self, address: str, num_roles: int | None, entry: str, on_gpus: range = range(0),
-                 may_share: bool = True) -> None:  # fmt: skip
-        """`num_roles` is None for one a node. Those with numbers in `on_gpus` get a GPU each, or, where there are not
-        enough and they `may_share`, a part of one.
-        """
+    restarts: Literal["one", "all"] = "one"
+
+    def __init__(self, address: str, requests: Sequence[ProcessRequest]) -> None:
         self._ray = import_ray()
-        self.num_roles = num_roles or 1
+        self._requests = list(requests)
+        self.num_processes = len(requests)
         self._folder: Path | None = None
         self._token_is_ours = False
         self._actors: list[Any] = []
@@ -48,8 +49,6 @@ class RayEngine:
         self._begun: dict[int, Any] = {}
         self._node_names: dict[str, str] = {}
         self._group: Any = None
-        self._on_gpus = on_gpus
-        self._gpu_share = 0.0
         self._joined = not self._ray.is_initialized()
         if self._joined:
             if address:
@@ -57,12 +56,13 @@ class RayEngine:
             else:
                 self._start_own()
         try:
-            if num_roles is None:
-                self.num_roles = sum(node["Resources"].get("CPU", 0) >= 1 for node in self._alive_nodes())
+            num_nodes = sum(node["Resources"].get("CPU", 0) >= 1 for node in self._alive_nodes())
+            self._requests = [one for one in requests for _ in range(num_nodes if one.per_node else 1)]
+            self.num_processes = len(self._requests)
             self._check_room()
-            if on_gpus:
-                self._gpu_share = self._find_gpus(len(on_gpus), may_share)
-            self._start(entry)
+            on_gpus = [request for request in self._requests if request.gpu]
+            may_share = all(request.may_share_gpu for request in on_gpus)
+            self._start(self._find_gpus(len(on_gpus), may_share) if on_gpus else 0.0)
         except BaseException:
             self.close()
             raise
@@ -85,8 +85,8 @@ class RayEngine:
             _read_token_again()
         try:
             self._ray.init(
-                "local", num_cpus=self.num_roles, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
-                _temp_dir=str(self._folder), _node_ip_address=LOOPBACK,
+                "local", num_cpus=self.num_processes, include_dashboard=False, log_to_driver=False,
+                logging_level="ERROR", _temp_dir=str(self._folder), _node_ip_address=LOOPBACK,
             )  # fmt: skip
         except BaseException:
             self.close()
@@ -112,17 +112,18 @@ class RayEngine:
     def _check_room(self) -> None:
         has = int(self._ray.cluster_resources().get("CPU", 0))
         hint = "fewer --workers or --shards, or more nodes"
-        if has < self.num_roles:
-            raise ConfigError(f"the cluster has {has} processors; {self.num_roles} are needed, one a role", hint)
-        free = int(self._free("CPU", self.num_roles))
-        if free < self.num_roles:
+        needed = self.num_processes
+        if has < needed:
+            raise ConfigError(f"the cluster has {has} processors; {needed} are needed, one per process", hint)
+        free = int(self._free("CPU", needed))
+        if free < needed:
             raise ConfigError(
-                f"{free} of the cluster's {has} processors are free; {self.num_roles} are needed, one a role",
-                f"wait for what else runs there; or {hint}",
+                f"{free} of the cluster's {has} processors are free; {needed} are needed, one per process",
+                f"wait until others have finished, or {hint}",
             )
 
     def _find_gpus(self, wanted: int, may_share: bool) -> float:
-        """How much of a GPU each of so many roles gets."""
+        """How much of a GPU each of `wanted` processes gets."""
         has = self._ray.cluster_resources().get("GPU", 0)
         share = share_of_gpus(has, wanted, may_share)
         free = self._free("GPU", wanted * share)
@@ -132,27 +133,28 @@ class RayEngine:
             return share_of_gpus(free, wanted, may_share)
         raise ConfigError(
             f"{free:g} of the cluster's {has:g} GPUs are free; {wanted * share:g} are needed",
-            "wait for what else runs there; or fewer --workers",
+            "wait until others have finished, or fewer --workers",
         )
 
     def _free(self, what: str, wanted: float) -> float:
-        """How many of these the cluster has to give; a run that has just ended gives its own back in a moment."""
+        """How many of these are free; a run that has just ended releases its own within a moment."""
         deadline = time.monotonic() + 2
         while (free := float(self._ray.available_resources().get(what, 0))) < wanted and time.monotonic() < deadline:
             time.sleep(0.1)
         return free
 
-    def _start(self, entry: str) -> None:
-        """Start all processes: loading what they run takes them a while, so the sooner the better."""
+    def _start(self, gpu_share: float) -> None:
+        """Start all processes early: they take a while to load what they run."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         ray = self._ray
-        gpus = [self._gpu_share if number in self._on_gpus else 0 for number in range(self.num_roles)]
+        gpus = [gpu_share if request.gpu else 0 for request in self._requests]
         bundles = [{"CPU": 1, "GPU": share} if share else {"CPU": 1} for share in gpus]
         self._group = ray.util.placement_group(bundles, strategy="SPREAD")
         if not self._group.wait(ROOM_SECONDS):
             raise ConfigError(
-                f"the cluster found no room for {self.num_roles} roles in {ROOM_SECONDS:g} s", "see `ray status`"
+                f"the cluster found no room for {self.num_processes} processes in {ROOM_SECONDS:g} s",
+                "see `ray status`",
             )
         host = ray.remote(Host)
         # The group holds the processors; asking for none here lets a successor start while a dead process lingers. One
@@ -161,8 +163,8 @@ class RayEngine:
             host.options(
                 num_cpus=0, num_gpus=gpus[number], max_restarts=-1, max_task_retries=-1,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number),
-            ).remote(entry)
-            for number in range(self.num_roles)
+            ).remote(request.entry)
+            for number, request in enumerate(self._requests)
         ]  # fmt: skip
 
     def begin(self, number: int, content: bytes) -> None:
@@ -174,7 +176,7 @@ class RayEngine:
 
     def end(self, number: int, pid: int) -> None:
         self._ray.kill(self._actors[number], no_restart=False)
-        if self.loopback and _is_role(pid):
+        if self.loopback and _is_ours(pid):
             # Ray asks first and waits for an answer; a process that is stopped gives none.
             os.kill(pid, signal.SIGKILL)
 
@@ -190,8 +192,8 @@ class RayEngine:
 
     def why_not_running(self, number: int) -> str:
         has = int(self._ray.cluster_resources().get("CPU", 0))
-        if has < self.num_roles:
-            return f"the cluster has {has} processors left; {self.num_roles} are needed"
+        if has < self.num_processes:
+            return f"the cluster has {has} processors left; {self.num_processes} are needed"
         state = self._ray.util.placement_group_table(self._group).get("state", "") if self._group else ""
         return "" if state == "CREATED" else f"the cluster has no room for it (placement group {state.lower()})"
 
@@ -232,7 +234,7 @@ class RayEngine:
 
 
 class Host:
-    """The process of one role, as a Ray actor: it loads the entry, and calls it on a thread of its own when told."""
+    """One process, as a Ray actor: it loads the entry, and calls it on a separate thread when told to."""
 
     def __init__(self, entry: str) -> None:
         # Ctrl-C on a terminal goes to all processes; the coordinator decides what it means.
@@ -273,7 +275,7 @@ def import_ray() -> Any:
         import ray.util
     except ImportError:
         raise UsageError("the engine `ray` needs Ray, which is not installed", "pip install 'paceline[ray]'") from None
-    # A role that is lost is news that the coordinator tells; Ray would add a page of text to each.
+    # The coordinator reports lost processes; Ray would add a page of text to each.
     worker = importlib.import_module("ray._private.worker")
     if hasattr(worker, "print_to_stdstream"):
         setattr(worker, "print_to_stdstream", lambda *_, **__: None)  # noqa: B010 (private, and maybe gone one day)
@@ -281,7 +283,7 @@ def import_ray() -> Any:
 
 
 def share_of_gpus(has: float, wanted: int, may_share: bool) -> float:
-    """How much of a GPU each of so many processes gets on a cluster that has some.
+    """How much of a GPU each of `wanted` processes gets on a cluster with `has` GPUs.
 
     >>> [share_of_gpus(has, 4, may_share=True) for has in (8, 4, 3, 2, 1)]
     [1.0, 1.0, 0.5, 0.5, 0.25]
@@ -292,8 +294,8 @@ def share_of_gpus(has: float, wanted: int, may_share: bool) -> float:
         )
     if has < wanted and not may_share:
         raise ConfigError(
-            f"the cluster has {has:g} GPUs; {wanted} are needed, one a worker that adds up",
-            "fewer --workers, or --exchange shard, with which they share GPUs",
+            f"the cluster has {has:g} GPUs; {wanted} are needed, one per worker",
+            "fewer --workers, or --exchange shard, with which workers can share a GPU",
         )
     return 1.0 / -(-wanted // min(wanted, int(has)))
 
@@ -310,7 +312,7 @@ def _probe(address: str) -> None:
     except OSError as error:
         raise UsageError(f"no Ray answers at `{address}`: {error.strerror or error}", NO_RAY) from None
     if len(answer) < 4 or answer[3] != HTTP2_SETTINGS:
-        raise UsageError(f"what answers at `{address}` is no Ray", NO_RAY)
+        raise UsageError(f"what answers at `{address}` is not Ray", NO_RAY)
     client = getattr(importlib.import_module("ray._raylet"), "GcsClient", None)
     try:
         if client is not None:
@@ -335,7 +337,7 @@ def _find_cluster() -> str:
 
 
 def _read_token_again() -> None:
-    """Let Ray, which remembers them, read its token and whether there is one from the environment anew."""
+    """Let Ray, which remembers them, read its token, and whether there is one, from the environment again."""
     raylet = importlib.import_module("ray._raylet")
     if hasattr(raylet, "AuthenticationTokenLoader"):
         raylet.AuthenticationTokenLoader.instance().reset_cache()
@@ -349,7 +351,7 @@ def _has_text(path: Path) -> bool:
         return False
 
 
-def _is_role(pid: int) -> bool:
+def _is_ours(pid: int) -> bool:
     """Whether a process of this machine is one that Ray started for us: a pid may have been given to another."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Host")

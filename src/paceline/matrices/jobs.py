@@ -23,7 +23,7 @@ from paceline.matrices.settings import MatmulSettings, Settings, TraceSettings, 
 from paceline.matrices.sources import open_matrix
 from paceline.matrices.trace import RandomPairs, trace_of
 from paceline.matrices.verdict import judge
-from paceline.run_folder import Run
+from paceline.run_folder import RunFolder
 from paceline.telemetry.probes import NodeProber
 from paceline.telemetry.recorder import Journal
 from paceline.telemetry.records import LeftOut, NodeProbe
@@ -33,7 +33,7 @@ Watch = Callable[[float, str], None]
 Notice = Callable[[str], None]
 
 
-def run_trace(settings: TraceSettings, watch: Watch, notice: Notice) -> Run:
+def run_trace(settings: TraceSettings, watch: Watch, notice: Notice) -> RunFolder:
     """The trace of A² for a random matrix A, in a new run folder."""
     check_settings(settings)
     _check_run(settings)
@@ -59,8 +59,8 @@ def run_trace(settings: TraceSettings, watch: Watch, notice: Notice) -> Run:
     return run
 
 
-def run_matmul(settings: MatmulSettings, watch: Watch, notice: Notice) -> Run:
-    """The product of two matrices on disk, into a file that appears when it is whole, in a new run folder."""
+def run_matmul(settings: MatmulSettings, watch: Watch, notice: Notice) -> RunFolder:
+    """The product of two matrices on disk, in a new run folder. Its file appears when it is complete."""
     check_settings(settings)
     _check_run(settings)
     left, right = open_matrix(settings.left), open_matrix(settings.right)
@@ -95,7 +95,7 @@ def run_matmul(settings: MatmulSettings, watch: Watch, notice: Notice) -> Run:
 
 
 def trace_result(settings: TraceSettings, trace: float, seconds: float, blocks_made: int) -> dict[str, Any]:
-    """What `result.json` says of a trace, whatever the engine."""
+    """What `result.json` says about a trace, on any engine."""
     elements = blocks_made * (settings.size / settings.blocks) ** 2
     return {
         "size": settings.size,
@@ -112,7 +112,7 @@ def trace_result(settings: TraceSettings, trace: float, seconds: float, blocks_m
 def product_result(
     settings: MatmulSettings, left: Node, right: Node, seconds: float, tiles_made: int, tiles: int
 ) -> dict[str, Any]:
-    """What `result.json` says of a product, whatever the engine. The rate is of what was computed this time."""
+    """What `result.json` says about a product, on any engine. The rate counts what was computed this time."""
     shape = Shape(*left.shape, right.shape[1])
     flops = 2.0 * shape.rows * shape.inner * shape.columns * tiles_made / max(1, tiles)
     return {
@@ -141,12 +141,12 @@ Look = Callable[[], None]
 
 
 @contextmanager
-def recorded(settings: Settings, probe_here: bool = True) -> Iterator[tuple[Run, dict[str, Any], Look]]:
-    """A new run folder, the result to fill, and what to call every so often to probe this node.
+def recorded(settings: Settings, probe_here: bool = True) -> Iterator[tuple[RunFolder, dict[str, Any], Look]]:
+    """A new run folder, the result to fill, and a function to call regularly that probes this node.
 
-    However it ends, `result.json` says how.
+    `result.json` says how the job ended, in any case.
     """
-    run = Run.make(settings.run, settings.job, settings_to_toml(settings))
+    run = RunFolder.make(settings.run, settings.job, settings_to_toml(settings))
     result: dict[str, Any] = {"status": "running", "job": settings.job, "engine": settings.engine}
     journal, prober = Journal(run.path), NodeProber()
     if probe_here:
@@ -184,8 +184,8 @@ def _of_here(prober: NodeProber) -> list[Any]:
 
 def _how_to_go_on(settings: Settings) -> str:
     if isinstance(settings, MatmulSettings):
-        return "what is finished is kept: the same command goes on from there"
-    return "a trace is not kept in parts: the same command begins again"
+        return "finished tiles are kept: the same command continues from there"
+    return "a trace keeps no partial results: the same command starts over"
 
 
 def _check_run(settings: Settings) -> None:

@@ -43,7 +43,7 @@ class BlockMatrix:
         size: int | tuple[int, int], *, blocks: int | tuple[int, int] | None = None, seed: int = 0,
         dtype: Any = np.float32,
     ) -> BlockMatrix:  # fmt: skip
-        """Elements uniform in [0, 1). Each depends on the seed, its row and its column alone; so does not on `blocks`.
+        """Elements uniform in [0, 1). Each depends only on the seed, its row and its column, not on `blocks`.
 
         They are multiples of 2^-24, which both dtypes hold exactly: a seed is the same matrix in float32 and float64.
         """
@@ -51,10 +51,11 @@ class BlockMatrix:
         for count in (rows, columns):
             if not 1 <= count <= LARGEST_SIZE:
                 raise ConfigError(
-                    f"`size` is {count:,}; it is 1 to {LARGEST_SIZE:,}", "a size such as 100000, or (rows, columns)"
+                    f"`size` is {count:,}; it must be 1 to {LARGEST_SIZE:,}",
+                    "a size such as 100000, or (rows, columns)",
                 )
         if not 0 <= seed < MOST_SEED:
-            raise ConfigError(f"`seed` is {seed}; it is a whole number from 0 to 2^64 - 1", "for instance 1024")
+            raise ConfigError(f"`seed` is {seed}; it must be 0 to 2^64 - 1", "for instance 1024")
         return _in_blocks(RandomSource(rows, columns, seed, _float_type(dtype)), blocks)
 
     @staticmethod
@@ -123,7 +124,7 @@ class BlockMatrix:
         return out
 
     def to_npy(self, path: str | os.PathLike[str], *, memory: int | str = "1GB") -> None:
-        """Write a .npy file that appears when it is whole; no more than `memory` is used, and all cores."""
+        """Write a .npy file on all cores, with at most `memory`. It appears when it is complete."""
         from paceline.matrices.product import write_npy
 
         write_npy(self.node, Path(path), memory)
@@ -148,7 +149,7 @@ def check_product(left: Node, right: Node) -> None:
 
 
 def check_blocks(shape: tuple[int, int], blocks: tuple[int, int]) -> None:
-    """Raise unless a matrix can be cut into so many blocks."""
+    """Raise unless a matrix can be cut into this many blocks."""
     for size, count in zip(shape, blocks, strict=True):
         if not 1 <= count <= min(size, MOST_BLOCKS):
             most = min(size, MOST_BLOCKS)
@@ -170,5 +171,5 @@ def _in_blocks(node: Node, blocks: int | tuple[int, int] | None) -> BlockMatrix:
 def _float_type(dtype: Any) -> np.dtype[Any]:
     found: np.dtype[Any] = np.dtype(dtype)
     if found not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise ConfigError(f"`dtype` is {found}; it is float32 or float64", "leave it out for float32")
+        raise ConfigError(f"`dtype` is {found}; it must be float32 or float64", "leave it out for float32")
     return found

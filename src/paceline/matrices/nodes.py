@@ -1,4 +1,4 @@
-"""What is a matrix that was not computed yet? A tree: sources at its leaves, operations above them.
+"""What is a matrix that has not been computed yet? A tree: sources at its leaves, operations above them.
 
 All that a node can do is fill a rectangle of itself into an array. Nothing is remembered, so a rectangle costs the same
 each time, and no more memory than the rectangle and a strip of `STRIP` rows for each operation on the way. A product is
@@ -159,5 +159,5 @@ def cuts(size: int, blocks: int) -> list[int]:
 
 
 def cut(size: int, blocks: int, i: int) -> int:
-    """Where block `i` of so many begins."""
+    """Where block `i` of `blocks` begins."""
     return i * size // blocks

@@ -15,8 +15,8 @@ from paceline.errors import ConfigError
 
 # What the library of matrix products takes for itself while it multiplies.
 OVERHEAD_BYTES = 48_000_000
-# What Python and its libraries take before they begin. From `WHOLE_BYTES` on a limit is for all of that; up to
-# `BARE_BYTES` it is for what comes on top, and in between for a growing part.
+# What Python and its libraries need. A limit of `WHOLE_BYTES` or more includes all of that, a limit up to `BARE_BYTES`
+# nothing of it, and limits in between a growing part.
 PYTHON_BYTES = 120_000_000
 BARE_BYTES, WHOLE_BYTES = 200_000_000, 440_000_000
 # Products of narrower tiles are slow.
@@ -60,7 +60,7 @@ def room_in(memory: int) -> int:
 
 
 def memory_for(num_bytes: int) -> int:
-    """The least limit that leaves so much for tiles.
+    """The smallest limit that leaves this many bytes for tiles.
 
     >>> [room_in(memory_for(megabytes * 10**6)) // 10**6 for megabytes in (1, 200, 1000)]
     [1, 200, 1000]

@@ -55,7 +55,7 @@ class Work(NamedTuple):
     bytes_written: int
 
 
-class Step(NamedTuple):
+class TileStep(NamedTuple):
     """One multiplication: rows from `row`, columns from `column`, inner from `start` on."""
 
     row: int
@@ -65,7 +65,7 @@ class Step(NamedTuple):
     is_last: bool
 
 
-class Prepared(NamedTuple):
+class PreparedProduct(NamedTuple):
     """A product that can be computed: its disk has room, and its tiles fit into memory."""
 
     left: Node
@@ -78,17 +78,17 @@ class Prepared(NamedTuple):
         return Shape(*self.left.shape, self.right.shape[1])
 
 
-def prepare_product(left: Node, right: Node, out: Path, memory: int, block: int | None = None) -> Prepared:
+def prepare_product(left: Node, right: Node, out: Path, memory: int, block: int | None = None) -> PreparedProduct:
     """Look at everything that can be wrong before anything is written; find what an earlier attempt has left."""
     shape = Shape(*left.shape, right.shape[1])
     dtype = np.result_type(left.dtype, right.dtype)
     plan = plan_product(shape, dtype.itemsize, memory, block)
     check_out(out, (shape.rows, shape.columns), dtype)
     heading = Heading(fingerprint(left), fingerprint(right), (shape.rows, shape.columns), str(dtype), (*plan,))
-    return Prepared(left, right, out, _earlier(out, heading, shape, memory if block is None else None))
+    return PreparedProduct(left, right, out, _earlier(out, heading, shape, memory if block is None else None))
 
 
-def multiply_to_file(product: Prepared, watch: Watch = lambda _: None) -> Work:
+def multiply_to_file(product: PreparedProduct, watch: Watch = lambda _: None) -> Work:
     """Write a product of two matrices within its memory."""
     with product_file(product.out, product.heading) as file:
         plan = plan_of(product.heading)
@@ -201,16 +201,16 @@ class Multiplication:
         rows, inner, columns = (-(-side // tile) for side, tile in zip(shape, plan, strict=True))
         return max(1, (rows * columns - len(self._file.done)) * inner)
 
-    def _steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[TileStep]:
         shape, plan = self._shape, self._plan
         last = (shape.inner - 1) // plan.inner * plan.inner
         for column in range(0, shape.columns, plan.columns):
             for row in range(0, shape.rows, plan.rows):
                 if (row, column) not in self._file.done:
                     for start in range(0, shape.inner, plan.inner):
-                        yield Step(row, start, column, start == 0, start == last)
+                        yield TileStep(row, start, column, start == 0, start == last)
 
-    def _read(self, number: int, step: Step) -> None:
+    def _read(self, number: int, step: TileStep) -> None:
         """On the reader's thread: the left tile of a step, and the right one where there are two."""
         tile = self._left_tile(number, step)
         self._left.fill(step.row, step.start, tile)
@@ -218,12 +218,12 @@ class Multiplication:
         if self._is_cut:
             self._fill_right(number, step)
 
-    def _fill_right(self, number: int, step: Step) -> None:
+    def _fill_right(self, number: int, step: TileStep) -> None:
         tile = self._right_tile(number, step)
         self._right.fill(step.start, step.column, tile)
         self._bytes_read += tile.nbytes
 
-    def _multiply(self, number: int, step: Step, tile: int) -> None:
+    def _multiply(self, number: int, step: TileStep, tile: int) -> None:
         left, right = self._left_tile(number, step), self._right_tile(number, step)
         result = self._result_tile(tile, step)
         if step.is_first:
@@ -236,7 +236,7 @@ class Multiplication:
             np.matmul(part, right, out=strip)
             result[row : row + height] += strip
 
-    def _write(self, step: Step, tile: int) -> None:
+    def _write(self, step: TileStep, tile: int) -> None:
         """On the writer's thread."""
         result = self._result_tile(tile, step)
         self._file.write(step.row, step.column, result)
@@ -248,22 +248,22 @@ class Multiplication:
         work(*arguments)
         self._seconds[what] += time.perf_counter() - began
 
-    def _left_tile(self, number: int, step: Step) -> Matrix:
+    def _left_tile(self, number: int, step: TileStep) -> Matrix:
         return _view(self._lefts[number % 2], self._height(step), self._depth(step))
 
-    def _right_tile(self, number: int, step: Step) -> Matrix:
+    def _right_tile(self, number: int, step: TileStep) -> Matrix:
         return _view(self._rights[number % len(self._rights)], self._depth(step), self._width(step))
 
-    def _result_tile(self, tile: int, step: Step) -> Matrix:
+    def _result_tile(self, tile: int, step: TileStep) -> Matrix:
         return _view(self._results[tile % 2], self._height(step), self._width(step))
 
-    def _height(self, step: Step) -> int:
+    def _height(self, step: TileStep) -> int:
         return min(self._plan.rows, self._shape.rows - step.row)
 
-    def _depth(self, step: Step) -> int:
+    def _depth(self, step: TileStep) -> int:
         return min(self._plan.inner, self._shape.inner - step.start)
 
-    def _width(self, step: Step) -> int:
+    def _width(self, step: TileStep) -> int:
         return min(self._plan.columns, self._shape.columns - step.column)
 
     def _room(self, size: int) -> Matrix:

@@ -24,7 +24,7 @@ from paceline.matrices.nodes import Matrix
 from paceline.matrices.plan import Plan, in_bytes
 
 MARGIN_BYTES = 1 << 20
-# To wait for the disk after every small tile would take longer than to compute it again.
+# Waiting for the disk after every small tile would take longer than computing it again.
 SYNC_SECONDS = 0.2
 
 
@@ -100,7 +100,7 @@ class ProductFile:
             self.journal.unlink()
 
     def close(self) -> None:
-        """Leave what there is for another time."""
+        """Keep what is done for a later attempt."""
         try:
             if self._unsynced and self.partial.exists():
                 self.sync()
@@ -115,7 +115,7 @@ class ProductFile:
 
 
 def read_journal(out: Path) -> tuple[Heading, set[tuple[int, int]]] | None:
-    """What an earlier attempt at `out` has left: its heading and finished tiles; None where there is nothing to use."""
+    """What an earlier attempt at `out` has left: its heading and finished tiles; None if nothing is usable."""
     partial, journal = _names(out)
     try:
         lines = journal.read_bytes().splitlines(keepends=True)
@@ -135,12 +135,12 @@ def read_journal(out: Path) -> tuple[Heading, set[tuple[int, int]]] | None:
 
 
 def notice_of_other_cuts(out: Path, heading: Heading) -> str:
-    """What to say where an earlier attempt at the same product is of no use, being cut otherwise; mostly nothing."""
+    """What to tell the user if an earlier attempt has tiles of other sizes; usually nothing."""
     found = read_journal(out)
     if found is None or found[0] == heading or not found[1]:
         return ""
     same = msgspec.structs.replace(found[0], plan=heading.plan, engine=heading.engine) == heading
-    return f"{len(found[1]):,} tiles of an earlier attempt are cut otherwise and begin anew" if same else ""
+    return f"{len(found[1]):,} tiles of an earlier attempt have other sizes and are computed again" if same else ""
 
 
 def check_out(out: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:

@@ -15,7 +15,7 @@ from paceline.matrices.trace import check_num_blocks
 
 
 class TraceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The trace of A² for a random A. `workers` 0: one a node of the cluster, or one a core of a Ray of our own."""
+    """The trace of A² for a random A. `workers` 0: one per node of the cluster, or one per core without a cluster."""
 
     job: Literal["trace"] = "trace"
     size: int
@@ -28,7 +28,7 @@ class TraceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class MatmulSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The product of two matrices on disk. `memory` is for each process; `block` 0: as the memory allows."""
+    """The product of two matrices on disk. `memory` is for each process; `block` 0: as large as the memory allows."""
 
     job: Literal["matmul"] = "matmul"
     left: str
@@ -46,7 +46,7 @@ Settings = TraceSettings | MatmulSettings
 
 
 def check_settings(settings: Settings) -> None:
-    """Raise the first thing that is wrong with what was asked, as far as it can be known without looking at files."""
+    """Raise the first problem that can be found without looking at files."""
     if settings.engine not in ENGINES:
         raise ConfigError(
             f"`engine` is `{settings.engine}`; it is {' or '.join(ENGINES)}", "--engine ray for a cluster"
@@ -58,13 +58,15 @@ def check_settings(settings: Settings) -> None:
             f"`workers` is {settings.workers}, but the engine is local", "--engine ray; local uses all cores"
         )
     if not 0 <= settings.workers <= MOST_WORKERS:
-        raise ConfigError(f"`workers` is {settings.workers}; it is 1 to {MOST_WORKERS}", "leave it out for one a node")
+        raise ConfigError(
+            f"`workers` is {settings.workers}; it is 1 to {MOST_WORKERS}", "leave it out for one per node"
+        )
     if isinstance(settings, TraceSettings):
         check_num_blocks(BlockMatrix.random(settings.size, blocks=settings.blocks, seed=settings.seed).blocks)
         return
     parse_bytes(settings.memory)
     if settings.block < 0:
-        raise ConfigError(f"`block` is {settings.block}; it is the side of a block, 1 or more", "--block 2000")
+        raise ConfigError(f"`block` is {settings.block}; a block has at least 1 row", "--block 2000")
 
 
 def trace_settings_of(tree: dict[str, Any]) -> TraceSettings:

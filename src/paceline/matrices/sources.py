@@ -1,7 +1,7 @@
 """Where do matrices come from? From a seed, an array, a .npy file, or a folder of blocks.
 
 Files are read in place with plain reads into the caller's memory: what is read is counted once, and a file that changes
-length under us is an error and no crash. Nothing is ever unpickled.
+its length meanwhile is an error, not a crash. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ArraySource:
 
 
 class OpenFile:
-    """A file open for reading, until nobody uses it any more."""
+    """A file that is open for reading until its last user is gone."""
 
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -152,7 +152,7 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FolderSource:
-    """A folder of blocks: `matrix.json`, and a .npy file a block, `ROW-COLUMN.npy`, counted from 0."""
+    """A folder of blocks: `matrix.json`, and one .npy file per block, `ROW-COLUMN.npy`, counted from 0."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder
@@ -160,13 +160,15 @@ class FolderSource:
             known = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=_Manifest)
         except (OSError, msgspec.DecodeError) as error:
             raise DataError(
-                f"`{folder}` is no folder of blocks: {error}", "give a folder that `to_blocks` made"
+                f"`{folder}` is not a folder of blocks: {error}", "give a folder that `to_blocks` made"
             ) from None
         self.shape = (known.rows, known.columns)
         self._row_cuts, self._column_cuts = known.row_cuts, known.column_cuts
         for size, edges in zip(self.shape, (self._row_cuts, self._column_cuts), strict=True):
             if known.format != FORMAT or edges[:1] != [0] or edges[-1:] != [size] or edges != sorted(set(edges)):
-                raise DataError(f"`{folder / MANIFEST}` makes no sense", "write the folder again with `to_blocks`")
+                raise DataError(
+                    f"`{folder / MANIFEST}` is not a valid manifest", "write the folder again with `to_blocks`"
+                )
         if known.dtype not in ("float32", "float64"):
             raise DataError(f"`{folder}` holds {known.dtype}; it is float32 or float64", "convert it first")
         self.dtype = np.dtype(known.dtype)
@@ -205,7 +207,7 @@ def block_name(i: int, j: int) -> str:
 
 
 def open_matrix(path: Path | str) -> Node:
-    """The matrix in a .npy file or a folder of blocks, or a `DataError` that says why it is none."""
+    """The matrix in a .npy file or a folder of blocks, or a `DataError` that says what is wrong."""
     path = Path(path)
     return FolderSource(path) if path.is_dir() else open_npy(path)
 
@@ -238,7 +240,7 @@ def open_npy(path: Path, opened: Callable[[Path], OpenFile] | None = None) -> No
 
 
 def write_blocks(node: Node, folder: Path, blocks: tuple[int, int]) -> None:
-    """Write a matrix as a folder of blocks; the manifest comes last, so that half a folder is none."""
+    """Write a matrix as a folder of blocks; the manifest comes last, so that an incomplete folder is not valid."""
     refuse_existing(folder)
     row_cuts, column_cuts = cuts(node.shape[0], blocks[0]), cuts(node.shape[1], blocks[1])
     with translated_disk_errors(folder):
@@ -257,7 +259,7 @@ def array_source(array: Any) -> ArraySource:
     """An array in memory; integers and truth values become float64."""
     found = np.asarray(array)
     if found.ndim != 2 or 0 in found.shape:
-        raise ConfigError(f"an array of shape {found.shape} is no matrix", "give one with two axes and an element")
+        raise ConfigError(f"an array of shape {found.shape} is not a matrix", "give one with two axes and an element")
     if found.dtype.kind in "iub":
         found = found.astype(np.float64)
     if found.dtype not in FLOATS:

@@ -31,7 +31,7 @@ Vector = NDArray[np.float64]
 UNIT = 2.0 ** (-2 * BITS)
 # Pairs that are waiting for each thread.
 AHEAD = 8
-# A block that is read is no larger than a square of this side, into however few blocks a matrix is cut.
+# Blocks that are read are at most squares of this side, even if a matrix is cut into fewer blocks.
 BLOCK_SIDE = 1 << 12
 # Random elements are summed up in squares of this side: with more products, the sum's two parts of 64 bits are full.
 MOST_SIDE = 1 << 20
@@ -75,7 +75,7 @@ class RandomPairs(NamedTuple):
         return same_cuts and self.left_seed == self.right_seed
 
     def sum_of(self, pair: Pair) -> float:
-        """Sum of a[r, c] · b[c, r] over a block pair, times its weight. Called without the GIL for the most part."""
+        """Sum of a[r, c] · b[c, r] over a block pair, times its weight. Mostly runs without the GIL."""
         top, bottom = cut(self.rows, self.row_blocks, pair.i), cut(self.rows, self.row_blocks, pair.i + 1)
         left, right = cut(self.columns, self.column_blocks, pair.j), cut(self.columns, self.column_blocks, pair.j + 1)
         seeds = np.array([self.left_seed, self.right_seed], np.uint64)
@@ -91,14 +91,14 @@ class RandomPairs(NamedTuple):
 
     @property
     def num_blocks_made(self) -> int:
-        """Two a pair."""
+        """Two per pair."""
         return 2 * self.num_pairs
 
 
 def trace_of(
     node: Node, blocks: tuple[int, int], threads: int | None = None, progress: Progress | None = None
 ) -> float:
-    """The trace of a square matrix, its rows and inner rows cut into so many blocks. No product is ever formed."""
+    """The trace of a square matrix; `blocks` is how its rows and inner rows are cut. No product is ever formed."""
     if node.shape[0] != node.shape[1]:
         raise ConfigError(f"a matrix of {in_words(node.shape)} has no trace: it is not square", "give a square one")
     match node:
@@ -139,16 +139,16 @@ def _trace_of_product(
 
 
 def check_num_blocks(blocks: tuple[int, int]) -> None:
-    """Raise if the factors of a product are cut into more blocks than can be gone through in pairs."""
+    """Raise if the factors of a product are cut into too many block pairs."""
     if blocks[0] * blocks[1] > MOST_BLOCKS_A_SIDE**2:
         raise ConfigError(
-            f"`blocks` is {max(blocks):,}; for a product it is {MOST_BLOCKS_A_SIDE:,} a side at most",
-            f"blocks are never held whole: {MOST_BLOCKS_A_SIDE:,} or fewer do for any size",
+            f"`blocks` is {max(blocks):,}; a product has at most {MOST_BLOCKS_A_SIDE:,} per side",
+            f"blocks are never in memory as a whole: {MOST_BLOCKS_A_SIDE:,} or fewer are enough for any size",
         )
 
 
 def _cuts_for_memory(shape: tuple[int, int], blocks: tuple[int, int]) -> tuple[list[int], list[int]]:
-    """Where to cut a matrix into so many blocks, or more where they would be too large to read.
+    """Where to cut a matrix into this many blocks, or more if they would be too large to read.
 
     The blocks are of a result: the inner side of a product may be far longer than its rows and columns.
     """
@@ -203,7 +203,7 @@ def sum_up(
 
 
 def sums_in_order(sum_of: Callable[[Pair], float], pairs: Iterable[Pair], threads: int) -> Generator[float]:
-    """The sum of each pair, computed on threads; so many pairs as keep them busy are taken ahead, and no more."""
+    """The sum of each pair, computed on threads; only as many pairs are taken ahead as keep the threads busy."""
     waiting: deque[Future[float]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="paceline-blocks") as pool:
         try:

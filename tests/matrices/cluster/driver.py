@@ -1,9 +1,9 @@
 """The command `paceline`, with slow workers whose tasks are taken over soon: `python driver.py matmul …`."""
 
 from paceline.cli import main
-from paceline.matrices.cluster import crew, jobs
+from paceline.matrices.cluster import jobs, pool
 
 if __name__ == "__main__":
-    crew.TAKE_OVER_SECONDS = 1.0
+    pool.TAKE_OVER_SECONDS = 1.0
     jobs.ENTRY = "tests.matrices.cluster.roles:slow"
     main()

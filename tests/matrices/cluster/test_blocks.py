@@ -18,7 +18,7 @@ from paceline.matrices.cluster.blocks import Blocks, BlockService
 from paceline.matrices.cluster.messages import Fetch, ProductTask
 from paceline.matrices.cluster.placement import LEFT, RIGHT
 from paceline.matrices.sources import fingerprint, open_matrix
-from paceline.training.cluster.messages import encode
+from paceline.processes.messages import encode
 from paceline.wire.connection import connect
 from paceline.wire.frames import Kind, WireError
 from paceline.wire.handshake import new_token

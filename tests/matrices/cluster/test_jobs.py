@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.matrices.cluster import crew, jobs
+from paceline.matrices.cluster import jobs, pool
 from paceline.wire.handshake import new_token
 from tests.conftest import Command, Outcome
 from tests.matrices.cluster.roles import marker
@@ -30,7 +30,7 @@ def run_job(
 ) -> Iterator[Any]:
     """Run a command on the cluster; what it printed and its run."""
     token = new_token()
-    monkeypatch.setattr(crew, "new_token", lambda: token)
+    monkeypatch.setattr(pool, "new_token", lambda: token)
 
     def run(*words: Any, workers: int = 3, code: int = 0) -> tuple[Outcome, paceline.Run]:
         path = tmp_path / "run"
@@ -66,7 +66,7 @@ def test_trace_has_the_bits_of_the_local_engine(run_job: Any) -> None:
     done, run = run_job(*TRACE)
     assert run.result["trace"] == expected_trace()
     assert repr(run.result["trace"]) in done.out
-    assert "placed without regard" in done.out
+    assert "a placement that ignores neighbours" in done.out
     # Sums alone travel: 78 pairs, some bytes each, where blocks would be 250 kB.
     assert run.result["bytes_lower_bound"] == 8 * 78
     assert run.result["bytes_moved"] < 10_000 < run.result["bytes_naive"]

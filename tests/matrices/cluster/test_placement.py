@@ -92,7 +92,7 @@ def test_a_block_that_does_not_fit_is_refused_before_a_cluster_is_asked(
     def start(*_: Any) -> None:
         raise AssertionError("an engine was started")
 
-    monkeypatch.setattr(jobs, "RayEngine", start)
+    monkeypatch.setattr(jobs, "open_engine", start)
     np.save(tmp_path / "A.npy", np.ones((300, 300)))
     words = ["matmul", tmp_path / "A.npy", tmp_path / "A.npy", "--out", tmp_path / "C.npy", "--engine", "ray"]
     for flags in (["--block", 300], []):

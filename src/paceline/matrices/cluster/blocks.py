@@ -18,16 +18,16 @@ from paceline.matrices.cluster.placement import LEFT, RIGHT, Grid, Owners, Recta
 from paceline.matrices.nodes import Matrix, Node
 from paceline.matrices.plan import Shape
 from paceline.matrices.sources import fingerprint, open_matrix
-from paceline.training.cluster.messages import decode, encode
+from paceline.processes.messages import decode, encode
 from paceline.wire.connection import Connection, connect
 from paceline.wire.frames import BadFrameError, Frame, Kind, WireError
 from paceline.wire.server import Peer
 
 PIECE_BYTES = 4 << 20
-# So many pieces are asked for ahead of the one that is being received.
+# This many pieces are requested ahead of the one that is being received.
 AHEAD = 2
 SILENCE_SECONDS = 5.0
-# A worker that did not answer is not asked again for so long, unless it comes back under another address.
+# A worker that did not answer is not asked again for this long, unless it returns under another address.
 AWAY_SECONDS = 3.0
 
 
@@ -141,7 +141,7 @@ class BlockService:
         try:
             blocks.read(piece.side, piece.outer, piece.inner, piece.start, out)
         except PacelineError as error:
-            # Who asked reads it itself, and says so if it cannot either.
+            # The peer then reads the block itself, and reports an error if it cannot.
             raise WireError(f"a block for {peer.address} cannot be read: {error}") from None
         peer.send(Kind.VALUES, 0, out)
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from paceline.engines.ray import RayEngine
+from paceline.engines import ClusterEngine, ProcessRequest, open_engine
 from paceline.machine import num_cores
-from paceline.matrices.cluster.crew import Crew
 from paceline.matrices.cluster.messages import Done, ProductTask, TraceTask
+from paceline.matrices.cluster.pool import WorkerPool
 from paceline.matrices.cluster.shares import Shares, check_share, share_out
 from paceline.matrices.jobs import Watch, product_in_words, product_result, recorded, trace_result
 from paceline.matrices.nodes import Node, Product, cuts
@@ -24,33 +24,34 @@ from paceline.matrices.settings import MatmulSettings, Settings, TraceSettings
 from paceline.matrices.sources import fingerprint
 from paceline.matrices.trace import RandomPairs
 from paceline.matrices.verdict import judge
-from paceline.run_folder import Run
+from paceline.run_folder import RunFolder
 from paceline.telemetry.recorder import Journal
 
-# What a process of a cluster runs: "module:function".
 ENTRY = "paceline.matrices.cluster.worker:run_worker"
-TASKS_A_WORKER = 8
+TASKS_PER_WORKER = 8
 
 
-def trace_on_cluster(settings: TraceSettings, pairs: RandomPairs, watch: Watch, notice: Callable[[str], None]) -> Run:
+def trace_on_cluster(
+    settings: TraceSettings, pairs: RandomPairs, watch: Watch, notice: Callable[[str], None]
+) -> RunFolder:
     """The trace of a product of random matrices: blocks are made where they are needed, and only sums travel."""
     with ExitStack() as stack:
         engine = _start_engine(settings, stack)
-        count = engine.num_roles
-        edges = cuts(pairs.num_pairs, TASKS_A_WORKER * count)
+        count = engine.num_processes
+        edges = cuts(pairs.num_pairs, TASKS_PER_WORKER * count)
         homes = [task * count // (len(edges) - 1) for task in range(len(edges) - 1)]
-        crew = Crew(engine, TraceTask((*pairs,), edges), homes, count, may_move=True)
-        stack.callback(crew.close)
-        crew.wait_until_ready()
+        pool = WorkerPool(engine, TraceTask((*pairs,), edges), homes, count, may_move=True)
+        stack.callback(pool.supervisor.close)
+        pool.wait_until_ready()
         with recorded(settings, probe_here=False) as (run, result, _):
             sums: dict[int, list[float]] = {}
-            seconds = _run(crew, run, set(), lambda done: sums.update({done.task: done.sums}), notice,
+            seconds = _run(pool, run, set(), lambda done: sums.update({done.task: done.sums}), notice,
                            lambda share: watch(share, f"{len(sums):,} of {len(homes):,} tasks"))  # fmt: skip
             trace = math.fsum(value for task in sums.values() for value in task)
             result |= trace_result(settings, trace, seconds["whole"], pairs.num_blocks_made)
-            result |= _account(crew) | {
+            result |= pool.account() | {
                 "algorithm": "block pairs on one worker, sums to the coordinator",
-                "bytes_moved": crew.message_bytes,
+                "bytes_moved": pool.message_bytes,
                 "bytes_lower_bound": 8 * pairs.num_pairs,
                 "bytes_naive": _naive_trace_bytes(pairs, count),
             }
@@ -60,7 +61,7 @@ def trace_on_cluster(settings: TraceSettings, pairs: RandomPairs, watch: Watch, 
 
 def multiply_on_cluster(
     settings: MatmulSettings, left: Node, right: Node, watch: Watch, notice: Callable[[str], None]
-) -> Run:
+) -> RunFolder:
     """A product of files that every node sees: each worker computes a rectangle, and fetches what it does not own."""
     out, shape = Path(settings.out).resolve(), Shape(*left.shape, right.shape[1])
     dtype = Product(left, right).dtype
@@ -68,14 +69,14 @@ def multiply_on_cluster(
     check_share(shape, dtype.itemsize, parse_bytes(settings.memory), settings.block)
     with ExitStack() as stack:
         engine = _start_engine(settings, stack)
-        shares = share_out(shape, dtype.itemsize, engine.num_roles, parse_bytes(settings.memory), settings.block)
+        shares = share_out(shape, dtype.itemsize, engine.num_processes, parse_bytes(settings.memory), settings.block)
         work, heading = _describe(settings, left, right, out, shares)
         if text := notice_of_other_cuts(out, heading):
             notice(text)
         file = stack.enter_context(product_file(out, heading))
-        crew = Crew(engine, work, shares.homes, engine.num_roles, may_move=False)
-        stack.callback(crew.close)
-        crew.wait_until_ready()
+        pool = WorkerPool(engine, work, shares.homes, engine.num_processes, may_move=False)
+        stack.callback(pool.supervisor.close)
+        pool.wait_until_ready()
         with recorded(settings, probe_here=False) as (run, result, _):
             before = {task for task, start in enumerate(shares.starts) if start in file.done}
             if before:
@@ -87,14 +88,14 @@ def multiply_on_cluster(
                 for name in counted:
                     counted[name] += getattr(done, name)
 
-            seconds = _run(crew, run, before, finished, notice,
+            seconds = _run(pool, run, before, finished, notice,
                            lambda share: watch(share, product_in_words(shape)))  # fmt: skip
             file.finish()
             num_tiles = len(work.tiles)
             result |= product_result(settings, left, right, seconds["whole"], num_tiles - len(before), num_tiles)
-            result |= _account(crew) | shares.movement(dtype.itemsize, engine.num_roles) | counted
-            result["bytes_moved"] = counted["bytes_fetched"] + crew.message_bytes
-            run.write_json("diagnosis.json", judge(seconds, engine.num_roles * seconds["whole"]))
+            result |= pool.account() | shares.movement(dtype.itemsize, engine.num_processes) | counted
+            result["bytes_moved"] = counted["bytes_fetched"] + pool.message_bytes
+            run.write_json("diagnosis.json", judge(seconds, engine.num_processes * seconds["whole"]))
     return run
 
 
@@ -113,15 +114,17 @@ def _describe(
     return work, heading
 
 
-def _start_engine(settings: Settings, stack: ExitStack) -> RayEngine:
-    workers = settings.workers or (None if settings.address else num_cores())
-    engine = RayEngine(settings.address, workers, ENTRY)
-    stack.callback(engine.close)
-    return engine
+def _start_engine(settings: Settings, stack: ExitStack) -> ClusterEngine:
+    """Without a number of workers, one per node of a cluster, or one per core of this machine."""
+    if settings.address and not settings.workers:
+        requests = [ProcessRequest(ENTRY, per_node=True)]
+    else:
+        requests = [ProcessRequest(ENTRY)] * (settings.workers or num_cores())
+    return stack.enter_context(open_engine(settings.engine, settings.address, requests)).get()
 
 
 def _run(
-    crew: Crew, run: Run, before: set[int], finished: Callable[[Done], None], notice: Callable[[str], None],
+    pool: WorkerPool, run: RunFolder, before: set[int], finished: Callable[[Done], None], notice: Callable[[str], None],
     watch: Callable[[float], None],
 ) -> dict[str, float]:  # fmt: skip
     """Do all tasks; seconds of all workers by phase, and of the `whole`."""
@@ -138,34 +141,25 @@ def _run(
         nonlocal told
         if records:
             journal.add(records)
-        # Who is where has changed with each loss and each return.
-        if (now := crew.restarts + len(crew.recoveries)) != told:
+        # Roles have moved with each loss and each return.
+        recoveries = pool.supervisor.recoveries
+        if (now := sum(pool.supervisor.restarts.values()) + len(recoveries)) != told:
             told = now
-            run.write_json("roles.json", crew.roles())
-            for back in crew.recoveries[-1:]:
+            run.write_json("roles.json", pool.supervisor.places())
+            for back in recoveries[-1:]:
                 notice(f"worker {back['rank']} on node {back['node']} was lost ({back['cause']}) and is back "
                        f"after {back['seconds']:.1f} s")  # fmt: skip
         watch(share)
 
     began = time.perf_counter()
     try:
-        crew.run(before, add, look)
+        pool.run(before, add, look)
     finally:
         run.write_json("roles.json", [])
     seconds["whole"] = time.perf_counter() - began
     busy = sum(seconds.values()) - seconds["whole"]
-    seconds["wait"] = max(0.0, len(crew.workers) * seconds["whole"] - busy)
+    seconds["wait"] = max(0.0, len(pool.workers) * seconds["whole"] - busy)
     return seconds
-
-
-def _account(crew: Crew) -> dict[str, Any]:
-    return {
-        "workers": len(crew.workers),
-        "nodes": len({worker.node for worker in crew.workers}),
-        "restarts": {"workers": crew.restarts},
-        "recoveries": crew.recoveries,
-        "peak_memory_bytes": max(worker.peak_memory_bytes for worker in crew.workers),
-    }
 
 
 def _naive_trace_bytes(pairs: RandomPairs, workers: int) -> int:

@@ -1,14 +1,14 @@
 """What do the processes of a matrix job say to each other?
 
-Small typed structures in MessagePack. Blocks go as raw bytes in VALUES frames; nothing is ever unpickled. How a process
-reports is as in training: `Hello`, `Ready`, `Beat`, `Report`, `Failed`.
+Small typed structures in MessagePack. Blocks travel as raw bytes in VALUES frames; nothing is ever unpickled. How a
+worker reports to the coordinator is common to all processes: see `processes/messages.py`.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from paceline.training.cluster.messages import Beat, Failed, Hello, Message, Ready, Report
+from paceline.processes.messages import Message, ProcessSpec
 
 
 class Do(Message):
@@ -66,18 +66,10 @@ class ProductTask(msgspec.Struct, frozen=True, tag=True):
     tiles: list[tuple[int, int, int, int]]
 
 
-class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a worker's process is given."""
+class WorkerSpec(ProcessSpec, frozen=True, kw_only=True):
+    """What the process of a worker is given."""
 
-    rank: int
-    coordinator: str
-    token: bytes
-    loopback: bool
     work: TraceTask | ProductTask
 
-    def __repr__(self) -> str:
-        return f"WorkerSpec({self.rank})"  # and not the token
 
-
-ToCoordinator = Hello | Ready | Beat | Report | Done | Failed
 ToWorker = Do | Peers

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from paceline.matrices.nodes import cuts
 from paceline.matrices.plan import Shape
 
-# A rectangle may be so much larger than the mean before fewer bytes no longer excuse it.
+# A rectangle may be this many times larger than the mean if fewer bytes move then.
 MOST_IMBALANCE = 1.25
 LEFT, RIGHT = 0, 1
 

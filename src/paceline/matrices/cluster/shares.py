@@ -22,13 +22,13 @@ from paceline.matrices.cluster.tiles import tile_bytes
 from paceline.matrices.nodes import cuts
 from paceline.matrices.plan import Shape, check_block, in_bytes, least_block, memory_for, room_in
 
-# Without a side given, so many blocks a worker along each side, if they are not smaller than this then.
+# By default, a worker has this many blocks along each side, unless they would be smaller than `LEAST_BLOCK`.
 BLOCKS_A_SIDE = 4
 LEAST_BLOCK, MOST_BLOCK = 256, 2048
 
 
 class Shares(NamedTuple):
-    """Who computes what: a rectangle a worker, and its tiles. Tasks are tiles, counted over all workers."""
+    """Who computes what: one rectangle per worker, and its tiles. Tasks are tiles, counted over all workers."""
 
     block: int
     grid: Grid
@@ -63,7 +63,7 @@ class Shares(NamedTuple):
 
 
 def share_out(shape: Shape, itemsize: int, workers: int, memory: int, block: int) -> Shares:
-    """Share a product out to workers with so much memory each, in blocks of a side, 0 for a good one."""
+    """Share a product out to workers with this much memory each, in blocks of a side; 0 chooses a good one."""
     block = block or _good_block(shape, workers)
     check_share(shape, itemsize, memory, block)
     grid = grid_of(shape, block)
@@ -72,7 +72,7 @@ def share_out(shape: Shape, itemsize: int, workers: int, memory: int, block: int
 
 
 def check_share(shape: Shape, itemsize: int, memory: int, block: int) -> None:
-    """Raise unless a worker with so much memory can compute one block of the result; with 0, of the smallest side.
+    """Raise unless a worker with this much memory can compute one block of the result; with 0, of the smallest side.
 
     It needs no cluster, and so is known before one is asked for.
     """

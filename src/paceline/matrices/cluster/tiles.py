@@ -16,7 +16,7 @@ STRIP_ROWS = 512
 
 
 def tile_bytes(grid: Grid, tile: tuple[int, int, int, int], itemsize: int) -> int:
-    """What a worker needs for a tile: the result, two panels of each factor, and a strip a thread."""
+    """What a worker needs for a tile: the result, two panels of each factor, and a strip per thread."""
     top, bottom, left, right = tile
     rows, columns = grid.rows[bottom] - grid.rows[top], grid.columns[right] - grid.columns[left]
     depth = grid.inner[1]  # the first is as deep as any
@@ -24,7 +24,7 @@ def tile_bytes(grid: Grid, tile: tuple[int, int, int, int], itemsize: int) -> in
 
 
 class TileMaker:
-    """Computes tiles with so many threads, each of which multiplies strips on its own."""
+    """Computes tiles on several threads, each of which multiplies strips of its own."""
 
     def __init__(self, blocks: Blocks, heading: Heading, threads: int) -> None:
         self._blocks = blocks

@@ -1,0 +1,138 @@
+"""The coordinator's side of the lifelines, over real connections."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from paceline.processes import control as controls
+from paceline.processes.messages import Beat, Failed, Ready, Report, decode
+from paceline.processes.roles import Loss, Role
+from paceline.telemetry.records import NodeProbe
+from paceline.wire.frames import LostConnectionError
+from tests.processes.fakes import News, Ping, Pong, control_server, joined, say
+from tests.wire.serving import wait_until
+
+BEAT = Beat(doing="counts", bytes_sent=3, bytes_received=4, memory_bytes=100)
+
+
+def test_a_signal_does_not_make_waiting_for_events_endless() -> None:
+    """Ctrl-C may come at the very end of a wait and be handled after it: then the time is over, too."""
+    with control_server() as control:
+        rescue = threading.Timer(20, control.events.put, ["nothing came"])
+        rescue.start()
+        before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.1))
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        try:
+            with pytest.raises(queue.Empty):
+                control.events.get(timeout=0.05)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            rescue.cancel()
+
+
+def test_a_role_over_two_incarnations() -> None:
+    role = Role("worker", 0)
+    with control_server(role) as control:
+        first = joined(control, role, Ready(address="here:1", data="abc"), BEAT)
+        event = control.events.get(timeout=5)
+        assert event == (role, Ready(address="here:1", data="abc"))
+        wait_until(lambda: role.doing == "counts")
+        assert (role.name, role.address, role.pid, role.incarnation) == ("worker 0 on node node-a", "here:1", 7, 0)
+        first.close()
+        lost, loss = control.events.get(timeout=5)
+        assert lost is role
+        assert isinstance(loss, Loss)
+        assert (loss.because, loss.silent) == ("its process ended", False)
+        with joined(control, role, BEAT, pid=8):
+            wait_until(lambda: role.num_bytes == (6, 8))
+            assert (role.pid, role.incarnation, role.peak_memory_bytes) == (8, 1, 100)
+
+
+def test_a_silent_role_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controls, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(controls, "TICK_SECONDS", 0.05)
+    role = Role("shard", 1)
+    with control_server(role) as control, joined(control, role) as process:
+        _, loss = control.events.get(timeout=5)
+        assert isinstance(loss, Loss)
+        assert loss.silent
+        assert "no sign of life for 0.2 s" in loss.because
+        assert time.monotonic() - loss.since >= 0.2
+        with pytest.raises(LostConnectionError):
+            process.receive(silence_seconds=5)
+
+
+def test_own_messages_are_answered_or_become_events() -> None:
+    role = Role("worker", 0)
+    asked: list[Any] = []
+
+    def answer(who: Role, ping: Ping) -> Pong | None:
+        asked.append((who, ping.number))
+        return Pong(number=ping.number + 1) if ping.number else None
+
+    with control_server(role, kinds=[News], answers={Ping: answer}) as control:
+        with joined(control, role, Ping(number=0), Ping(number=4), News(text="snow")) as process:
+            assert decode(process.receive(silence_seconds=5), Pong) == Pong(number=5)
+            assert control.events.get(timeout=5) == (role, News(text="snow"))
+            assert asked == [(role, 0), (role, 4)]
+            before = control.message_bytes
+            control.say(role, Pong(number=9))
+            assert decode(process.receive(silence_seconds=5), Pong) == Pong(number=9)
+            assert control.message_bytes > before > 0
+        control.say(Role("worker", 5), Pong(number=1))  # nobody hears it, and nothing breaks
+
+
+def test_other_versions_are_told_apart() -> None:
+    role = Role("worker", 0)
+    with control_server(role) as control, joined(control, role, paceline="0.0.9"):
+        _, failed = control.events.get(timeout=5)
+        assert isinstance(failed, Failed)
+        assert failed.kind == "config"
+        assert "paceline 0.0.9 with Python" in failed.message
+        assert failed.hint == "install the same versions on node node-a"
+
+
+def test_a_role_that_is_not_known_is_hung_up_on() -> None:
+    with control_server(Role("worker", 0)) as control, joined(control, Role("worker", 1)) as process:
+        with pytest.raises(LostConnectionError):
+            process.receive(silence_seconds=5)
+        assert control.events.empty()
+
+
+def test_a_second_process_takes_the_place_of_the_first() -> None:
+    role = Role("worker", 0)
+    with control_server(role) as control, joined(control, role) as first, joined(control, role, Ready()):
+        with pytest.raises(LostConnectionError):
+            first.receive(silence_seconds=5)
+        assert control.events.get(timeout=5) == (role, Ready())
+        assert control.events.empty()  # it was not lost
+
+
+def test_one_role_probes_each_node_and_times_are_the_coordinators() -> None:
+    roles = [Role("worker", 0), Role("worker", 1)]
+
+    def probe(now: float) -> Report:
+        found = NodeProbe(time=now - 2, node="", seconds=1, cores=[0.5], memory_bytes=1, memory_total_bytes=2)
+        return Report(now=now, records=[found])
+
+    with (
+        control_server(*roles) as control,
+        joined(control, roles[0], probe(1e6)) as first,
+        joined(control, roles[1], probe(2e6), BEAT) as second,
+    ):
+        wait_until(lambda: roles[1].doing == "counts" and len(control._records) > 0)
+        (record,) = control.take_records()
+        assert isinstance(record, NodeProbe)
+        assert record.node == "node-a"
+        assert record.time == pytest.approx(time.perf_counter() - 2, abs=1)
+        first.close()
+        wait_until(lambda: roles[0].peer is None)
+        say(second, probe(2e6))
+        wait_until(lambda: len(control._records) == 1)
