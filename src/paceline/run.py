@@ -8,24 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from paceline.config import RunConfig, check
-from paceline.data.datasets import AnyDataset, open_for
-from paceline.data.images.dataset import ImageDataset
-from paceline.engines import StartingEngine
+from paceline.config import check
+from paceline.data.datasets import AnyDataset
+from paceline.engines import PendingEngine
 from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError
 from paceline.files import locked, refuse_existing
+from paceline.models.inputs import open_for
+from paceline.models.registry import find
+from paceline.models.trained import save_model
 from paceline.reports.tensorboard import on_board
-from paceline.run_folder import Run
+from paceline.run_folder import RunFolder
+from paceline.settings import RunConfig
+from paceline.training.backend import Backend
 from paceline.training.checkpoint import load_checkpoint
+from paceline.training.cluster.placement import engine_for
 from paceline.training.coordinator import Coordinator, Notice, Status, Watch
-from paceline.training.crew import Crew
-from paceline.training.dense_files import save_dense_model
-from paceline.training.embedded.crew import SparseCrew
-from paceline.training.embedded.dense import DenseCrew
-from paceline.training.model_files import save_model
 
 SHORTEST_EXPLAINED_SECONDS = 2.0
 
@@ -34,39 +32,38 @@ def watch_nothing(_status: Status) -> None:
     """For runs that nobody watches."""
 
 
-def train(config: RunConfig, starting: StartingEngine, watch: Watch = watch_nothing, began: float | None = None,
-          notice: Notice = print) -> Run:  # fmt: skip
+def train(config: RunConfig, engine: PendingEngine, watch: Watch = watch_nothing, began: float | None = None,
+          notice: Notice = print) -> RunFolder:  # fmt: skip
     """Train as configured, in a new run folder. `began` is when the user's command did, in seconds since 1970.
 
-    `starting` is the engine for this configuration; `notice` hears, in lines, what went wrong on the way.
+    `engine` is the one for this configuration; `notice` hears, in lines, what went wrong on the way.
     """
     began = began or time.time()
-    crew: Crew | None = None
+    backend: Backend | None = None
     try:
         dataset = open_for(config)
         if config.run:
             refuse_existing(Path(config.run))
         config = msgspec.structs.replace(config, data=dataset.folder.name)
-        crew = _make_crew(config, dataset, starting)
-        coordinator = Coordinator(config, dataset, crew, watch, notice)
+        backend = _make_backend(config, dataset, engine)
+        coordinator = Coordinator(config, dataset, backend, watch, notice)
         coordinator.make_ready()
-        run = _carry_out(Run.create(config), coordinator, began)
+        run = _carry_out(RunFolder.create(config), coordinator, began)
     finally:
-        if crew is not None:
-            crew.close()
-        starting.close()
+        if backend is not None:
+            backend.close()
     return _explained(run, notice)
 
 
 def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None = None, notice: Notice = print,
-           address: str | None = None, data: str | None = None) -> Run:  # fmt: skip
+           address: str | None = None, data: str | None = None) -> RunFolder:  # fmt: skip
     """Go on with a run from its newest checkpoint; `notice` hears what the user should know.
 
     `address` is that of a cluster, and `data` the place of the same data, where it is another one now.
     """
     began = began or time.time()
-    run = Run(path)
-    config = run.config
+    run = RunFolder(path)
+    config = check(run.config)
     if run.result.get("status") == "done":
         raise UsageError(f"`{path}` is finished", "train a new run, with more --epochs if it should learn on")
     if address is not None:
@@ -77,32 +74,34 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
     for damage in checkpoint.damaged:
         notice(f"{damage}; going on from the one before, after {checkpoint.progress.position:,} rows")
     dataset = open_for(config)
-    starting = StartingEngine(config)
-    crew: Crew | None = None
-    try:
-        crew = _make_crew(config, dataset, starting)
-        coordinator = Coordinator(config, dataset, crew, watch, notice)
-        coordinator.restore(checkpoint)
-        # Its states are the crew's now: nobody needs a second copy.
-        tested = checkpoint.progress.tested
-        del checkpoint
-        coordinator.make_ready()
-        run.cut_metrics(tested)
-        coordinator.remember_quality(run)
-        coordinator.account_before = run.result
-        run = _carry_out(run, coordinator, began)
-    finally:
-        if crew is not None:
-            crew.close()
-        starting.close()
+    backend: Backend | None = None
+    with engine_for(config) as engine:
+        try:
+            backend = _make_backend(config, dataset, engine)
+            coordinator = Coordinator(config, dataset, backend, watch, notice)
+            coordinator.restore(checkpoint)
+            # The backend has its states now: a second copy would only take memory.
+            tested = checkpoint.progress.tested
+            del checkpoint
+            coordinator.make_ready()
+            run.cut_metrics(tested)
+            coordinator.remember_quality(run)
+            coordinator.account_before = run.result
+            run = _carry_out(run, coordinator, began)
+        finally:
+            if backend is not None:
+                backend.close()
     return _explained(run, notice)
 
 
-def _explained(run: Run, notice: Notice) -> Run:
+def _explained(run: RunFolder, notice: Notice) -> RunFolder:
     """A run with the reason why it was not faster, where it was long enough to tell."""
     try:
         if run.result["train_seconds"] >= SHORTEST_EXPLAINED_SECONDS:
-            run.diagnose()
+            # Not at the top: it would make the start of a run slower.
+            from paceline.diagnosis import write_diagnosis
+
+            write_diagnosis(run)
     except DataError:
         pass
     except Exception as error:  # noqa: BLE001 (the run is done, and stays so)
@@ -110,24 +109,18 @@ def _explained(run: Run, notice: Notice) -> Run:
     return run
 
 
-def _make_crew(config: RunConfig, dataset: AnyDataset, starting: StartingEngine) -> Crew:
+def _make_backend(config: RunConfig, dataset: AnyDataset, engine: PendingEngine) -> Backend:
     """Those who train: threads of this process, or processes of a cluster."""
     if config.engine == "local":
-        return DenseCrew(config, dataset) if isinstance(dataset, ImageDataset) else SparseCrew(config, dataset)
-    from paceline.training.cluster.crew import ClusterCrew
+        from paceline.training.embedded.backend import EmbeddedBackend
 
-    return ClusterCrew(config, dataset, starting)
+        return EmbeddedBackend(config, dataset, find(config.model))
+    from paceline.training.cluster.backend import ClusterBackend
 
-
-def _save(path: Path, parameters: NDArray[np.float32], coordinator: Coordinator) -> str:
-    """Keep the trained model; the checksum of its parameters."""
-    dataset, model = coordinator.dataset, coordinator.crew.model
-    if isinstance(dataset, ImageDataset) and model is not None:
-        return save_dense_model(path, parameters, model, coordinator.config, dataset)
-    return save_model(path, parameters, dataset.manifest.source)
+    return ClusterBackend(config, dataset, find(config.model), engine)
 
 
-def _carry_out(run: Run, coordinator: Coordinator, began: float) -> Run:
+def _carry_out(run: RunFolder, coordinator: Coordinator, began: float) -> RunFolder:
     """Train, keep the model, and write down how it went, however it ends."""
     # What another process is at work on is not ours to write to.
     with locked(run.path / "config.toml"):
@@ -135,7 +128,8 @@ def _carry_out(run: Run, coordinator: Coordinator, began: float) -> Run:
         try:
             with coordinator.interrupts():
                 parameters = coordinator.train(run)
-                sha256 = _save(run.path / "model", parameters, coordinator)
+                model, source = coordinator.backend.model, coordinator.dataset.manifest.source
+                sha256 = save_model(run.path / "model", model, parameters, coordinator.config.model, source)
                 coordinator.measure_memory()
                 run.write_json("result.json", _result(coordinator, "done", began) | {"model_sha256": sha256})
         except InterruptedRunError:
@@ -156,7 +150,7 @@ def _carry_out(run: Run, coordinator: Coordinator, began: float) -> Run:
 def _result(coordinator: Coordinator, status: str, began: float) -> dict[str, Any]:
     """`result.json`, but for the model's checksum."""
     config, at = coordinator.config, coordinator.progress
-    quality = coordinator.quality._asdict() if coordinator.quality else {}
+    quality = coordinator.quality or {}
     return {
         "status": status,
         "model": config.model,

@@ -94,6 +94,7 @@ def test_modules_on_the_cluster_do_what_they_do_embedded(train: Any, drawings: P
     for name, tensor in tensors(local).items():
         np.testing.assert_allclose(tensors(cluster)[name], tensor, atol=1e-4 * np.abs(tensor).max())
     assert cluster.result["rows"] == 1_500
+    assert len(local.metrics) > 1
     for ours, theirs in zip(cluster.metrics, local.metrics, strict=True):
         assert ours["test_loss"] == pytest.approx(theirs["test_loss"], rel=1e-3)
 
@@ -211,11 +212,11 @@ def test_images_are_cut_and_mirrored(train: Any, drawings: Path) -> None:
     ("flags", "said"),
     [
         ({"model": "logistic"}, "the model `logistic` learns from rows of features"),
-        ({"model": "softmax", "optimizer": "ftrl"}, "`optimizer` is `ftrl`, which is for sparse models"),
-        ({"model": "softmax", "exchange": "allreduce"}, "`exchange` is `allreduce`, which is PyTorch's"),
+        ({"model": "softmax", "optimizer": "ftrl"}, "`optimizer` is `ftrl`, which cannot train the model `softmax`"),
+        ({"model": "softmax", "exchange": "allreduce"}, "`exchange` is `allreduce`; the model `softmax` takes shard"),
         ({"model": "alexnet-small", "exchange": "allreduce"}, "the engine `local` has one"),
         ({"model": "alexnet-small", "engine": "ray", "exchange": "allreduce", "pace": "async"}, "but the pace is"),
-        ({"model": "softmax", "device": "cuda"}, "softmax is computed on processors"),
+        ({"model": "softmax", "device": "cuda"}, "`device` is `cuda`; the model `softmax` takes cpu"),
         ({"model": "mine:"}, "a function is PACKAGE.MODULE:FUNCTION"),
         ({"model": "no_such_package:build"}, "`no_such_package:build` cannot be imported"),
         ({"model": "softmx"}, "did you mean `softmax`?"),

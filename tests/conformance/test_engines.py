@@ -38,6 +38,7 @@ def test_sync_has_the_bits_of_the_embedded_engine(train: Any, clicks: Path, shar
     assert cluster.result["model_sha256"] == local.result["model_sha256"]
     assert cluster.result["rows"] == local.result["rows"] == 12_000
     assert cluster.result["steps"] == local.result["steps"]
+    assert len(local.metrics) > 1
     for ours, theirs in zip(cluster.metrics, local.metrics, strict=True):
         for name in ("rows", "steps", "epoch", "train_loss", "test_loss", "test_error", "test_auc"):
             assert ours[name] == pytest.approx(theirs[name], rel=1e-7)
@@ -84,7 +85,8 @@ def test_roles_and_bytes_are_told(train: Any, clicks: Path, monkeypatch: pytest.
         return look(coordinator, tally)
 
     monkeypatch.setattr(Coordinator, "_look_around", spy)
-    run = train(clicks, pace="async", workers=2, shards=2, batch_size=100)
+    # Long enough for shards to report: they do about once per second.
+    run = train(clicks, pace="async", workers=2, shards=2, batch_size=100, seconds=3)
     roles = seen[-1]
     assert [(role["role"], role["rank"]) for role in roles] == [
         ("coordinator", 0), ("shard", 0), ("shard", 1), ("worker", 0), ("worker", 1)
@@ -93,15 +95,17 @@ def test_roles_and_bytes_are_told(train: Any, clicks: Path, monkeypatch: pytest.
     assert len({role["pid"] for role in roles}) == 5
     assert all(role["address"].startswith("127.0.0.1:") for role in roles if role["role"] == "shard")
     wire = run.result["wire"]
-    assert wire["bytes_per_row"] == pytest.approx((wire["bytes_sent"] + wire["bytes_received"]) / 6_000)
+    assert wire["bytes_per_row"] == pytest.approx((wire["bytes_sent"] + wire["bytes_received"]) / run.result["rows"])
     assert json.loads((run.path / "roles.json").read_text()) == []
-    for chunk in Telemetry(run.path).read(WorkerChunk):
+    chunks, shards = Telemetry(run.path).read(WorkerChunk), Telemetry(run.path).read(ShardChunk)
+    assert {chunk.rank for chunk in chunks} == {shard.rank for shard in shards} == {0, 1}
+    for chunk in chunks:
         # What computing a step takes at best: more than a microsecond, and no more than some steps took.
         assert 1e-6 < chunk.compute_alone < 1
         assert 1e-6 < chunk.compute_in_company < 1
-        assert 0 <= chunk.looked <= chunk.processor
-    for shard in Telemetry(run.path).read(ShardChunk):
-        assert 0 <= shard.looked <= shard.processor
+        assert 0 <= chunk.spun <= chunk.processor
+    for shard in shards:
+        assert 0 <= shard.spun <= shard.processor
 
 
 class TestWire:
@@ -114,7 +118,7 @@ class TestWire:
 
     def test_exact_codings_keep_the_bits_and_save_bytes(self, train: Any, clicks: Path) -> None:
         plain = train(clicks, **self.FLAGS)
-        for settings in (["wire.key_deltas=true"], ["wire.key_deltas=true", "wire.key_cache=true"], ["wire.tls=true"]):
+        for settings in (["wire.key_deltas=true"], ["wire.tls=true"]):
             run = train(clicks, settings=settings, **self.FLAGS)
             assert run.result["model_sha256"] == plain.result["model_sha256"]
             if settings != ["wire.tls=true"]:
@@ -129,10 +133,3 @@ class TestWire:
         run = train(clicks, settings=[f"wire.values={values}"], **self.FLAGS)
         assert run.result["test"]["loss"] == pytest.approx(plain.result["test"]["loss"], rel=0.01)
         assert run.result["model_sha256"] != plain.result["model_sha256"]
-
-    def test_keys_that_repeat_are_sent_once(self, train: Any, mostly_clicks: Path) -> None:
-        flags: dict[str, Any] = {**self.FLAGS, "batch_size": 250, "epochs": 4}
-        plain = train(mostly_clicks, **flags)
-        cached = train(mostly_clicks, settings=["wire.key_cache=true"], **flags)
-        assert cached.result["model_sha256"] == plain.result["model_sha256"]
-        assert cached.result["wire"]["bytes_sent"] < plain.result["wire"]["bytes_sent"]

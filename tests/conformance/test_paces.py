@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.config import SPARSE_OPTIMIZERS
+from paceline.data.blocks.reader import Reader
 from paceline.data.rows import QueueRows
-from paceline.data.sparse.reader import RowReader
 from paceline.kernels.gate import GONE
-from paceline.models.logistic import QualitySum
+from paceline.models.metrics import TwoClassSums
+from paceline.models.registry import MODELS
 from paceline.training.pace import Gate
 
 PACES = ["sync", "async", 1, 3]
@@ -27,7 +27,7 @@ def train(tmp_path: Path, data: Path, **flags: Any) -> paceline.Run:
 
 
 @pytest.mark.parametrize("pace", PACES)
-@pytest.mark.parametrize("optimizer", SPARSE_OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", MODELS["logistic"].optimizers)
 @pytest.mark.parametrize("batch_size", [1, 50])
 def test_learns(tmp_path: Path, clicks: Path, pace: Any, optimizer: str, batch_size: int) -> None:
     """The held-out loss falls below that of always predicting the base rate (0.64 here)."""
@@ -77,22 +77,22 @@ class TestSyncIsExact:
     ) -> None:
         settings = {"pace": "sync", "workers": 4, "batch_size": 30, "epochs": 2, "optimizer": "adagrad", "seed": 5}
         plain = train(tmp_path, clicks, **settings).result["model_sha256"]
-        rng, batch = np.random.default_rng(0), RowReader.batch
+        rng, batch = np.random.default_rng(0), Reader.batch
 
-        def dawdle(reader: RowReader, pieces: Any) -> Any:
+        def dawdle(reader: Reader[Any], pieces: Any) -> Any:
             if rng.random() < 0.3:
                 time.sleep(rng.random() / 200)
             return batch(reader, pieces)
 
-        monkeypatch.setattr(RowReader, "batch", dawdle)
-        monkeypatch.setattr("paceline.training.embedded.lockstep.ROWS_A_CALL", 240)
+        monkeypatch.setattr(Reader, "batch", dawdle)
+        monkeypatch.setattr("paceline.training.embedded.compiled_steps.ROWS_PER_CALL", 240)
         for cores in (1, 2, 3, 4):
-            for place in ("paceline.training.embedded.crew", "paceline.training.pace"):
+            for place in ("paceline.training.embedded.backend", "paceline.training.pace"):
                 monkeypatch.setattr(f"{place}.num_cores", lambda cores=cores: cores)
             assert train(tmp_path, clicks, **settings).result["model_sha256"] == plain
         assert train(tmp_path, clicks, **{**settings, "seed": 6}).result["model_sha256"] != plain
 
-    @pytest.mark.parametrize("optimizer", SPARSE_OPTIMIZERS)
+    @pytest.mark.parametrize("optimizer", MODELS["logistic"].optimizers)
     @pytest.mark.parametrize(("l1", "l2"), [(0.0, 0.0), (0.001, 0.01)])
     def test_workers_times_batch_is_one_large_batch(
         self, tmp_path: Path, clicks: Path, optimizer: str, l1: float, l2: float
@@ -117,7 +117,7 @@ class TestSyncIsExact:
 
 
 @pytest.mark.parametrize("pace", ["sync", "async", 2])
-@pytest.mark.parametrize("optimizer", SPARSE_OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", MODELS["logistic"].optimizers)
 @pytest.mark.parametrize("batch_size", [1, 20])
 def test_the_bias_is_never_regularised(
     tmp_path: Path, mostly_clicks: Path, pace: Any, optimizer: str, batch_size: int
@@ -176,10 +176,10 @@ class TestTheBoundHolds:
             make_gate(gate, *arguments)
             gates.append(gate)
 
-        def slowed(feed: QueueRows, rank: int) -> Any:
+        def slowed(feed: QueueRows, rank: int, most: int) -> Any:
             if rank == 0:
                 time.sleep(0.003)
-            return take(feed, rank)
+            return take(feed, rank, most)
 
         def observe() -> None:
             while not done.is_set():
@@ -219,13 +219,13 @@ class TestWhenItStops:
     def test_evaluation_is_not_training_time(
         self, tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        add = QualitySum.add
+        add = TwoClassSums.add
 
         def slow(*arguments: Any) -> None:
             time.sleep(0.1)
             add(*arguments)
 
-        monkeypatch.setattr(QualitySum, "add", slow)
+        monkeypatch.setattr(TwoClassSums, "add", slow)
         began = time.monotonic()
         run = train(tmp_path, clicks, test_every=1_000)
         assert time.monotonic() - began > 6 * 2 * 0.1

@@ -2,12 +2,12 @@
 
 import sys
 
-from paceline import engines
 from paceline.cli import main
 from paceline.engines import ray
+from paceline.training.cluster import placement
 
 if __name__ == "__main__":
-    engines.StartingEngine.__init__.__defaults__ = (sys.argv.pop(1),)
-    if engines.StartingEngine.__init__.__defaults__[0].endswith(":on_one_gpu"):
+    placement.ENTRY = sys.argv.pop(1)
+    if placement.ENTRY.endswith(":on_one_gpu"):
         ray.share_of_gpus = lambda *_: 0.5
     main()

@@ -10,12 +10,14 @@ from typing import Any
 
 import msgspec
 
-from paceline.config import RunConfig
 from paceline.errors import DataError
+from paceline.processes import lifeline
+from paceline.settings import RunConfig
 from paceline.training.cluster import role as roles
+from paceline.training.cluster.keyed_steps import KeyedSteps
 from paceline.training.cluster.messages import RoleSpec
-from paceline.training.cluster.shard import ShardService
-from paceline.training.cluster.worker import ClusterWorker, Prepared
+from paceline.training.cluster.numbered_batch import NumberedBatch
+from paceline.training.cluster.worker import Worker
 from paceline.wire.connection import Connection
 from paceline.wire.frames import Kind, LostConnectionError, frame_buffers, views_of
 
@@ -68,23 +70,23 @@ def cut_in_a_frame(content: bytes, node: str, host: str) -> None:
 
 def lose_a_reply(content: bytes, node: str, host: str) -> None:
     """Shard 0 forgets to send its 200th reply."""
-    spec, sent, send = _spec(content), [0], ShardService._send
+    spec, sent, send = _spec(content), [0], KeyedSteps._send
 
-    def forget(service: ShardService, *arguments: Any) -> None:
+    def forget(shard: KeyedSteps, *arguments: Any) -> None:
         sent[0] += 1
         if sent[0] != 200 or not _once(spec):
-            send(service, *arguments)
+            send(shard, *arguments)
 
     if spec.role == "shard" and spec.rank == 0:
-        _replace(ShardService, "_send", forget)
+        _replace(KeyedSteps, "_send", forget)
     roles.run_role(content, node, host)
 
 
 def one_long_step(content: bytes, node: str, host: str, seconds: float = 7) -> None:
     """Worker 0 takes 7 s for its 200th step, longer than a role may be silent."""
-    spec, steps, gradient = _spec(content), [0], Prepared.gradient
+    spec, steps, gradient = _spec(content), [0], NumberedBatch.gradient
 
-    def slow(batch: Prepared) -> float:
+    def slow(batch: NumberedBatch) -> float:
         # Batches are numbered from 1; before training there are some without a number.
         steps[0] += batch.number > 0
         if steps[0] == 200 and _once(spec):
@@ -92,7 +94,7 @@ def one_long_step(content: bytes, node: str, host: str, seconds: float = 7) -> N
         return gradient(batch)
 
     if spec.role == "worker" and spec.rank == 0:
-        _replace(Prepared, "gradient", slow)
+        _replace(NumberedBatch, "gradient", slow)
     roles.run_role(content, node, host)
 
 
@@ -103,36 +105,36 @@ def one_very_long_step(content: bytes, node: str, host: str) -> None:
 
 def slow_worker(content: bytes, node: str, host: str) -> None:
     """Worker 0 takes 5 ms longer for every step."""
-    spec, gradient = _spec(content), Prepared.gradient
+    spec, gradient = _spec(content), NumberedBatch.gradient
 
-    def slow(batch: Prepared) -> float:
+    def slow(batch: NumberedBatch) -> float:
         time.sleep(0.005)
         return gradient(batch)
 
     if spec.role == "worker" and spec.rank == 0:
-        _replace(Prepared, "gradient", slow)
+        _replace(NumberedBatch, "gradient", slow)
     roles.run_role(content, node, host)
 
 
 def data_is_gone(content: bytes, node: str, host: str) -> None:
     """Worker 1 finds, in its 200th batch, that its data cannot be read any more."""
-    spec, reads, read = _spec(content), [0], Prepared.read
+    spec, reads, read = _spec(content), [0], NumberedBatch.read
 
-    def fail(batch: Prepared, *arguments: Any) -> None:
+    def fail(batch: NumberedBatch, *arguments: Any) -> None:
         reads[0] += arguments[0] > 0
         if reads[0] == 200:
             raise DataError("block `train-00003.arrow` cannot be read: No such file or directory", "bring it back")
         read(batch, *arguments)
 
     if spec.role == "worker" and spec.rank == 1:
-        _replace(Prepared, "read", fail)
+        _replace(NumberedBatch, "read", fail)
     roles.run_role(content, node, host)
 
 
 def old_paceline(content: bytes, node: str, host: str) -> None:
     """Worker 1 runs another version."""
     if _spec(content).role == "worker" and _spec(content).rank == 1:
-        _replace(roles, "VERSION", "0.0.9")
+        _replace(lifeline, "VERSION", "0.0.9")
     roles.run_role(content, node, host)
 
 
@@ -148,11 +150,11 @@ def blind_worker(content: bytes, node: str, host: str) -> None:
 def bug_in_a_worker(content: bytes, node: str, host: str) -> None:
     """Worker 0 has a bug."""
 
-    def broken(_worker: ClusterWorker) -> None:
+    def broken(_worker: Worker) -> None:
         raise ZeroDivisionError("division by zero")
 
     if _spec(content).role == "worker" and _spec(content).rank == 0:
-        _replace(ClusterWorker, "run", broken)
+        _replace(Worker, "run", broken)
     roles.run_role(content, node, host)
 
 

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 import paceline
+from paceline.data.blocks.reader import Reader
 from paceline.data.rows import EpochOrder
-from paceline.data.sparse.dataset import Dataset
-from paceline.data.sparse.reader import RowReader
+from paceline.data.sparse.dataset import SparseDataset
 from paceline.errors import ConfigError
 
 
 def test_an_epoch_has_the_first_rows_and_no_others(clicks: Path) -> None:
-    whole, part = Dataset(clicks), Dataset(clicks)
+    whole, part = SparseDataset(clicks), SparseDataset(clicks)
     blocks = whole.split("train").blocks
     rows = blocks[0].rows + 7 if len(blocks) > 1 else blocks[0].rows - 7
     part.keep_first(rows)
     assert part.split("train").rows == rows
     order = EpochOrder([block.rows for block in part.split("train").blocks], seed=3)
-    read = RowReader(part, order).batch(np.arange(rows))
+    read = Reader(part, order).batch(np.arange(rows))
     labels = np.concatenate([whole.block("train", number).labels for number in range(len(blocks))])[:rows]
     keys = np.concatenate([whole.block("train", number).keys for number in range(len(blocks))])
     ends = np.cumsum(np.concatenate([np.diff(whole.block("train", number).offsets) for number in range(len(blocks))]))

@@ -9,37 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.wire.coding import KeyReader, KeyWriter, read_values, write_values
+from paceline.wire.coding import KeyWriter, read_keys, read_values, write_values
 from paceline.wire.frames import BadFrameError
 
 KEYS = st.lists(st.integers(0, 2**32 - 2), max_size=50, unique=True)
 
 
-@given(lists=st.lists(KEYS, max_size=30), deltas=st.booleans(), cache=st.booleans(), wide=st.booleans())
-def test_keys_come_out_as_they_went_in(lists: list[list[int]], deltas: bool, cache: bool, wide: bool) -> None:
+@given(lists=st.lists(KEYS, max_size=30), deltas=st.booleans(), wide=st.booleans())
+def test_keys_come_out_as_they_went_in(lists: list[list[int]], deltas: bool, wide: bool) -> None:
     dtype = np.dtype(np.uint64 if wide else np.uint32)
-    writer, reader = KeyWriter(deltas, cache), KeyReader(2**32, dtype, cache)
+    writer = KeyWriter(deltas)
     for keys in lists + lists[:3]:
         wanted = np.sort(np.array(keys, dtype))
         coding, data = writer.write(wanted)
         got = np.empty(len(wanted), dtype)
-        reader.read(coding, np.frombuffer(bytearray(data.tobytes()), np.uint8), got)
+        read_keys(coding, np.frombuffer(bytearray(data.tobytes()), np.uint8), 2**32, got)
         assert got.tolist() == wanted.tolist()
 
 
-@given(coding=st.integers(0, 4), data=st.binary(max_size=60), count=st.integers(0, 12), cache=st.booleans())
-def test_keys_that_do_not_exist_never_come_out(coding: int, data: bytes, count: int, cache: bool) -> None:
-    reader, out = KeyReader(1000, np.dtype(np.uint32), cache), np.zeros(count, np.uint32)
+@given(coding=st.integers(0, 4), data=st.binary(max_size=60), count=st.integers(0, 12))
+def test_keys_that_do_not_exist_never_come_out(coding: int, data: bytes, count: int) -> None:
+    out = np.zeros(count, np.uint32)
     with suppress(BadFrameError):
-        reader.read(coding, np.frombuffer(bytearray(data), np.uint8), out)
+        read_keys(coding, np.frombuffer(bytearray(data), np.uint8), 1000, out)
         assert (out < 1000).all()
-
-
-def test_a_list_that_repeats_is_a_reference() -> None:
-    writer = KeyWriter(deltas=True, cache=True)
-    keys = np.arange(0, 3000, 3, dtype=np.uint32)
-    assert writer.write(keys)[1].nbytes == 1000
-    assert writer.write(keys)[1].nbytes == 8
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=50))

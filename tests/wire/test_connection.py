@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 import time
 from typing import Any
@@ -21,6 +20,7 @@ from paceline.wire.connection import connect
 from paceline.wire.frames import CAPS, HEADER, BadFrameError, Kind, LostConnectionError, SilentPeerError
 from paceline.wire.streams import Stream, split_address
 from paceline.wire.tls import Tls
+from tests.skips import needs_linux
 from tests.wire.serving import SECONDS, TOKEN, Echo, bare_pair, is_served, joined, send_many, serving
 
 FRAMES = st.lists(
@@ -128,7 +128,7 @@ def test_a_trickle_is_not_silence(length: int) -> None:
         sender.join(SECONDS)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="waits as Linux does")
+@needs_linux
 def test_nobody_is_woken_up_for_each_packet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow link brings a frame packet by packet: taking each in on its own would keep a core busy."""
     reads: list[int] = []
@@ -157,16 +157,16 @@ def test_nobody_is_woken_up_for_each_packet(monkeypatch: pytest.MonkeyPatch) -> 
         sender.join(SECONDS)
 
 
-def test_looking_is_told() -> None:
+def test_spinning_is_told() -> None:
     with bare_pair() as (connection, far):
         far.sendall(header(Kind.HELD, 0))
         time.sleep(0.05)
         connection.receive(SECONDS, spin_seconds=0.05)
-        assert connection.looked == 0
+        assert connection.spun == 0
         began = time.thread_time_ns()
         with pytest.raises(SilentPeerError):
             connection.receive(0.01, spin_seconds=0.05)
-        assert 0 < connection.looked <= time.thread_time_ns() - began
+        assert 0 < connection.spun <= time.thread_time_ns() - began
 
 
 @pytest.mark.parametrize("said", [b"", b"p", header(Kind.STEP, 10), header(Kind.STEP, 10) + b"only"])

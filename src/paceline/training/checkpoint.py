@@ -1,9 +1,9 @@
 """How is a run's state kept so that nothing promised is lost?
 
-A checkpoint is a folder `checkpoints/<rows>`: `states.safetensors`, the states of all keys in the input's order (those
-of a dense model as they lie in memory, plane by plane), and `checkpoint.json` with everything else that the rest of the
-run depends on, and checksums of both. It is written under a temporary name, flushed to the disk and renamed; only then
-does `latest` name it. The two newest are kept, and loading falls back from one that is damaged to the one before.
+A checkpoint is a folder `checkpoints/<rows>`: `states.safetensors`, the states of all parameters, and `checkpoint.json`
+with everything else that the rest of the run depends on, and checksums of both. It is written under a temporary name,
+flushed to the disk and renamed; only then does `latest` name it. The two newest are kept, and loading falls back from
+one that is damaged to the one before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     `applied[shard][rank]` is the last batch of a worker that a shard's states contain, and `rows[shard]` how many rows;
     `open[rank]` are the pieces (first batch, start, stop) handed out that some shard may lack, and `bases[rank]` the
-    last batch before the leg that was cut. All empty for the embedded engine.
+    last batch before the segment that was cut. All empty for the embedded engine.
     """
 
     applied: list[list[int]] = []
@@ -64,20 +64,32 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     checksum: str = ""
 
 
+class States(NamedTuple):
+    """Parameters and what optimizers remember of them: the `table`'s [keys, width] in the input's order, and the
+    `dense` ones [values, width], which lie in memory number by number. None for what a model has not.
+    """
+
+    table: NDArray[np.float32] | None = None
+    dense: NDArray[np.float32] | None = None
+
+
 class Checkpoint(NamedTuple):
-    """A checkpoint that was read: `states` [keys, width] in the input's order, and which newer ones were damaged."""
+    """A checkpoint that was read, and which newer ones were damaged."""
 
     progress: Progress
     made_by: dict[str, Any]
-    states: NDArray[np.float32]
+    states: States
     damaged: list[str]
 
 
-def save_checkpoint(folder: Path, progress: Progress, made_by: dict[str, Any], states: NDArray[np.float32]) -> None:
-    """Write a checkpoint below `folder`; `states` [keys, width] are in the input's order."""
-    # As they lie: another order would take as much memory again.
-    by_plane = states.flags.f_contiguous and not states.flags.c_contiguous
-    lying = states.T if by_plane else np.ascontiguousarray(states)
+def save_checkpoint(folder: Path, progress: Progress, made_by: dict[str, Any], states: States) -> None:
+    """Write a checkpoint below `folder`."""
+    # As they lie in memory: another order would take as much memory again.
+    tensors: dict[str, NDArray[np.float32]] = {}
+    if states.table is not None:
+        tensors["states"] = np.ascontiguousarray(states.table)
+    if states.dense is not None:
+        tensors["planes"] = np.ascontiguousarray(states.dense.T)
     name = f"{progress.position:015d}"
     taken = _names(folder)
     if name in taken:
@@ -89,8 +101,8 @@ def save_checkpoint(folder: Path, progress: Progress, made_by: dict[str, Any], s
     try:
         with translated_disk_errors(final):
             temporary.mkdir(parents=True)
-        write_tensors(temporary / "states.safetensors", {"planes" if by_plane else "states": lying})
-        info = CheckpointInfo(progress=progress, made_by=made_by, states=_checksum(lying))
+        write_tensors(temporary / "states.safetensors", tensors)
+        info = CheckpointInfo(progress=progress, made_by=made_by, states=_checksum(tensors))
         info = msgspec.structs.replace(info, checksum=_own_checksum(info))
         replace_file(temporary / "checkpoint.json", msgspec.json.encode(info))
         with translated_disk_errors(final):
@@ -125,20 +137,24 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     raise DataError(f"`{folder.parent}` has no checkpoint to go on from", "train again; --checkpoint-every saves more")
 
 
-def _load(path: Path) -> tuple[CheckpointInfo, NDArray[np.float32]]:
+def _load(path: Path) -> tuple[CheckpointInfo, States]:
     try:
         info = msgspec.json.decode((path / "checkpoint.json").read_bytes(), type=CheckpointInfo)
-        found = safetensors.numpy.load_file(path / "states.safetensors")
-        lying = found["planes"] if "planes" in found else found["states"]
-    except (OSError, msgspec.DecodeError, SafetensorError, KeyError) as error:
-        raise DataError(f"checkpoint `{path}` does not read: {error}") from None
-    if _own_checksum(info) != info.checksum or _checksum(lying) != info.states:
+        tensors = safetensors.numpy.load_file(path / "states.safetensors")
+    except (OSError, msgspec.DecodeError, SafetensorError) as error:
+        raise DataError(f"checkpoint `{path}` cannot be read: {error}") from None
+    if _own_checksum(info) != info.checksum or _checksum(tensors) != info.states:
         raise DataError(f"checkpoint `{path}` has a wrong checksum")
-    return info, lying.T if "planes" in found else lying
+    planes = tensors.get("planes")
+    return info, States(tensors.get("states"), None if planes is None else planes.T)
 
 
-def _checksum(lying: NDArray[np.float32]) -> str:
-    return xxhash.xxh3_64_hexdigest(lying.data)
+def _checksum(tensors: dict[str, NDArray[np.float32]]) -> str:
+    digest = xxhash.xxh3_64()
+    for name in ("states", "planes"):
+        if name in tensors:
+            digest.update(tensors[name].data)
+    return digest.hexdigest()
 
 
 def _own_checksum(info: CheckpointInfo) -> str:

@@ -1,7 +1,8 @@
-"""Who keeps a run going? The coordinator: it sets the next stop, lets the crew train there, and sees to what is due.
+"""What keeps a run going? The coordinator: it sets the next stop, lets the backend train up to it, and does what is
+due.
 
-Between two stops lies a *leg*: all workers train, then all are paused at a boundary. Evaluations and the end of a run
-happen only there, so the state that they see is one that training has really been in.
+Between two stops lies a *segment*: all workers train, then all are paused at a boundary. Evaluations and the end of a
+run happen only there, so they see a state that training has really been in.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
-from paceline.config import RunConfig
 from paceline.data.datasets import AnyDataset
 from paceline.data.rows import NO_LIMIT
 from paceline.errors import DataError, InterruptedRunError
-from paceline.models.dense import ClassQuality, fingerprint
-from paceline.models.logistic import Quality
-from paceline.parameters.optimizers.sgd import rate_at
-from paceline.run_folder import Run
+from paceline.models.metrics import Quality
+from paceline.models.model import Parameters
+from paceline.models.registry import find
+from paceline.parameters.optimizers.rates import rate_at
+from paceline.run_folder import RunFolder
+from paceline.settings import RunConfig, without_old_settings
+from paceline.telemetry.gather_facts import facts_kept, facts_of
 from paceline.telemetry.recorder import Journal
+from paceline.training.backend import Backend, Due, LostShardError, Snapshot, Tally
 from paceline.training.checkpoint import Checkpoint, Progress, has_checkpoint, load_checkpoint, save_checkpoint
-from paceline.training.crew import AnyQuality, Crew, Due, LostShardError, Snapshot, Tally
-from paceline.training.embedded.worker import check_losses
+from paceline.training.losses import check_losses
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 STANDSTILL_SECONDS = 10.0
@@ -40,13 +42,13 @@ EVALUATIONS_RECORDED = 1_000
 
 
 class Status(NamedTuple):
-    """How far a run is, for whoever watches: `share` of it done, 0 to 1."""
+    """How far a run is, for those who watch: `share` of it done, 0 to 1."""
 
     rows: int
     seconds: float
     share: float
     train_loss: float
-    quality: AnyQuality | None
+    quality: Quality | None
 
 
 Watch = Callable[[Status], None]
@@ -55,16 +57,16 @@ Notice = Callable[[str], None]
 
 
 class Coordinator:
-    """One run: its crew, how far it is, and the loop over legs."""
+    """One run: its backend, how far it is, and the loop over segments."""
 
-    def __init__(self, config: RunConfig, dataset: AnyDataset, crew: Crew, watch: Watch, notice: Notice) -> None:
+    def __init__(self, config: RunConfig, dataset: AnyDataset, backend: Backend, watch: Watch, notice: Notice) -> None:
         self.config = config
         self.dataset = dataset
-        self.crew = crew
+        self.backend = backend
         self.watch = watch
         self.notice = notice
         self.progress = Progress()
-        self.quality: AnyQuality | None = None
+        self.quality: Quality | None = None
         self.began = 0.0
         # Hears of every evaluation, as `metrics.jsonl` has it.
         self.evaluated: Callable[[dict[str, Any]], None] = lambda _line: None
@@ -78,7 +80,7 @@ class Coordinator:
         self._moved_at = 0.0
         self._journal: Journal
         self._interrupted = False
-        self._leg_began = 0.0
+        self._segment_began = 0.0
         self._last_saved = 0.0
         num_rows = dataset.split("train").rows
         self._num_rows = num_rows
@@ -88,54 +90,59 @@ class Coordinator:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint. Before `make_ready`."""
+        made_by = without_old_settings(checkpoint.made_by)
         for name, now in self._made_by().items():
-            if checkpoint.made_by.get(name) != now:
+            if made_by.get(name) != now:
                 raise DataError(
-                    f"the checkpoint was made with another `{name}`: {checkpoint.made_by.get(name)}, now {now}",
+                    f"the checkpoint was made with another `{name}`: {made_by.get(name)}, now {now}",
                     "resume as the run began, or train a new one",
                 )
         self.progress = checkpoint.progress
-        self.crew.restore(checkpoint.progress, self.dataset.key_order.to_blocks(checkpoint.states))
+        self.backend.restore(checkpoint.progress, checkpoint.states)
 
     def _made_by(self) -> dict[str, Any]:
         """What a run must not change on the way: all settings but when to stop, test and save; and the data."""
         free = {"data", "run", "address", "epochs", "steps", "seconds", "test_every", "checkpoint_every"}
         made_by = {n: v for n, v in msgspec.to_builtins(self.config).items() if n not in free}
-        if self.crew.model is not None:
-            made_by["module"] = fingerprint(self.crew.model)
+        if self.backend.model.fingerprint:
+            made_by["module"] = self.backend.model.fingerprint
         return {"data": self.dataset.fingerprint} | made_by
 
-    def _save(self, run: Run, snapshot: Snapshot, progress: Progress) -> None:
-        """Write a checkpoint of a snapshot, whose states are permuted and permuted back."""
-        order, states = self.dataset.key_order, snapshot.states
-        order.to_input(states)
-        try:
-            save_checkpoint(run.path / "checkpoints", progress, self._made_by(), states)
-        finally:
-            order.to_blocks(states)
+    def _save(self, run: RunFolder, snapshot: Snapshot, progress: Progress) -> None:
+        """Write a checkpoint of a snapshot."""
+        save_checkpoint(run.path / "checkpoints", progress, self._made_by(), snapshot.states)
         self._last_saved = time.perf_counter()
 
-    def parameters(self) -> NDArray[np.float32]:
-        """All weights in the input's order, the bias last; they must be numbers."""
-        weights = self.dataset.key_order.to_input(self.crew.weights(self.progress.position))
-        # Behind what is trained of a dense model may be what is infinite on purpose.
-        trained = weights if self.crew.model is None else weights[: self.crew.model.num_trained]
-        check_losses(0.0 if np.isfinite(trained).all() else math.nan, self.progress.position, 0, self.progress.clock,
+    def _save_here(self, run: RunFolder) -> None:
+        """Write a checkpoint between two segments."""
+        self.backend.snapshot(
+            lambda cut: self._save(run, cut, msgspec.structs.replace(self.progress, handed=cut.handed))
+        )
+
+    def parameters(self) -> Parameters:
+        """All values in the input's order; those that are trained must be numbers."""
+        found, layout = self.backend.parameters(self.progress.position), self.backend.model.layout
+        trained = [] if found.table is None else [found.table.rows]
+        if layout.dense is not None:
+            # Behind what is trained may be what is infinite on purpose.
+            trained.append(found.dense[: layout.dense.num_trained])
+        finite = all(np.isfinite(values).all() for values in trained)
+        check_losses(0.0 if finite else math.nan, self.progress.position, 0, self.progress.clock,
                      self.config.optimizer.learning_rate)  # fmt: skip
-        return weights
+        return found
 
     # -- the run
 
     def make_ready(self) -> None:
-        """Start the crew, as often as it takes."""
+        """Start the backend; again if a shard is lost meanwhile."""
         while True:
             try:
-                return self.crew.make_ready()
+                return self.backend.make_ready()
             except LostShardError as lost:
                 self.notice(f"{lost.message}; starting again")
 
-    def train(self, run: Run) -> NDArray[np.float32]:
-        """Train to the end, leaving metrics and checkpoints in `run`; the parameters, in the input's order.
+    def train(self, run: RunFolder) -> Parameters:
+        """Train to the end, leaving metrics and checkpoints in `run`; the parameters in the input's order.
 
         `InterruptedRunError` if the user stops it.
         """
@@ -143,12 +150,14 @@ class Coordinator:
         self._last_saved = time.perf_counter()
         self._write_roles(run)
         self._journal = Journal(run.path)
+        facts = facts_of(find(self.config.model), self.dataset, self.backend.model.layout.table)
         try:
-            return self._train(run)
+            with facts_kept(run.path, facts, self.config, self.dataset):
+                return self._train(run)
         finally:
-            self._journal.add(self.crew.records())
+            self._journal.add(self.backend.records())
 
-    def _train(self, run: Run) -> NDArray[np.float32]:
+    def _train(self, run: RunFolder) -> Parameters:
         lost: LostShardError | None = None
         while True:
             try:
@@ -162,24 +171,26 @@ class Coordinator:
             except LostShardError as error:
                 lost = error
 
-    def _advance(self, run: Run) -> None:
-        """See to what is due, then train for one leg."""
+    def _advance(self, run: RunFolder) -> None:
+        """See to what is due, then train for one segment."""
         if self.progress.position > self.progress.tested and self._test_due():
             self._evaluate(run)
         if self._interrupted:
-            snapshot = self.crew.snapshot()
-            self._save(run, snapshot, msgspec.structs.replace(self.progress, handed=snapshot.handed))
+            self._save_here(run)
             raise InterruptedRunError(
                 f"interrupted after {self.progress.position:,} rows; a checkpoint is saved",
                 f"`paceline resume {run.path}` goes on",
             )
         if not self._finished():
-            self._run_leg(run)
+            # Segments may be too short for a checkpoint to come due while workers train.
+            if self._checkpoint_due():
+                self._save_here(run)
+            self._run_segment(run)
 
-    def _run_leg(self, run: Run) -> None:
+    def _run_segment(self, run: RunFolder) -> None:
         """Train up to the next evaluation, or to what comes before it."""
         base = self.progress
-        self._leg_began = time.perf_counter()
+        self._segment_began = time.perf_counter()
 
         def keep(snapshot: Snapshot) -> None:
             cut = self._after(base, snapshot.tally)
@@ -188,11 +199,11 @@ class Coordinator:
         def look(tally: Tally) -> Due:
             self._write_roles(run)
             if self._journal.due():
-                self._journal.add(self.crew.records())
+                self._journal.add(self.backend.records())
             return self._look_around(tally)
 
         try:
-            tally = self.crew.run_leg(self._next_test(), look, keep)
+            tally = self.backend.run_segment(self._next_test(), look, keep)
         except LostShardError:
             # The time that was lost is part of what training took.
             self.progress = self._after(base, Tally(base.position, base.clock, 0.0, 0, 0))
@@ -200,32 +211,31 @@ class Coordinator:
         self.progress = self._after(base, tally)
         self.measure_memory()
 
-    def remember_quality(self, run: Run) -> None:
+    def remember_quality(self, run: RunFolder) -> None:
         """Take over what the last evaluation in a run's folder found."""
         last = run.metrics[-1] if run.metrics else {}
         self.quality = None
         if "test_loss" in last:
-            kind = ClassQuality if self.config.dense else Quality
-            found = [last[f"test_{name}"] for name in kind._fields]
-            self.quality = kind(*(math.nan if value is None else value for value in found))
+            found = {name: last[f"test_{name}"] for name in find(self.config.model).metrics}
+            self.quality = {name: math.nan if value is None else value for name, value in found.items()}
 
-    def _write_roles(self, run: Run) -> None:
+    def _write_roles(self, run: RunFolder) -> None:
         """Keep `roles.json` current, and tell of roles that were lost and are back."""
-        recoveries = self.crew.account()["recoveries"]
+        recoveries = self.backend.account()["recoveries"]
         for back in recoveries[self._recoveries_told :]:
             self.notice("{role} {rank} was lost ({cause}); back on node {node} after {seconds:.1f} s".format(**back))
         self._recoveries_told = len(recoveries)
-        if (roles := self.crew.roles()) != self._roles:
+        if (roles := self.backend.roles()) != self._roles:
             self._roles = roles
             run.write_json("roles.json", roles)
 
     def _after(self, base: Progress, tally: Tally) -> Progress:
-        """Where a run that was at `base` when the leg began is by this tally."""
+        """Where a run that was at `base` when the segment began is by this tally."""
         return Progress(
             position=tally.position,
             tested=base.tested,
             clock=tally.clock,
-            train_seconds=base.train_seconds + time.perf_counter() - self._leg_began,
+            train_seconds=base.train_seconds + time.perf_counter() - self._segment_began,
             losses=base.losses + tally.losses,
             loss_rows=base.loss_rows + tally.rows,
             largest_lead=max(base.largest_lead, tally.largest_lead),
@@ -244,14 +254,14 @@ class Coordinator:
     def _notice_standstill(self, tally: Tally) -> None:
         """Say who waits for whom when nothing has moved for long: the run may be slow, or may need help."""
         now = time.perf_counter()
-        if tally.rows != self._moved_to or self._moved_at < self._leg_began:
+        if tally.rows != self._moved_to or self._moved_at < self._segment_began:
             self._moved_to, self._moved_at = tally.rows, now
-        elif now - self._moved_at > STANDSTILL_SECONDS and (waits := self.crew.waits()):
+        elif now - self._moved_at > STANDSTILL_SECONDS and (waits := self.backend.waits()):
             self.notice(f"nothing has moved for {STANDSTILL_SECONDS:g} s: {'; '.join(waits)}")
             self._moved_at = now
 
-    def _return_to_checkpoint(self, run: Run, lost: LostShardError) -> None:
-        """Take the crew and the run's files back to the newest checkpoint, or to where this process began."""
+    def _return_to_checkpoint(self, run: RunFolder, lost: LostShardError) -> None:
+        """Take the backend and the run's files back to the newest checkpoint, or to where this process began."""
         seconds = self.progress.train_seconds
         folder = run.path / "checkpoints"
         if has_checkpoint(folder):
@@ -259,12 +269,12 @@ class Coordinator:
             self.restore(checkpoint)
         else:
             self.progress = Progress()
-            self.crew.restore(self.progress, None)
+            self.backend.restore(self.progress, None)
         self.progress = msgspec.structs.replace(self.progress, train_seconds=max(seconds, self.progress.train_seconds))
         run.cut_metrics(self.progress.tested)
         self.remember_quality(run)
         self.notice(f"{lost.message}; back to {self.progress.position:,} rows")
-        self.crew.make_ready()
+        self.backend.make_ready()
 
     def _finished(self) -> bool:
         at = self.progress
@@ -290,7 +300,7 @@ class Coordinator:
         every = self.config.checkpoint_every
         return every > 0 and time.perf_counter() - self._last_saved >= every
 
-    def _evaluate(self, run: Run) -> None:
+    def _evaluate(self, run: RunFolder) -> None:
         """Measure the held-out rows and add a line to the metrics."""
         at = self.progress
         line: dict[str, Any] = {
@@ -300,20 +310,20 @@ class Coordinator:
             "seconds": at.train_seconds,
             "train_loss": at.losses / at.loss_rows if at.loss_rows else math.nan,
         }
-        # On a GPU nobody has looked at them before.
+        # On a GPU the losses have not been checked before.
         check_losses(float(at.losses), at.position, 0, at.clock, rate_at(self.config.optimizer, at.position))
         if self.dataset.split("test").rows:
-            quality = self.crew.evaluate(at.position, stop=lambda: self._interrupted)
+            quality = self.backend.evaluate(at.position, stop=lambda: self._interrupted)
             if quality is None:
                 return
-            check_losses(quality.loss, at.position, 0, at.clock, rate_at(self.config.optimizer, at.position))
+            check_losses(quality["loss"], at.position, 0, at.clock, rate_at(self.config.optimizer, at.position))
             self.quality = quality
-            line |= {f"test_{name}": value for name, value in self.quality._asdict().items()}
+            line |= {f"test_{name}": value for name, value in self.quality.items()}
         evaluated = {name: _json_number(value) for name, value in line.items()}
         run.add_metrics(evaluated)
-        # What was recorded goes with it; where there are very many, only as often as time asks for.
+        # What was recorded goes with it. After very many evaluations, it is written only at intervals.
         if self._journal.due() or self._num_evaluated < EVALUATIONS_RECORDED:
-            self._journal.add(self.crew.records())
+            self._journal.add(self.backend.records())
         self._num_evaluated += 1
         self.evaluated(evaluated)
         self._tell(at.position, at.clock, at.train_seconds, line["train_loss"])
@@ -340,8 +350,8 @@ class Coordinator:
         self._peak_memory_bytes = max(self._peak_memory_bytes, private)
 
     def account(self) -> dict[str, Any]:
-        """What the run cost: its crew's account, with this process's memory in it, and what was counted before."""
-        account = self.crew.account()
+        """What the run cost: its backend's account, with this process's memory in it, and what was counted before."""
+        account = self.backend.account()
         account["peak_memory_bytes"] += self._peak_memory_bytes
         if before := self.account_before:
             wire = account["wire"]

@@ -5,42 +5,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from paceline.data.sparse.batch import Batch
-from paceline.data.sparse.dataset import Dataset, Split
-from paceline.kernels.logistic import score
-from paceline.kernels.rules import Table
-from paceline.models.logistic import Quality, QualitySum
-from paceline.parameters.optimizers import Rules
-
-
-class Scorer(NamedTuple):
-    """Weights laid out by a dataset's keys, and the rules that read them; keys from `num_keys` on count nothing."""
-
-    rules: Rules
-    table: Table
-    bias: int
-    num_keys: int
-
-    def scores(self, batch: Batch) -> NDArray[np.float32]:
-        """w·x + b of each row."""
-        out = np.empty(batch.num_rows, np.float32)
-        score(*self.rules, self.table, self.bias, self.num_keys, batch.offsets, batch.keys, batch.values, out)
-        return out
+from paceline.data.blocks.dataset import Split
+from paceline.models.metrics import Quality
+from paceline.models.model import Floats, Model, Parameters
 
 
 def scores_by_block(
-    scorer: Scorer, dataset: Dataset, split: Split, threads: int
-) -> Iterator[tuple[Batch, NDArray[np.float32]]]:
-    """Each block of a split with its rows' scores, in order, computed by several threads."""
+    model: Model, parameters: Parameters, dataset: Any, split: Split, threads: int
+) -> Iterator[tuple[Any, Floats]]:
+    """Each block of a split with its rows' scores, in order, computed by several threads if the model allows it."""
+    threads = threads if model.scoring_threads else 1
 
-    def one(index: int) -> tuple[Batch, NDArray[np.float32]]:
+    def one(index: int) -> tuple[Any, Floats]:
         block = dataset.block(split, index)
-        return block, scorer.scores(block)
+        return block, model.scores(parameters, block)
 
     with ThreadPoolExecutor(threads, thread_name_prefix="paceline-score") as pool:
         blocks = deque(range(len(dataset.split(split).blocks)))
@@ -51,10 +31,12 @@ def scores_by_block(
                 ahead.append(pool.submit(one, blocks.popleft()))
 
 
-def evaluate(scorer: Scorer, dataset: Dataset, split: Split, threads: int, stop: Callable[[], bool]) -> Quality | None:
-    """Loss, error and AUC over all rows of a split, which has some; None where `stop` said so on the way."""
-    sums = QualitySum()
-    for block, scores in scores_by_block(scorer, dataset, split, threads):
+def evaluate(
+    model: Model, parameters: Parameters, dataset: Any, split: Split, threads: int, stop: Callable[[], bool]
+) -> Quality | None:
+    """The metrics over all rows of a non-empty split; None if `stop()` interrupts."""
+    sums = model.metric_sums()
+    for block, scores in scores_by_block(model, parameters, dataset, split, threads):
         if stop():
             return None
         sums.add(scores, block.labels)

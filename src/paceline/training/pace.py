@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.gate import GONE, LINE
+from paceline.kernels.steps import GateView
 from paceline.machine import num_cores
 
 UNBOUNDED = 1 << 60
@@ -35,16 +36,21 @@ class Pace(NamedTuple):
             return Pace(0, "mean")
         return Pace(UNBOUNDED if pace == "async" else int(pace), "each")
 
-    def in_flight(self, dense: bool) -> int:
-        """How many batches a worker of a cluster has asked for at a time. With more than one it never stands idle
-        while a reply travels, but pulls without having pushed its last batch: only where nothing bounds staleness, and
-        not of a dense model, which has room for its values once.
+    def in_flight(self, keyed: bool) -> int:
+        """How many batches a worker of a cluster asks for at a time.
+
+        With more than one it never stands idle while a reply travels, but pulls without having pushed its last batch:
+        only if nothing bounds staleness, and if a step moves only the keys of its batch.
         """
-        return 2 if self.staleness == UNBOUNDED and not dense else 1
+        return 2 if self.staleness == UNBOUNDED and keyed else 1
+
+    def rows_per_update(self, workers: int, batch_size: int) -> int:
+        """How many rows one update takes: in sync those of all workers."""
+        return batch_size * (workers if self.fold == "mean" else 1)
 
 
 class BrokenGateError(Exception):
-    """Another worker failed; whoever waits stops waiting."""
+    """Another worker failed: workers that wait at the gate stop waiting."""
 
 
 class Gate:
@@ -61,6 +67,10 @@ class Gate:
     def largest_lead(self) -> int:
         """The most clocks that any worker was ahead of the slowest when it began one."""
         return int(self.leads[:, 0].max())
+
+    def view(self, rank: int) -> GateView:
+        """The gate as a worker's compiled loop takes it."""
+        return GateView(self.clocks, rank, self.staleness, self.spins, self.leads)
 
     def enter(self, clock: int) -> None:
         """Put every worker at the same clock. Only while all are paused."""

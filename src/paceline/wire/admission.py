@@ -1,4 +1,4 @@
-"""Who is let in? Whoever connects to a server, and shakes hands in time."""
+"""Which clients does a server let in? Those that complete the handshake in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a worker, or whoever asks, talk to a server? By a connection whose calls block."""
+"""How does a worker, or any other client, talk to a server? By a connection whose calls block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.wire.frames import (
     frame_buffers,
 )
 from paceline.wire.handshake import Deadline, greet_server
-from paceline.wire.looking import Looker
+from paceline.wire.spinning import Spinner
 from paceline.wire.streams import Incoming, Stream, split_address, stream_of, wire_error
 from paceline.wire.tls import Tls, client_context
 
@@ -83,11 +83,11 @@ class Connection:
         self._readable.register(stream.socket, select.POLLIN)
         self._writable = select.poll()
         self._writable.register(stream.socket, select.POLLOUT)
-        self._looker = Looker()
+        self._spinner = Spinner()
 
     @property
     def socket(self) -> socket.socket:
-        """What is connected, to be looked at only."""
+        """What is connected, for reading its statistics only."""
         return self._stream.socket
 
     @property
@@ -101,9 +101,9 @@ class Connection:
         return self._stream.bytes_received
 
     @property
-    def looked(self) -> int:
-        """Nanoseconds of the processor spent on looking for frames."""
-        return self._looker.processor
+    def spun(self) -> int:
+        """Nanoseconds of processor time spent on spinning for frames."""
+        return self._spinner.spun
 
     def send(self, kind: Kind, flags: int, *parts: Buffer) -> None:
         """Send a frame whose body is `parts`, one after the other; blocks until the socket has taken it.
@@ -123,7 +123,7 @@ class Connection:
                 raise
 
     def receive(self, silence_seconds: float, spin_seconds: float = 0.0) -> Frame:
-        """Wait for the next frame, which is valid until the next call; look for it so long before going to sleep.
+        """Wait for the next frame, which is valid until the next call; spin for it this long before going to sleep.
 
         Raises `SilentPeerError` when not a byte comes for `silence_seconds`; the next call then goes on where this
         one ended, in the middle of a frame too.
@@ -132,7 +132,7 @@ class Connection:
         incoming = self._incoming
         while True:
             # What is here already does not make the socket readable.
-            ready = incoming.has_more or self._look(spin_seconds) or self._readable.poll(milliseconds)
+            ready = incoming.has_more or self._spin(spin_seconds) or self._readable.poll(milliseconds)
             if self.fileno() < 0:
                 raise LostConnectionError(f"the connection to {self.peer} was closed on this side")
             before = self.bytes_received
@@ -143,9 +143,9 @@ class Connection:
             if not ready and self.bytes_received == before:
                 raise SilentPeerError(f"nothing came from {self.peer} for {silence_seconds:g} s", "see whether it runs")
 
-    def _look(self, seconds: float) -> bool:
-        """Whether something came before so much time had passed."""
-        return seconds > 0 and bool(self._looker.look(self._poll_now, seconds))
+    def _spin(self, seconds: float) -> bool:
+        """Whether something came within this time."""
+        return seconds > 0 and bool(self._spinner.spin(self._poll_now, seconds))
 
     def _poll_now(self) -> list[tuple[int, int]]:
         return self._readable.poll(0)

@@ -33,7 +33,7 @@ class BadFrameError(WireError):
 
 
 class LostConnectionError(WireError):
-    """The connection is no more, or could not be made: closed by the other side, cut in a frame, reset."""
+    """The connection is gone, or could not be made: closed by the other side, cut in a frame, reset."""
 
 
 class SilentPeerError(WireError):
@@ -75,7 +75,7 @@ class Frame(NamedTuple):
     """A frame as it was received.
 
     `body` is a writable view of the connection's buffer, its start aligned to 16 bytes. It is valid until the next
-    frame of that connection is asked for; whoever needs it longer copies it.
+    frame of that connection is asked for; copy it to keep it longer.
     """
 
     kind: Kind

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from paceline.wire.admission import Admission
 from paceline.wire.frames import BadFrameError, Buffer, Frame, Kind, WireError, frame_buffers, views_of
-from paceline.wire.looking import Looker
+from paceline.wire.spinning import Spinner
 from paceline.wire.streams import Incoming, stream_of
 from paceline.wire.tls import Tls, server_context
 
@@ -142,12 +142,12 @@ class Server:
         self._selector.register(self._loop_end, _READ, self._woken)
         self._selector.register(self._admission.listener, _READ, self._accept)
         self._next_sweep = 0.0
-        self._looker = Looker()
+        self._spinner = Spinner()
 
     @property
-    def looked(self) -> int:
-        """Nanoseconds of the processor spent on looking for frames."""
-        return self._looker.processor
+    def spun(self) -> int:
+        """Nanoseconds of processor time spent on spinning for frames."""
+        return self._spinner.spun
 
     @property
     def refused(self) -> int:
@@ -157,7 +157,7 @@ class Server:
     def serve(self, service: Service, tick_seconds: float, spin_seconds: float = 0.0) -> None:
         """Serve until `stop`; what the service raises, other than a `WireError` by `received`, ends it too.
 
-        After each frame, look for the next one so long before going to sleep, giving way to whoever else can run.
+        After each frame, spin for the next one this long before going to sleep, giving way to others that can run.
         """
         next_tick = time.monotonic() + tick_seconds
         while not self._stopping:
@@ -169,13 +169,13 @@ class Server:
                 self._sweep(now)
             busy = self._with_more or self._calls or self._gone
             wait_seconds = 0.0 if busy else max(0.0, min(next_tick, self._next_sweep) - now)
-            events = self._look(min(spin_seconds, wait_seconds)) or self._selector.select(wait_seconds)
+            events = self._spin(min(spin_seconds, wait_seconds)) or self._selector.select(wait_seconds)
             self._turn(service, events, woke=time.perf_counter())
         self._stopping = False
 
-    def _look(self, seconds: float) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready, if anything is before so much time has passed."""
-        return self._looker.look(self._select_now, seconds) if seconds > 0 and self._peers else []
+    def _spin(self, seconds: float) -> list[tuple[selectors.SelectorKey, int]]:
+        """What is ready within this time, if anything."""
+        return self._spinner.spin(self._select_now, seconds) if seconds > 0 and self._peers else []
 
     def _select_now(self) -> list[tuple[selectors.SelectorKey, int]]:
         return self._selector.select(0)

@@ -32,7 +32,7 @@ TURN_BYTES = 4 << 20
 """How much of one frame is read before others get a turn."""
 TLS_PIECE_BYTES = 64 << 10
 WORTH_WAKING_BYTES = 32 << 10
-"""Whoever waits for the rest of a frame is not woken up for less: a slow link brings it packet by packet."""
+"""A thread that waits for the rest of a frame is not woken up for less: a slow link brings it packet by packet."""
 IOV_MAX = 1024
 
 SEE_OTHER_SIDE = "see what the process there says; it may have ended or been killed"
@@ -97,7 +97,7 @@ class Stream:
         return count
 
     def start(self, buffers: list[Buffer], num_bytes: int) -> list[memoryview]:
-        """Send what lies in `buffers`, so many bytes, or the beginning of it; what is left for `write`."""
+        """Send `buffers`, which hold this many bytes, or the beginning of them; what is left for `write`."""
         if len(buffers) > IOV_MAX:
             return views_of(buffers)
         try:
@@ -122,7 +122,7 @@ class Stream:
         return count
 
     def wake_at(self, num_bytes: int) -> None:
-        """Let the socket be readable when so many bytes are there, or the end."""
+        """Let the socket be readable when this many bytes are there, or the end."""
         try:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, num_bytes)
         except OSError as error:
@@ -133,7 +133,7 @@ class Stream:
         return 0
 
     def close(self) -> None:
-        """Close the socket and wake up whoever waits for it."""
+        """Close the socket and wake up the threads that wait for it."""
         with contextlib.suppress(OSError):
             # As a plain socket even under TLS, where another thread may be using the cipher's state.
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)

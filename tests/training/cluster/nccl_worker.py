@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from paceline.models.dense import Tensor
+from paceline.models.model import Tensor
 from paceline.torch.model import import_torch, make_group
-from paceline.training.cluster.allreduce import Message
+from paceline.training.cluster.buckets import BucketedSums
 
 NUM_TRAINED, STEPS = 6_000_000, 5
 TENSORS = (Tensor("a", (1_000_000,), 0), Tensor("b", (5_000_000,), 1_000_000), Tensor("c", (7,), NUM_TRAINED))
@@ -47,38 +47,38 @@ def main() -> None:
     os.environ["NCCL_HOSTID"] = str(rank)
     torch = import_torch()
     recalled = folder / "recalled"
-    message = Message(TENSORS, NUM_TRAINED, recalled.exists, "cuda")
+    bucketed = BucketedSums(TENSORS, NUM_TRAINED, recalled.exists, "cuda")
     first = make_group(FileNotes(folder / "first"), rank, 2, "127.0.0.1", 60, "cuda")
-    message.meet(first.group)
+    bucketed.meet(first.group)
     for step in range(STEPS):
         if fate == "dies" and step == 2:
             if rank == 1:
                 os._exit(9)
             try:
-                add_up(message, rank, step)
+                add_up(bucketed, rank, step)
             except RuntimeError as error:
                 print("alone:", str(error).splitlines()[0], flush=True)
-                message.leave()
-                message = Message(TENSORS, NUM_TRAINED, device="cuda")
+                bucketed.leave()
+                bucketed = BucketedSums(TENSORS, NUM_TRAINED, device="cuda")
                 second = make_group(FileNotes(folder / "second"), 0, 1, "127.0.0.1", 60, "cuda")
-                message.meet(second.group)
-                assert add_up(message, rank, step) == 1
-                assert torch.equal(message.sums, torch.full_like(message.sums, step + 1))
+                bucketed.meet(second.group)
+                assert add_up(bucketed, rank, step) == 1
+                assert torch.equal(bucketed.sums, torch.full_like(bucketed.sums, step + 1))
                 print("again", flush=True)
                 os._exit(0)
             raise AssertionError("the other one is gone")
-        rows = add_up(message, rank, step)
+        rows = add_up(bucketed, rank, step)
         assert rows == 3, rows
-        assert torch.equal(message.sums, torch.full_like(message.sums, 2 * step + 3)), message.sums
+        assert torch.equal(bucketed.sums, torch.full_like(bucketed.sums, 2 * step + 3)), bucketed.sums
     print("done", flush=True)
     os._exit(0)
 
 
-def add_up(message: Message, rank: int, step: int) -> int:
-    message.sums.fill_(step + rank + 1)
+def add_up(bucketed: BucketedSums, rank: int, step: int) -> int:
+    bucketed.sums.fill_(step + rank + 1)
     for tensor in (1, 0):
-        message.filled(tensor)
-    return message.add_up(rank + 1)
+        bucketed.filled(tensor)
+    return bucketed.add_up(rank + 1)
 
 
 if __name__ == "__main__":

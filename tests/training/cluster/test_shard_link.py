@@ -48,7 +48,7 @@ def deaf() -> Iterator[tuple[Server, Deaf]]:
 
 def test_nobody_waits_for_a_lost_shard(deaf: tuple[Server, Deaf]) -> None:
     server, service = deaf
-    link = ShardLink(server.address, TOKEN, None, 1, 1, is_lost=service.asked.is_set)
+    link = ShardLink(server.address, TOKEN, None, is_lost=service.asked.is_set)
     with link, pytest.raises(LostConnectionError, match="is lost"):
         link.count()
     assert service.clients == 1, "a lost shard was asked again"

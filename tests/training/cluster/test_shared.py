@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from paceline.training.cluster.shared import find, share, shared_bytes
+from tests.skips import needs_memfd
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux's memory files")
+pytestmark = needs_memfd
 
 READ = """
 import sys

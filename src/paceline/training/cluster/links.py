@@ -1,7 +1,8 @@
-"""How does a worker talk to a shard, when connections may be cut and replies lost?
+"""How does a worker talk to shards, when connections may be cut and replies lost?
 
-A link keeps what was not answered yet. When its connection breaks, or nothing comes for `SILENCE_SECONDS` (a shard that
-holds a reply back says so every second), it connects again and asks the same; the shard knows which pushes it has had.
+A `StepLink` keeps what was not answered yet. When its connection breaks, or nothing comes for `SILENCE_SECONDS` (a
+shard that holds a reply back says so every second), it connects again and asks the same; the shard knows which pushes
+it has had. `Links` are a worker's links to all shards, of whatever kind.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.config import WireConfig
 from paceline.errors import RunError
-from paceline.training.cluster.messages import Begin, FromShard, Join, Joined, decode, encode
-from paceline.training.cluster.rations import RecalledError
-from paceline.training.cluster.steps import Values, read_held, read_reply, step_parts
+from paceline.processes.messages import decode, encode
+from paceline.settings import WireConfig
+from paceline.training.cluster.batch_queue import RecalledError
+from paceline.training.cluster.messages import Begin, FromShard, Join, Joined, RoleSpec
+from paceline.training.cluster.steps import ValuesFrame, read_held, read_reply, step_parts
 from paceline.wire.coding import Floats, KeyWriter, write_values
 from paceline.wire.connection import Connection, connect
 from paceline.wire.frames import BadFrameError, Kind, WireError
-from paceline.wire.tls import Tls
 
 SILENCE_SECONDS = 5.0
 AWAY_SECONDS = 20.0
@@ -44,26 +45,81 @@ class Ask(NamedTuple):
     indices: NDArray[Any]
 
 
-class Link:
-    """A worker's way to one shard; `doing` says in words what it waits for."""
+class Links:
+    """A worker's links to all shards, those that it had before included in what is counted.
 
-    def __init__(self, shard: int, rank: int, begin: Begin, token: bytes, tls: Tls | None, wire: WireConfig,
-                 recalled: Callable[[], bool]) -> None:  # fmt: skip
+    A link has `num_bytes`, `spun`, `socket`, `close`, `doing`, what it waits for in words, and `applied`, the worker's
+    last batch that the shard has.
+    """
+
+    def __init__(self) -> None:
+        self.all: list[Any] = []
+        self.activity = ""
+        """What the worker does over them, if no link says that it waits."""
+        self._bytes_before = (0, 0)
+        self._spun_before = 0
+
+    def replace(self, num_shards: int, make: Callable[[int], Any]) -> None:
+        """Hang up, and connect to all shards."""
+        self._bytes_before, self._spun_before = self.num_bytes, self.spun
+        for link in self.all:
+            link.close()
+        self.all = []
+        for shard in range(num_shards):
+            self.all.append(make(shard))
+            self.all[-1].doing = ""
+
+    @property
+    def next_batch(self) -> int:
+        """The batch to go on with: the first that some shard does not have."""
+        return 1 + min(int(link.applied) for link in self.all)
+
+    @property
+    def doing(self) -> str:
+        """What the worker waits for, or does."""
+        return next((link.doing for link in self.all if link.doing), self.activity)
+
+    @property
+    def num_bytes(self) -> tuple[int, int]:
+        """Bytes sent and received so far."""
+        sent, received = self._bytes_before
+        for link in self.all:
+            more = link.num_bytes
+            sent, received = sent + more[0], received + more[1]
+        return sent, received
+
+    @property
+    def spun(self) -> int:
+        """Nanoseconds of processor time spent on spinning for replies so far."""
+        return self._spun_before + sum(int(link.spun) for link in self.all)
+
+    @property
+    def sockets(self) -> dict[str, socket.socket]:
+        """The connections that stand now, by name."""
+        found = {f"shard {shard}": link.socket for shard, link in enumerate(self.all)}
+        return {name: connected for name, connected in found.items() if connected is not None}
+
+
+class StepLink:
+    """A link that asks again what was not answered."""
+
+    def __init__(
+        self, shard: int, begin: Begin, spec: RoleSpec, wire: WireConfig, recalled: Callable[[], bool]
+    ) -> None:
         self.doing = f"waits for shard {shard}"
         self.applied = 0
         self._name = f"shard {shard} at {begin.shards[shard]}"
         self._waits = self.doing
         self._address = begin.shards[shard]
-        self._join = Join(rank=rank, incarnation=begin.incarnation, generation=begin.generation)
-        self._token = token
-        self._tls = tls
+        self._join = Join(rank=spec.rank, incarnation=begin.incarnation, generation=begin.generation)
+        self._spec = spec
         self._wire = wire
         self._recalled = recalled
         self._keys: KeyWriter
         self._connection: Connection | None = None
         self._asked: deque[Ask] = deque()
         self._bytes_before = (0, 0)
-        self._looked_before = 0
+        self._spun_before = 0
         self._bytes_told = (0, 0)
         self._connect()
 
@@ -77,10 +133,10 @@ class Link:
         )  # fmt: skip
 
     @property
-    def looked(self) -> int:
-        """Nanoseconds of the processor spent on looking for replies, on all connections so far."""
+    def spun(self) -> int:
+        """Nanoseconds of processor time spent on spinning for replies, on all connections so far."""
         connection = self._connection
-        return self._looked_before + (0 if connection is None else connection.looked)
+        return self._spun_before + (0 if connection is None else connection.spun)
 
     @property
     def socket(self) -> socket.socket | None:
@@ -101,7 +157,7 @@ class Link:
         except WireError:
             self._connect()
 
-    def receive(self, batch: int) -> Values:
+    def receive(self, batch: int) -> ValuesFrame:
         """The reply to `batch`, valid until the next call."""
         self.doing = self._waits
         while True:
@@ -130,7 +186,7 @@ class Link:
     def close(self) -> None:
         """Hang up."""
         if self._connection is not None:
-            self._bytes_before, self._looked_before = self.num_bytes, self.looked
+            self._bytes_before, self._spun_before = self.num_bytes, self.spun
             self._connection.close()
             self._connection = None
 
@@ -145,7 +201,7 @@ class Link:
         connection.send(Kind.STEP, ask.flags, *parts)
 
     def _connect(self) -> None:
-        """Connect, again if need be, and ask what was not answered; `RunError` where that fails for too long."""
+        """Connect, again if need be, and ask what was not answered; `RunError` if that fails for too long."""
         since = time.monotonic()
         while True:
             self.close()
@@ -153,8 +209,8 @@ class Link:
                 raise RecalledError
             self.doing = f"connects to {self._name}"
             try:
-                self._connection = connect(self._address, self._token, self._tls)
-                self._keys = KeyWriter(self._wire.key_deltas, self._wire.key_cache)
+                self._connection = connect(self._address, self._spec.token, self._spec.tls)
+                self._keys = KeyWriter(self._wire.key_deltas)
                 self._connection.send(Kind.MESSAGE, 0, encode(self._join))
                 joined = decode(self._connection.receive(SILENCE_SECONDS), FromShard)
                 if not isinstance(joined, Joined):

@@ -1,78 +1,26 @@
-"""What do the roles of a cluster say to each other, beside the frames of a step?
+"""What do the roles of a run say to each other, besides the frames of a step?
 
-All are small typed structures in MessagePack; what does not decode as one of those expected closes the connection.
+How a role reports to the coordinator is common to all processes: see `processes/messages.py`.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
-from paceline.telemetry.records import AnyRecord
-from paceline.wire.frames import BadFrameError, Frame, Kind
-
-
-class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag=True):
-    """One message."""
-
+from paceline.processes.messages import Message, ProcessSpec
 
 # -- from a role to the coordinator
 
 
-class Hello(Message):
-    """A role begins: who and where it is, and what it runs on."""
-
-    role: str
-    rank: int
-    pid: int
-    node: str
-    paceline: str
-    python: str
-
-
-class Ready(Message):
-    """A role can begin: a shard's `address`, a worker's `data` as it sees it (a fingerprint)."""
-
-    address: str = ""
-    data: str = ""
-
-
-class Beat(Message):
-    """A role is alive. `doing` names what it does or waits for; bytes are those on connections to other roles."""
-
-    doing: str
-    bytes_sent: int
-    bytes_received: int
-    memory_bytes: int
-
-
-class Report(Message):
-    """What a role has recorded of itself and its node; times are of its own clock, which shows `now`."""
-
-    now: float
-    records: list[AnyRecord]
-
-
 class Take(Message):
-    """A worker asks for its rows in leg `leg`, from batch `batch` on (batches of a worker are counted from 1)."""
+    """A worker asks for its rows in a segment, from batch `batch` on (a worker's batches are counted from 1)."""
 
-    leg: int
+    segment: int
     batch: int
 
 
 class Idle(Message):
-    """A worker has no rows left in this leg, and all its pushes are in."""
+    """A worker has no rows left in this segment, and all its pushes are in."""
 
-    leg: int
-
-
-class Failed(Message):
-    """A role gives up. `kind` is one of `data`, `config`, `diverged`, `run`."""
-
-    kind: str
-    message: str
-    hint: str
+    segment: int
 
 
 # -- from the coordinator to a role
@@ -85,24 +33,24 @@ class Begin(Message):
 
     incarnation: int
     generation: int
-    leg: int
+    segment: int
     shards: list[str]
     sharing: int = 1
 
 
-class Grant(Message):
+class Lease(Message):
     """Rows for a worker: for batches from `first` on, (start, stop, rows handed out before), int64, as bytes.
 
-    No bounds: there are no more rows in this leg.
+    No bounds: there are no more rows in this segment.
     """
 
-    leg: int
+    segment: int
     first: int
     bounds: bytes
 
 
 class Wait(Message):
-    """Leave what you do, and wait for the next `Begin`: parameters were lost."""
+    """Stop what you do, and wait for the next `Begin`: parameters were lost."""
 
 
 class Stop(Message):
@@ -122,12 +70,12 @@ class Join(Message):
 
 
 class Joined(Message):
-    """Where a shard stands with a worker: the last batch of it that is in the parameters. `weights`: where they are, if
+    """Where a shard stands with a worker: the last batch of it that is in the parameters. `values`: where they are, if
     both see the same memory.
     """
 
     applied: int
-    weights: str = ""
+    values: str = ""
 
 
 class Reset(Message):
@@ -139,7 +87,7 @@ class Reset(Message):
 
 
 class Open(Message):
-    """A leg begins: each worker continues after batch `done[rank]`, and its clocks count from `bases[rank]`."""
+    """A segment begins: each worker continues after batch `done[rank]`, and its clocks count from `bases[rank]`."""
 
     bases: list[int]
     done: list[int]
@@ -160,12 +108,13 @@ class Copied(Message):
     loss_rows: int
 
 
-class Fetch(Message):
-    """Send `count` keys from index `start` on: their `weights` after `rows` rows, states of the `copy`, or, of a
-    dense model, `states` as they are.
+class FetchPart(Message):
+    """Send `count` parameters of one kind (`of`: `table` or `dense`) from index `start` on: their `values` after `rows`
+    rows, the states of the `copy`, or the `states` as they are.
     """
 
     what: str
+    of: str
     start: int
     count: int
     rows: int = 0
@@ -199,7 +148,7 @@ class Count(Message):
 
 
 class Counted(Message):
-    """What a shard has counted in this leg, over the whole run (`rows`), and connections that it refused."""
+    """What a shard has counted in this segment, over the whole run (`rows`), and connections that it refused."""
 
     rows: int
     losses: float
@@ -209,55 +158,25 @@ class Counted(Message):
 
 
 class Go(Message):
-    """To a worker of a dense model: push now, or, where it is not `wanted`, go on without."""
+    """To a worker that has announced a push: send it now, or go on without if it is not `wanted`."""
 
     wanted: bool
 
 
-class Done(Message):
+class Finished(Message):
     """What was asked has been done."""
 
 
-class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a role's process is given. `config` is a `RunConfig`, encoded: another version may not read it.
+class RoleSpec(ProcessSpec, frozen=True, kw_only=True):
+    """What the process of a role is given: an encoded `RunConfig` and the encoded `Layout` of its parameters.
 
-    `features` is how many keys a sparse model has, `num_values` and `num_trained` are a dense one's;
-    `num_rows` is how many an epoch has.
+    They are encoded on their own because another version, which says so only once it has read this, may not know them.
     """
 
-    role: str
-    rank: int
-    coordinator: str
-    token: bytes
-    certificate: bytes
-    key: bytes
-    loopback: bool
-    features: int
-    num_values: int
-    num_trained: int
-    num_rows: int
     config: bytes
-
-    def __repr__(self) -> str:
-        return f"RoleSpec({self.role} {self.rank})"  # and neither the token nor the key
+    layout: bytes
 
 
-ToCoordinator = Hello | Ready | Beat | Report | Take | Idle | Failed
-ToRole = Begin | Grant | Wait | Stop
-ToShard = Join | Reset | Open | Copy | Fetch | Fetched | Note | Read | Count
-FromShard = Joined | Copied | Counted | Go | Noted | Done
-
-
-def encode(message: msgspec.Struct) -> bytes:
-    """The bytes of a message."""
-    return msgspec.msgpack.encode(message)
-
-
-def decode(frame: Frame, kinds: Any) -> Any:
-    """The message in a frame, which is one of `kinds`, a union of those above."""
-    if frame.kind != Kind.MESSAGE:
-        raise BadFrameError(f"a {frame.kind.name} frame where a message was expected")
-    try:
-        return msgspec.msgpack.decode(frame.body.data, type=kinds)
-    except msgspec.DecodeError as error:
-        raise BadFrameError(f"a message does not read: {error}") from None
+ToRole = Begin | Lease | Wait | Stop
+ToShard = Join | Reset | Open | Copy | FetchPart | Fetched | Note | Read | Count
+FromShard = Joined | Copied | Counted | Go | Noted | Finished

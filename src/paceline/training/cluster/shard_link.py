@@ -11,19 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.training.cluster.messages import (
-    Copied,
-    Copy,
-    Count,
-    Counted,
-    Fetch,
-    Fetched,
-    FromShard,
-    ToShard,
-    decode,
-    encode,
-)
-from paceline.training.cluster.shard import CHUNK_HEAD_BYTES
+from paceline.processes.messages import decode, encode
+from paceline.training.cluster.messages import Copied, Copy, Count, Counted, FetchPart, FromShard, ToShard
+from paceline.training.cluster.shard import KINDS
+from paceline.training.cluster.steps import chunk_parts, read_chunk
 from paceline.wire.connection import connect
 from paceline.wire.frames import BadFrameError, Frame, Kind, LostConnectionError, SilentPeerError, WireError
 from paceline.wire.tls import Tls
@@ -35,19 +26,15 @@ CHUNK_BYTES = 4 << 20
 
 
 class ShardLink:
-    """A connection of the coordinator to one shard of `num_keys` keys, whose states have `width` numbers each.
+    """A connection of the coordinator to one shard.
 
-    Nobody waits for a shard of which `is_lost` says that it is: that is a `LostConnectionError`.
+    Nobody waits for a shard that is lost, as `is_lost` tells: that is a `LostConnectionError`.
     """
 
-    def __init__(
-        self, address: str, token: bytes, tls: Tls | None, num_keys: int, width: int, is_lost: Callable[[], bool]
-    ) -> None:
+    def __init__(self, address: str, token: bytes, tls: Tls | None, is_lost: Callable[[], bool]) -> None:
         self._is_lost = is_lost
         self._connect = partial(connect, address, token, tls)
         self._connection = self._connect()
-        self._num_keys = num_keys
-        self._width = width
         self._early: Copied | None = None
 
     def __enter__(self) -> ShardLink:
@@ -61,22 +48,22 @@ class ShardLink:
 
     def ask(self, message: ToShard) -> Any:
         """Send a message and wait for its answer."""
-        return decode(self._exchange(Kind.MESSAGE, encode(message)), FromShard)
+        return decode(self._exchange(Kind.MESSAGE, 0, encode(message)), FromShard)
 
-    def _exchange(self, kind: Kind, *parts: Any) -> Frame:
-        """Send a frame and wait for its answer; once more over a new connection where that is cut.
+    def _exchange(self, kind: Kind, flags: int, *parts: Any) -> Frame:
+        """Send a frame and wait for its answer; once more over a new connection if that is cut.
 
         Whatever the coordinator asks of a shard may be asked twice.
         """
         try:
-            self._connection.send(kind, 0, *parts)
+            self._connection.send(kind, flags, *parts)
             return self._receive()
         except (LostConnectionError, SilentPeerError):
             self._connection.close()
             if self._is_lost():
                 raise
             self._connection = self._connect()
-            self._connection.send(kind, 0, *parts)
+            self._connection.send(kind, flags, *parts)
             return self._receive()
 
     def _receive(self) -> Frame:
@@ -96,7 +83,7 @@ class ShardLink:
         return counted
 
     def count_soon(self) -> Counted | None:
-        """What the shard has counted, if it says so soon: whether it is lost is for the desk to find out."""
+        """What the shard has counted, if it says so soon: the control server finds out whether it is lost."""
         try:
             self._connection.send(Kind.MESSAGE, 0, encode(Count()))
             counted: Counted = decode(self._connection.receive(SOON_SECONDS), FromShard)
@@ -107,7 +94,7 @@ class ShardLink:
 
     def order_copy(self, at: int) -> None:
         """Order a copy at clock `at`, -1 for now; returns when the shard knows of it."""
-        # Over this very connection: the order goes with it, and the caller begins anew.
+        # Over this very connection: the order goes with it, and the caller begins again.
         self._connection.send(Kind.MESSAGE, 0, encode(Copy(at=at)))
         self._connection.send(Kind.MESSAGE, 0, encode(Count()))
         # A copy made at once comes before the answer.
@@ -117,32 +104,31 @@ class ShardLink:
             decode(self._receive(), FromShard)
 
     def copied(self, give_up: Callable[[], bool]) -> Copied:
-        """Wait until the copy that was ordered is made; `LostConnectionError` where `give_up` says so."""
+        """Wait until the copy that was ordered is made; `LostConnectionError` if `give_up` says so."""
         while self._early is None:
             try:
                 self._early = decode(self._connection.receive(POLL_SECONDS), FromShard)
             except SilentPeerError:
                 if give_up():
-                    raise LostConnectionError("the leg ended before the copy") from None
+                    raise LostConnectionError("the segment ended before the copy") from None
         copied, self._early = self._early, None
         return copied
 
-    def fetch(self, what: str, out: NDArray[np.float32], rows: int = 0) -> None:
-        """Fill `out` [keys, numbers] with the shard's `weights` after `rows` rows, or with the states of its `copy`."""
+    def fetch(self, what: str, of: str, out: NDArray[np.float32], rows: int = 0) -> None:
+        """Fill `out` [n, numbers] with all `values` of one kind of parameters after `rows` rows, or with the `copy`."""
         step = max(1, CHUNK_BYTES // (4 * out.shape[1]))
-        for start in range(0, self._num_keys, step):
-            count = min(step, self._num_keys - start)
-            frame = self._exchange(Kind.MESSAGE, encode(Fetch(what=what, start=start, count=count, rows=rows)))
-            data = frame.body[CHUNK_HEAD_BYTES:]
-            if frame.kind != Kind.CHUNK or len(data) != 4 * count * out.shape[1]:
-                raise BadFrameError(f"{self._connection.peer} sends {len(data)} bytes for {count} keys")
-            out[start : start + count] = data.view(np.float32).reshape(count, -1)
-        if what == "copy":
-            self.ask(Fetched())
+        for start in range(0, len(out), step):
+            count = min(step, len(out) - start)
+            message = FetchPart(what=what, of=of, start=start, count=count, rows=rows)
+            frame = self._exchange(Kind.MESSAGE, 0, encode(message))
+            _, numbers = read_chunk(frame)
+            if len(numbers) != count * out.shape[1]:
+                raise BadFrameError(f"{self._connection.peer} sends {len(numbers)} numbers for {count} keys")
+            out[start : start + count] = numbers.reshape(count, -1)
 
-    def load(self, states: NDArray[np.float32]) -> None:
-        """Give the shard its states, [keys, width]."""
-        step = max(1, CHUNK_BYTES // (4 * self._width))
-        for start in range(0, self._num_keys, step):
+    def load(self, of: str, states: NDArray[np.float32]) -> None:
+        """Give the shard its states [n, width] of a kind of parameters."""
+        step = max(1, CHUNK_BYTES // (4 * states.shape[1]))
+        for start in range(0, len(states), step):
             part = np.ascontiguousarray(states[start : start + step])
-            decode(self._exchange(Kind.CHUNK, start.to_bytes(CHUNK_HEAD_BYTES, "little"), part), FromShard)
+            decode(self._exchange(Kind.CHUNK, KINDS.index(of), *chunk_parts(start, part)), FromShard)

@@ -1,7 +1,7 @@
 """How do processes of one machine hand each other large arrays? By memory that both see, instead of a wire.
 
-The memory belongs to no file and goes with the processes that have it. Whoever is told where it is makes sure, by its
-name, that it is what was meant: another machine or container has other processes under these numbers.
+The memory belongs to no file and goes with the processes that have it. A process that is told where it is checks, by
+its name, that it is what was meant: another machine or container has other processes under these numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import secrets
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.config import RunConfig
+from paceline.settings import RunConfig
 from paceline.training.cluster.messages import RoleSpec
 
 Floats = NDArray[np.float32]
@@ -24,7 +24,7 @@ PLACE = re.compile(r"/proc/\d+/fd/\d+ ([0-9a-f]{32})")
 
 
 def shares(spec: RoleSpec, config: RunConfig) -> bool:
-    """Whether a role of a dense model shares memory with the others: all are on this machine, and it can."""
+    """Whether workers and shards exchange dense values by shared memory: all are on this machine, and it can."""
     wanted = spec.loopback and config.wire.shared_memory and config.exchange == "shard"
     return wanted and hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
 
@@ -52,7 +52,7 @@ def share(num_values: int) -> tuple[Floats, str]:
 
 
 def find(place: str, num_values: int) -> Floats | None:
-    """What `share` has made there, to be read; None where it cannot be had."""
+    """What `share` has made there, to be read; None if it cannot be had."""
     found = PLACE.fullmatch(place)
     if found is None:
         return None

@@ -1,8 +1,9 @@
 """How does one step look on the wire?
 
-A worker sends the gradient of its last batch and the keys of its next in one STEP frame, and gets the weights of those
-keys back in one VALUES frame. A push carries no keys: the shard remembers those of the last pull. A shard that holds
-a reply back says so, and for whom it waits, in HELD frames.
+A worker sends the gradient of its last batch and the keys of its next in one STEP frame, and gets the values of those
+keys back in one VALUES frame. A push carries no keys: the shard remembers those of the last pull. Behind the values of
+the keys, [keys, dim], come the dense values that the shard holds, if the model has any, and gradients go the same way.
+A shard that holds a reply back says so, and for whom it waits, in HELD frames.
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.wire.coding import CACHED, MOST_CACHED_KEYS, VALUE_BYTES, Bytes, Floats, read_values
-from paceline.wire.frames import BadFrameError, Frame
+from paceline.wire.coding import VALUE_BYTES, Bytes, Floats, read_values
+from paceline.wire.frames import BadFrameError, Frame, Kind
 
 # What a STEP frame does, in its flags: any of them together, LEAVE and PULL apart.
 PUSH, PULL, LEAVE = 1, 2, 4
 
+# Before the numbers of a CHUNK frame: the index of the first parameter that they are of.
+_CHUNK_HEAD = struct.Struct("<Q")
 _STEP = struct.Struct("<qqdIIII")
 _VALUES = struct.Struct("<qQQQ")
 _HELD = struct.Struct("<q")
 _PADDING = bytes(8)
 
 
-class Step(NamedTuple):
+class StepFrame(NamedTuple):
     """A STEP frame: asks for batch `batch` and pushes the batch before it, of `rows` rows whose losses add up to
     `losses`; `trained` rows were handed out before that one.
     """
@@ -42,15 +45,15 @@ class Step(NamedTuple):
 
 
 class Times(NamedTuple):
-    """How long a shard had a step, in nanoseconds: before it looked at it, waiting at the gate, and working on it."""
+    """How long a shard had a step, in nanoseconds: in its queue, waiting at the gate, and working on it."""
 
     queue: int
     held: int
     service: int
 
 
-class Values(NamedTuple):
-    """A VALUES frame: the weights that batch `batch` asked for, as bytes."""
+class ValuesFrame(NamedTuple):
+    """A VALUES frame: what batch `batch` asked for, as bytes."""
 
     batch: int
     times: Times
@@ -64,7 +67,7 @@ def step_parts(batch: int, trained: int, losses: float, rows: int, pushed: NDArr
     return head, pushed, _PADDING[: -pushed.nbytes % 8], keys
 
 
-def read_step(frame: Frame, values: str) -> Step:
+def read_step(frame: Frame, values: str) -> StepFrame:
     """A STEP frame whose pushed values are coded as `values`; arrays may be views of the frame."""
     body = frame.body
     if len(body) < _STEP.size:
@@ -74,10 +77,10 @@ def read_step(frame: Frame, values: str) -> Step:
     keys_from = _STEP.size + pushed_bytes + -pushed_bytes % 8
     if keys_from > len(body):
         raise BadFrameError(f"a step of {len(body)} bytes that pushes {num_pushed} values")
-    if num_keys > (MOST_CACHED_KEYS if coding == CACHED else len(body) - keys_from):
+    if num_keys > len(body) - keys_from:
         raise BadFrameError(f"a step of {len(body)} bytes that pulls {num_keys} keys")
     pushed = read_values(body[_STEP.size : _STEP.size + pushed_bytes], num_pushed, values)
-    return Step(frame.flags, batch, trained, losses, rows, pushed, num_keys, coding, body[keys_from:])
+    return StepFrame(frame.flags, batch, trained, losses, rows, pushed, num_keys, coding, body[keys_from:])
 
 
 def values_head(batch: int, times: Times) -> bytes:
@@ -85,12 +88,25 @@ def values_head(batch: int, times: Times) -> bytes:
     return _VALUES.pack(batch, *times)
 
 
-def read_reply(frame: Frame) -> Values:
+def read_reply(frame: Frame) -> ValuesFrame:
     """A VALUES frame; its data is a view of the frame."""
     if len(frame.body) < _VALUES.size:
         raise BadFrameError(f"a reply of {len(frame.body)} bytes")
     batch, *times = _VALUES.unpack_from(frame.body.data)
-    return Values(batch, Times(*times), frame.body[_VALUES.size :])
+    return ValuesFrame(batch, Times(*times), frame.body[_VALUES.size :])
+
+
+def chunk_parts(start: int, numbers: Floats) -> tuple[Any, ...]:
+    """The body of a CHUNK frame: numbers of parameters from index `start` on."""
+    return _CHUNK_HEAD.pack(start), numbers
+
+
+def read_chunk(frame: Frame) -> tuple[int, Floats]:
+    """The index of the first parameter, and the numbers of a CHUNK frame: a view of it."""
+    size = len(frame.body) - _CHUNK_HEAD.size
+    if frame.kind != Kind.CHUNK or size < 0 or size % 4:
+        raise BadFrameError(f"a {frame.kind.name} frame of {len(frame.body)} bytes where numbers were expected")
+    return _CHUNK_HEAD.unpack_from(frame.body.data)[0], frame.body[_CHUNK_HEAD.size :].view(np.float32)
 
 
 def held_parts(batch: int, ranks: list[int]) -> tuple[Any, ...]:

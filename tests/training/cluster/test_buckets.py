@@ -1,4 +1,4 @@
-"""The sums of a step go out in the same parcels in the same order, whatever is complete first."""
+"""The sums of a step go out in the same buckets in the same order, whatever is complete first."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.models.dense import Tensor
-from paceline.training.cluster import allreduce
-from paceline.training.cluster.allreduce import Message
+from paceline.models.model import Tensor
+from paceline.training.cluster import buckets
+from paceline.training.cluster.buckets import BucketedSums
 
 NUM_TRAINED = 60
 # The last two are buffers.
@@ -24,7 +24,7 @@ TENSORS = tuple(
 
 
 class Group:
-    """Two workers with the same sums; from parcel `broken` on, the other one is gone."""
+    """Two workers with the same sums; from bucket `broken` on, the other one is gone."""
 
     def __init__(self, broken: int = 1 << 30) -> None:
         self.sizes: list[int] = []
@@ -44,47 +44,47 @@ class Group:
 
 
 @pytest.fixture(autouse=True)
-def small_parcels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allreduce, "PARCEL_VALUES", 20)
+def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "BUCKET_VALUES", 20)
 
 
 @settings(deadline=None)  # the first call loads PyTorch
 @given(order=st.permutations(range(5)), told=st.integers(0, 5))
 def test_each_value_goes_once(order: list[int], told: int) -> None:
-    message, group = Message(TENSORS, NUM_TRAINED), Group()
-    message.meet(group)
+    bucketed, group = BucketedSums(TENSORS, NUM_TRAINED), Group()
+    bucketed.meet(group)
     for _step in range(2):
         group.sizes.clear()
         for tensor in order[:told]:
-            TENSORS[tensor].of(message.sums)[...] = 1 + np.arange(*TENSORS[tensor].shape)
-            message.filled(tensor)
+            TENSORS[tensor].of(bucketed.sums)[...] = 1 + np.arange(*TENSORS[tensor].shape)
+            bucketed.filled(tensor)
         for tensor in [*order[told:], 5, 6]:
-            TENSORS[tensor].of(message.sums)[...] = 1 + np.arange(*TENSORS[tensor].shape)
-        assert message.add_up(rows=7) == 14
+            TENSORS[tensor].of(bucketed.sums)[...] = 1 + np.arange(*TENSORS[tensor].shape)
+        assert bucketed.add_up(rows=7) == 14
         assert group.sizes == [25, 25, 10, 6]
         for found in TENSORS:
-            assert found.of(message.sums).tolist() == [2 * (1 + i) for i in range(*found.shape)]
-        assert not message.on_its_way
+            assert found.of(bucketed.sums).tolist() == [2 * (1 + i) for i in range(*found.shape)]
+        assert not bucketed.on_its_way
 
 
 def test_the_last_layers_go_first() -> None:
-    message, group = Message(TENSORS, NUM_TRAINED), Group()
-    message.meet(group)
-    message.filled(0)
+    bucketed, group = BucketedSums(TENSORS, NUM_TRAINED), Group()
+    bucketed.meet(group)
+    bucketed.filled(0)
     assert group.sizes == []
-    message.filled(4)
+    bucketed.filled(4)
     assert group.sizes == [25]
-    assert message.on_its_way
+    assert bucketed.on_its_way
 
 
 def test_another_worker_is_gone() -> None:
-    message = Message(TENSORS, NUM_TRAINED)
-    message.meet(Group(broken=1))
+    bucketed = BucketedSums(TENSORS, NUM_TRAINED)
+    bucketed.meet(Group(broken=1))
     for tensor in (4, 3, 2, 1, 0):
-        message.filled(tensor)
+        bucketed.filled(tensor)
     with pytest.raises(RuntimeError, match="closed by peer"):
-        message.add_up(rows=7)
-    assert message.on_its_way
+        bucketed.add_up(rows=7)
+    assert bucketed.on_its_way
 
 
 class Silent(Group):
@@ -104,18 +104,18 @@ class Silent(Group):
 
 
 def test_one_that_is_slow_is_waited_for() -> None:
-    message, group = Message(TENSORS, NUM_TRAINED), Silent(looks=5)
-    message.meet(group)
-    assert message.add_up(rows=7) == 14
+    bucketed, group = BucketedSums(TENSORS, NUM_TRAINED), Silent(looks=5)
+    bucketed.meet(group)
+    assert bucketed.add_up(rows=7) == 14
 
 
 def test_one_that_is_silent_is_left_when_recalled() -> None:
     group = Silent(looks=1 << 30)
-    message = Message(TENSORS, NUM_TRAINED, recalled=lambda: group.waited == 3)
-    message.meet(group)
+    bucketed = BucketedSums(TENSORS, NUM_TRAINED, recalled=lambda: group.waited == 3)
+    bucketed.meet(group)
     with pytest.raises(RuntimeError, match="timed out"):
-        message.add_up(rows=7)
-    assert message.on_its_way
+        bucketed.add_up(rows=7)
+    assert bucketed.on_its_way
 
 
 class Unanswered:
@@ -135,8 +135,8 @@ class Unanswered:
 
 def test_a_group_that_cannot_be_interrupted_is_aborted() -> None:
     looks = iter([False, False, True])
-    message, group = Message(TENSORS, NUM_TRAINED, lambda: next(looks), device="meta"), Unanswered()
+    bucketed, group = BucketedSums(TENSORS, NUM_TRAINED, lambda: next(looks), device="meta"), Unanswered()
     with pytest.raises(RuntimeError, match="do not answer"):
-        message.meet(group)
-    message.leave()
+        bucketed.meet(group)
+    bucketed.leave()
     assert group.aborted

@@ -1,58 +1,42 @@
 """Who was given which rows, so that a worker's successor gets the same ones?
 
-A worker's batches are numbered from 1. Asking again for a batch that was handed out gives the same rows, whoever asks;
-which were handed out and may not be in all shards yet is part of every checkpoint.
+A worker's batches are numbered from 1. Asking again for a batch that was handed out gives the same rows, also to a
+successor. Which were handed out and may not be in all shards yet is part of every checkpoint.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.rows import ClockRows, QueueRows, RowFeed
+from paceline.data.rows import ClockRows, QueueRows
 from paceline.errors import RunError
 from paceline.training.checkpoint import Handed
 
-# A worker is given work for about this long at a time, and so many rows: enough to hide the asking, little enough to
-# stop soon.
+# A worker is given work for about this long at a time, and at most this many rows: enough to hide the asking, little
+# enough to stop soon.
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.2, 0.8
 MOST_ROWS = 65_536
 
 Piece = tuple[int, int, int]
 
 
-class Grants(Protocol):
-    """Hands out rows to workers of a cluster."""
+class SegmentStart(NamedTuple):
+    """By worker: the last batch before the segment, from which its clocks count, and the last that all shards have.
 
-    @property
-    def feed(self) -> RowFeed:
-        """What counts rows and clocks, and knows where to stop."""
-
-    def take(self, rank: int, batch: int) -> NDArray[np.int64] | None:
-        """The rows of a worker's batches from `batch` on, [batches, 3]: start, stop, and rows handed out before."""
-
-    def begin_leg(self) -> LegStart:
-        """Where each worker stands when a leg begins. Only while all are paused."""
-
-    def handed(self, applied: list[list[int]], rows: list[int]) -> Handed:
-        """What a cut needs in which `applied[shard][rank]` is the last batch that is contained."""
-
-
-class LegStart(NamedTuple):
-    """By worker: the last batch before the leg, from which its clocks count, and the last that all shards have.
-
-    They differ where a run goes on from a cut in the middle of a leg: who was ahead then is ahead now.
+    They differ if a run goes on from a cut in the middle of a segment: a worker that was ahead then is ahead now.
     """
 
     bases: list[int]
     done: list[int]
 
 
-class GrantSizes:
+class LeaseSizes:
     """How many batches to give a worker at a time: twice as many when it soon comes back, half when it is late."""
 
     def __init__(self, num_workers: int, batch_size: int, now: Callable[[], float] = time.perf_counter) -> None:
@@ -71,32 +55,34 @@ class GrantSizes:
         return self._sizes[rank]
 
 
-class ClockGrants:
+class ClockLeases:
     """Pace sync: batch b of a worker is its slice of clock b − 1, so there is nothing to remember."""
 
-    def __init__(self, feed: ClockRows, sizes: GrantSizes, num_workers: int) -> None:
+    def __init__(self, feed: ClockRows, sizes: LeaseSizes, num_workers: int) -> None:
         self.feed = feed
-        self._clocks = feed
         self._sizes = sizes
         self._num_workers = num_workers
 
     def take(self, rank: int, batch: int) -> NDArray[np.int64] | None:
-        return self._clocks.take_from(rank, batch - 1, self._sizes.next(rank))
+        """The rows of a worker's batches from `batch` on, [batches, 3]: start, stop, and rows handed out before."""
+        return self.feed.take_from(rank, batch - 1, self._sizes.next(rank))
 
-    def begin_leg(self) -> LegStart:
-        batches = [self._clocks.clock] * self._num_workers
-        return LegStart(batches, batches)
+    def begin_segment(self) -> SegmentStart:
+        """Where each worker stands when a segment begins. Only while all are paused."""
+        batches = [self.feed.clock] * self._num_workers
+        return SegmentStart(batches, batches)
 
     def handed(self, applied: list[list[int]], rows: list[int]) -> Handed:
+        """What a cut needs in which `applied[shard][rank]` is the last batch that is contained."""
         return Handed(applied=applied, rows=rows)
 
 
+@dataclass
 class _Share:
     """What one worker was handed: pieces in order, and the number of its next batch."""
 
-    def __init__(self, pieces: list[Piece], next_batch: int) -> None:
-        self.pieces = pieces
-        self.next_batch = next_batch
+    pieces: list[Piece]
+    next_batch: int
 
 
 def _contained(applied: list[list[int]]) -> list[int]:
@@ -104,12 +90,11 @@ def _contained(applied: list[list[int]]) -> list[int]:
     return [min(ranks) for ranks in zip(*applied, strict=True)]
 
 
-class QueueGrants:
+class QueueLeases:
     """Other paces: pieces from one queue, each remembered with the number of its first batch."""
 
-    def __init__(self, feed: QueueRows, sizes: GrantSizes, batch_size: int, handed: Handed, num_workers: int) -> None:
+    def __init__(self, feed: QueueRows, sizes: LeaseSizes, batch_size: int, handed: Handed, num_workers: int) -> None:
         self.feed = feed
-        self._queue = feed
         self._sizes = sizes
         self._batch_size = batch_size
         done = _contained(handed.applied) or [0] * num_workers
@@ -117,13 +102,13 @@ class QueueGrants:
         for share, pieces in zip(self._shares, handed.open, strict=False):
             for piece in pieces:
                 self._add(share, piece[1], piece[2])
-        self._leg = LegStart(handed.bases or done, done)
+        self._segment = SegmentStart(handed.bases or done, done)
         self._restored = any(handed.open)
 
     def take(self, rank: int, batch: int) -> NDArray[np.int64] | None:
         share = self._shares[rank]
         if batch == share.next_batch:
-            piece = self._queue.take(rank, self._sizes.next(rank))
+            piece = self.feed.take(rank, self._sizes.next(rank))
             if piece is None:
                 return None
             self._add(share, piece.start, piece.stop)
@@ -133,19 +118,19 @@ class QueueGrants:
                 return np.stack([starts, np.minimum(starts + self._batch_size, stop), starts], axis=1)
         raise RunError(f"worker {rank} asks for batch {batch}, which it was never given", "this is a bug in paceline")
 
-    def begin_leg(self) -> LegStart:
-        """A restored run first does what some shard lacks, as part of the leg that it was cut from."""
+    def begin_segment(self) -> SegmentStart:
+        """A restored run first does what some shard lacks, as part of the segment that it was cut from."""
         if not self._restored:
             for share in self._shares:
                 share.pieces.clear()
             done = [share.next_batch - 1 for share in self._shares]
-            self._leg = LegStart(done, done)
+            self._segment = SegmentStart(done, done)
         self._restored = False
-        return self._leg
+        return self._segment
 
     def handed(self, applied: list[list[int]], rows: list[int]) -> Handed:
         pieces = [self._after(*pair) for pair in zip(self._shares, _contained(applied), strict=True)]
-        return Handed(applied=applied, rows=rows, bases=self._leg.bases, open=pieces)
+        return Handed(applied=applied, rows=rows, bases=self._segment.bases, open=pieces)
 
     def _after(self, share: _Share, batch: int) -> list[Piece]:
         """The pieces of a share, or parts of them, that lie after a batch."""
@@ -162,3 +147,6 @@ class QueueGrants:
 
     def _num_batches(self, start: int, stop: int) -> int:
         return -(-(stop - start) // self._batch_size)
+
+
+RowLeases = ClockLeases | QueueLeases

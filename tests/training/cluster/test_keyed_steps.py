@@ -10,70 +10,42 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.config import OptimizerConfig, RunConfig, WireConfig
-from paceline.parameters.slice import Slice
+from paceline.parameters.layout import DenseLayout, Group, Layout, TableLayout
+from paceline.processes.messages import decode, encode
+from paceline.settings import OptimizerConfig, RunConfig, WireConfig
 from paceline.training.cluster import messages as m
-from paceline.training.cluster.shard import NOW, ShardService
+from paceline.training.cluster.copies import NOW
+from paceline.training.cluster.shard import ShardService
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH, read_held, read_reply, step_parts
 from paceline.training.pace import Pace
 from paceline.wire.coding import KeyWriter, read_values, write_values
 from paceline.wire.frames import BadFrameError, Frame, Kind
+from tests.training.cluster.shards import FakePeer, TestedShard, frame_of, open_shard, tell
 
 FEATURES = 20
 RATE = 2.0**-10
 
 
-class FakePeer:
-    """The server's end of a connection, without one: keeps what was sent."""
-
-    def __init__(self) -> None:
-        self.address = "fake:1"
-        self.arrived = 0.0
-        self.tag: Any = None
-        self.open = True
-        self.sent: list[Frame] = []
-
-    def send(self, kind: Kind, flags: int, *parts: Any) -> None:
-        if self.open:
-            content = b"".join(part.tobytes() if isinstance(part, np.ndarray) else bytes(part) for part in parts)
-            self.sent.append(Frame(kind, flags, np.frombuffer(bytearray(content), np.uint8)))
-
-    def close(self) -> None:
-        self.open = False
-
-
-def frame_of(kind: Kind, flags: int, *parts: Any) -> Frame:
-    peer = FakePeer()
-    peer.send(kind, flags, *parts)
-    return peer.sent[0]
-
-
-def make_shard(workers: int, pace: Any, shard: int = 0, shards: int = 1, **wire: Any) -> ShardService:
+def make_shard(workers: int, pace: Any, shard: int = 0, shards: int = 1, dim: int = 1, num_dense: int = 0,
+               **wire: Any) -> TestedShard:  # fmt: skip
+    optimizer = OptimizerConfig(name="sgd", learning_rate=RATE)
     config = RunConfig(
-        data="x", pace=pace, workers=workers, shards=shards, engine="ray", wire=WireConfig(**wire),
-        optimizer=OptimizerConfig(name="sgd", learning_rate=RATE),
-    )  # fmt: skip
-    service = ShardService(config, Slice(config.optimizer, FEATURES, shard, config.shards))
-    tell(service, m.Reset(generation=1, applied=[0] * workers, rows=0))
-    tell(service, m.Open(bases=[0] * workers, done=[0] * workers))
-    return service
-
-
-def tell(service: ShardService, message: Any, peer: FakePeer | None = None) -> Any:
-    peer = peer or FakePeer()
-    service.received(peer, frame_of(Kind.MESSAGE, 0, m.encode(message)))  # type: ignore[arg-type]
-    return m.decode(peer.sent[-1], m.FromShard) if peer.sent else None
+        data="x", pace=pace, workers=workers, shards=shards, engine="ray", wire=WireConfig(**wire), optimizer=optimizer
+    )
+    table = TableLayout(FEATURES, (Group("weight", dim, optimizer),))
+    dense = DenseLayout(num_dense, num_dense, optimizer) if num_dense else None
+    return open_shard(config, Layout(table, dense), shard)
 
 
 class Client:
     """A worker's connection to one shard."""
 
     def __init__(self, service: ShardService, rank: int, incarnation: int = 0, values: str = "float32",
-                 deltas: bool = False, cache: bool = False) -> None:  # fmt: skip
+                 deltas: bool = False) -> None:  # fmt: skip
         self.service = service
         self.peer = FakePeer()
         self.values = values
-        self.writer = KeyWriter(deltas, cache)
+        self.writer = KeyWriter(deltas)
         service.opened(self.peer)  # type: ignore[arg-type]
         self.applied = tell(service, m.Join(rank=rank, incarnation=incarnation, generation=1), self.peer).applied
         self.peer.sent.clear()
@@ -101,7 +73,7 @@ class SimulatedWorker:
     Batch b pushes 1.0 for each of its keys, so a weight is −rate times the batches that had its key.
     """
 
-    def __init__(self, rank: int, batches: list[list[int]], shards: list[ShardService], in_flight: int) -> None:
+    def __init__(self, rank: int, batches: list[list[int]], shards: list[TestedShard], in_flight: int) -> None:
         self.rank = rank
         self.batches = batches
         self.shards = shards
@@ -167,7 +139,7 @@ class SimulatedWorker:
         self.begin(min(client.applied for client in self.clients) + 1)
 
 
-def run_simulation(data: st.DataObject, pace: Any, num_shards: int) -> tuple[list[SimulatedWorker], list[ShardService]]:
+def run_simulation(data: st.DataObject, pace: Any, num_shards: int) -> tuple[list[SimulatedWorker], list[TestedShard]]:
     num_workers = data.draw(st.integers(1, 3))
     same = data.draw(st.integers(0, 5))
     batches = [
@@ -178,7 +150,7 @@ def run_simulation(data: st.DataObject, pace: Any, num_shards: int) -> tuple[lis
         for _ in range(num_workers)
     ]
     shards = [make_shard(num_workers, pace, shard, num_shards) for shard in range(num_shards)]
-    in_flight = Pace.of(pace).in_flight(dense=False)
+    in_flight = Pace.of(pace).in_flight(keyed=True)
     workers = [SimulatedWorker(rank, batches[rank], shards, in_flight) for rank in range(num_workers)]
     turns = 0
     while not all(worker.finished for worker in workers):
@@ -225,7 +197,7 @@ def test_each_batch_counts_once_whatever_dies(pace: Any, num_shards: int, data: 
             expected[batch] -= RATE / (len(workers) if pace == "sync" else 1)
     found = np.zeros(FEATURES + 1)
     for shard, service in enumerate(shards):
-        found[shard::num_shards] = service.slice.table
+        found[shard::num_shards] = service.table.table
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
     rows = sum(len(worker.batches) for worker in workers)
     assert {tell(service, m.Count()).rows for service in shards} == {rows}
@@ -276,7 +248,7 @@ class TestInFlight:
         client.step(PUSH | PULL, 4, [1.0, 1.0], [])
         client.step(PUSH | LEAVE, 5, [1.0, 1.0], [])
         assert [client.reply() for _ in range(5)] == [(1, [0.0]), (2, [0.0, 0.0]), (3, [-RATE, 0.0]), (4, []), (5, [])]
-        assert service.slice.table[[1, 2]].tolist() == [-3 * RATE, -2 * RATE]
+        assert service.table.table[[1, 2]].tolist() == [-3 * RATE, -2 * RATE]
 
     def test_what_was_pulled_two_frames_ago_must_be_pushed(self) -> None:
         service = make_shard(1, "async")
@@ -285,7 +257,7 @@ class TestInFlight:
         client.step(PULL, 2, [], [1, 2])
         with pytest.raises(BadFrameError, match="without having pushed 1"):
             client.step(PULL, 3, [], [1])
-        with pytest.raises(BadFrameError, match="2 values of batch 1, for 1 keys"):
+        with pytest.raises(BadFrameError, match="2 values of batch 1, for 1 values"):
             client.step(PULL | PUSH, 3, [1.0, 1.0], [1])
 
 
@@ -297,7 +269,7 @@ class TestConnections:
         assert not old.peer.open
         with pytest.raises(BadFrameError, match="replaced"):
             Client(service, 0, incarnation=1)
-        with pytest.raises(BadFrameError, match="no worker now"):
+        with pytest.raises(BadFrameError, match="not a worker now"):
             old.step(PULL, 1, [], [1])
         assert tell(service, m.Count()).refused == 1
 
@@ -323,12 +295,12 @@ class TestConnections:
         service = make_shard(1, 9)
         client = Client(service, 0)
         client.step(PULL, 1, [], [1, 2])
-        before = service.slice.table.copy()
+        before = service.table.table.copy()
         if batch == 1:
             tell(service, m.Open(bases=[0], done=[0]))
         with pytest.raises(BadFrameError):
             client.step(flags, batch, pushed, keys)
-        np.testing.assert_array_equal(service.slice.table, before)
+        np.testing.assert_array_equal(service.table.table, before)
 
     @settings(max_examples=200, deadline=None)
     @given(flags=st.integers(0, 8), body=st.binary(max_size=200), kind=st.sampled_from(list(Kind)))
@@ -352,38 +324,39 @@ class TestCopies:
         copied = tell(service, m.Copy(at=NOW), coordinator)
         assert copied == m.Copied(applied=[1, 0], rows=1, losses=1.0, loss_rows=1)
         client.step(PULL | PUSH, 3, [1.0], [5])
-        service.received(coordinator, frame_of(Kind.MESSAGE, 0, m.encode(m.Fetch(what="copy", start=0, count=21))))  # type: ignore[arg-type]
+        fetch = m.FetchPart(what="copy", of="table", start=0, count=21)
+        service.received(coordinator, frame_of(Kind.MESSAGE, 0, encode(fetch)))  # type: ignore[arg-type]
         states = coordinator.sent[-1].body[8:].view(np.float32)
         assert states[5] == -RATE
-        assert service.slice.table[5] == -2 * RATE
+        assert service.table.table[5] == -2 * RATE
 
     def test_in_sync_a_copy_waits_for_its_clock(self) -> None:
         service = make_shard(2, "sync")
         clients = [Client(service, rank) for rank in range(2)]
         coordinator = FakePeer()
-        service.received(coordinator, frame_of(Kind.MESSAGE, 0, m.encode(m.Copy(at=1))))  # type: ignore[arg-type]
+        service.received(coordinator, frame_of(Kind.MESSAGE, 0, encode(m.Copy(at=1))))  # type: ignore[arg-type]
         for client in clients:
             client.step(PULL, 1, [], [5])
         clients[0].step(PULL | PUSH, 2, [1.0], [5])
         assert not coordinator.sent
         clients[1].step(PULL | PUSH, 2, [1.0], [5])
-        assert m.decode(coordinator.sent[-1], m.FromShard).applied == [1, 1]
+        assert decode(coordinator.sent[-1], m.FromShard).applied == [1, 1]
 
     def test_states_come_back_as_they_were(self) -> None:
         service = make_shard(1, 9)
         states = np.arange(FEATURES + 1, dtype=np.float32)
         peer = FakePeer()
         service.received(peer, frame_of(Kind.CHUNK, 0, (0).to_bytes(8, "little"), states))  # type: ignore[arg-type]
-        assert service.slice.table.tolist() == states.tolist()
+        assert service.table.table.tolist() == states.tolist()
         with pytest.raises(BadFrameError, match="states from key 1"):
             service.received(peer, frame_of(Kind.CHUNK, 0, (1).to_bytes(8, "little"), states))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("values", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize(("deltas", "cache"), [(False, False), (True, False), (False, True), (True, True)])
-def test_every_coding_gives_the_same_weights(values: str, deltas: bool, cache: bool) -> None:
-    service = make_shard(1, 9, values=values, key_deltas=deltas, key_cache=cache)
-    client = Client(service, 0, 0, values, deltas, cache)
+@pytest.mark.parametrize("deltas", [False, True])
+def test_every_coding_gives_the_same_weights(values: str, deltas: bool) -> None:
+    service = make_shard(1, 9, values=values, key_deltas=deltas)
+    client = Client(service, 0, 0, values, deltas)
     pushed: list[float] = []
     for batch, keys in enumerate([[1, 4, 20], [1, 4, 20], [4], [1, 4, 20]], start=1):
         client.step(PULL | (PUSH if batch > 1 else 0), batch, pushed, keys)
@@ -405,3 +378,64 @@ def test_pulling_everything_sends_the_whole_model() -> None:
     second = client.reply()
     assert second is not None
     assert second[1][1] == -RATE
+
+
+class TestSeveralColumnsAndDenseValues:
+    """Behind the values of keys, two each, come the dense ones."""
+
+    def test_each_push_is_applied(self) -> None:
+        service = make_shard(1, 9, dim=2, num_dense=3)
+        client = Client(service, 0)
+        client.step(PULL, 1, [], [1, 4])
+        assert client.reply() == (1, [0.0] * 7)
+        client.step(PULL | PUSH, 2, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], [4], rows=1)
+        assert client.reply() == (2, [-3 * RATE, -4 * RATE, -5 * RATE, -6 * RATE, -7 * RATE])
+        # Asked again, the answer is the same even if the values have changed since.
+        client.step(PULL | PUSH, 3, [1.0] * 5, [4])
+        client.reply()
+        client.step(PULL | PUSH, 2, [0.0] * 7, [4])
+        assert client.reply() == (2, [-3 * RATE, -4 * RATE, -5 * RATE, -6 * RATE, -7 * RATE])
+
+    def test_in_sync_the_mean_of_all_with_rows(self) -> None:
+        service = make_shard(3, "sync", dim=2, num_dense=1)
+        clients = [Client(service, rank) for rank in range(3)]
+        for client, keys in zip(clients, ([1], [1, 2], []), strict=True):
+            client.step(PULL, 1, [], keys)
+            client.reply()
+        clients[0].step(PULL | PUSH, 2, [1.0, 2.0, 8.0], [1], rows=1)
+        clients[2].step(PULL | PUSH, 2, [99.0], [1], rows=0)
+        assert clients[0].reply() is None
+        clients[1].step(PULL | PUSH, 2, [3.0, 2.0, 4.0, 8.0, 8.0], [2], rows=3)
+        assert clients[0].reply() == (2, [-RATE, -RATE, -4 * RATE])
+        assert clients[1].reply() == (2, [-RATE, -2 * RATE, -4 * RATE])
+
+    def test_pulling_everything(self) -> None:
+        service = make_shard(1, 9, dim=2, num_dense=1, pull="all")
+        client = Client(service, 0)
+        client.step(PULL, 1, [], [1])
+        client.reply()
+        client.step(PULL | PUSH, 2, [1.0, 2.0, 3.0], [2])
+        reply = client.reply()
+        assert reply is not None
+        assert len(reply[1]) == 2 * (FEATURES + 1) + 1
+        assert (reply[1][2:4], reply[1][-1]) == ([-RATE, -2 * RATE], -3 * RATE)
+
+    def test_a_copy_has_both(self) -> None:
+        service = make_shard(1, 9, dim=2, num_dense=2)
+        client, asker = Client(service, 0), FakePeer()
+        client.step(PULL, 1, [], [0])
+        client.step(PULL | PUSH, 2, [1.0, 2.0, 3.0, 4.0], [0])
+        tell(service, m.Copy(at=NOW), asker)
+        client.step(PULL | PUSH, 3, [1.0, 2.0, 3.0, 4.0], [0])
+        for of, count, expected in (("table", 1, [-RATE, -2 * RATE]), ("dense", 2, [-3 * RATE, -4 * RATE])):
+            fetch = m.FetchPart(what="copy", of=of, start=0, count=count)
+            service.received(asker, frame_of(Kind.MESSAGE, 0, encode(fetch)))  # type: ignore[arg-type]
+            assert asker.sent[-1].body[8:].view(np.float32).tolist() == expected
+
+    @pytest.mark.parametrize("pushed", [[1.0] * 4, [1.0] * 6])
+    def test_a_push_must_have_all_of_it(self, pushed: list[float]) -> None:
+        service = make_shard(1, 9, dim=2, num_dense=3)
+        client = Client(service, 0)
+        client.step(PULL, 1, [], [1])
+        with pytest.raises(BadFrameError, match="for 5 values"):
+            client.step(PULL | PUSH, 2, pushed, [])

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import paceline
-import torch
 from tests.faults.conftest import arguments
 from tests.faults.running import Running
+from tests.skips import needs_gpu, needs_one_gpu
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+pytestmark = needs_gpu
 
 
 @pytest.fixture
@@ -92,10 +92,9 @@ def test_workers_share_a_gpu(drawings: Path, tmp_path: Path) -> None:
     assert run.metrics[-1]["test_accuracy"] > 0.5
 
 
+@needs_one_gpu
 def test_a_gpu_each(drawings: Path, tmp_path: Path) -> None:
-    if torch.cuda.device_count() > 1:
-        pytest.skip("there are enough")
-    with pytest.raises(paceline.PacelineError, match="one a worker that adds up"):
+    with pytest.raises(paceline.PacelineError, match="one per worker"):
         paceline.train(
             data=drawings, model="tests.models.modules:normalised", device="cuda", pace="sync", workers=2,
             engine="ray", exchange="allreduce", optimizer="sgd", learning_rate=0.1, run=tmp_path / "run",

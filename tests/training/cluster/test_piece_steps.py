@@ -10,49 +10,43 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.config import OptimizerConfig, RunConfig
-from paceline.parameters.optimizers.dense import num_planes
-from paceline.parameters.parts import Parts
-from paceline.training.cluster import dense_shard
+from paceline.parameters.layout import DenseLayout, Layout
+from paceline.processes.messages import decode, encode
+from paceline.settings import OptimizerConfig, RunConfig
+from paceline.training.cluster import copies, piece_steps
 from paceline.training.cluster import messages as m
-from paceline.training.cluster.dense_shard import DenseShardService, DenseSlice
-from paceline.training.cluster.keeper import KeeperService
-from paceline.training.cluster.shard import CHUNK_HEAD_BYTES, NOW
+from paceline.training.cluster.copies import NOW
 from paceline.training.cluster.shared import find, share
-from paceline.training.cluster.steps import LEAVE, PULL, PUSH, step_parts
+from paceline.training.cluster.steps import LEAVE, PULL, PUSH, chunk_parts, read_chunk, step_parts
 from paceline.wire.frames import BadFrameError, Kind
-from tests.training.cluster.test_shard import FakePeer, frame_of, tell
+from tests.training.cluster.shards import FakePeer, TestedShard, frame_of, open_shard, tell
 
 VALUES = 10
 NOTHING = np.zeros(0, np.uint8)
 
 
-def make(pace: Any, workers: int = 2, exchange: str = "shard", shared: bool = False,
-         **optimizer: Any) -> DenseShardService:  # fmt: skip
+def make(pace: Any, workers: int = 2, exchange: str = "shard", shared: bool = False, num_values: int = VALUES,
+         **optimizer: Any) -> TestedShard:  # fmt: skip
     settings = OptimizerConfig(**{"name": "sgd", "learning_rate": 1.0, **optimizer})
     config = RunConfig(data="x", model="softmax", pace=pace, workers=workers, engine="ray", exchange=exchange,
                        optimizer=settings)  # fmt: skip
-    parts = Parts(VALUES, 1, 1, in_ranges=True)
-    kind = KeeperService if exchange == "allreduce" else DenseShardService
-    service = kind(config, DenseSlice(config, parts, 0, VALUES, 100, shared), lambda: 0)
-    tell(service, m.Reset(generation=1, applied=[0] * workers, rows=0))
-    tell(service, m.Open(bases=[0] * workers, done=[0] * workers))
-    return service
+    layout = DenseLayout(num_values, num_values, settings, epoch_rows=100)
+    return open_shard(config, Layout(dense=layout), loopback=shared)
 
 
 class Client:
     """A worker's connection; it may share its gradient's memory."""
 
-    def __init__(self, service: DenseShardService, rank: int, shared: bool = False) -> None:
+    def __init__(self, service: TestedShard, rank: int, shared: bool = False) -> None:
         self.service = service
         self.rank = rank
         self.peer = FakePeer()
         self.gradient, place = share(VALUES) if shared else (np.zeros(VALUES, np.float32), "")
         service.opened(self.peer)  # type: ignore[arg-type]
         tell(service, m.Join(rank=rank, incarnation=0, generation=1, gradient=place), self.peer)
-        joined = m.decode(self.peer.sent.pop(), m.FromShard)
+        joined = decode(self.peer.sent.pop(), m.FromShard)
         assert isinstance(joined, m.Joined)
-        self.weights = find(joined.weights, VALUES)
+        self.values = find(joined.values, VALUES)
 
     def step(self, batch: int, rows: int, value: float) -> None:
         """Announce a gradient and, where it is wanted, push it."""
@@ -66,8 +60,7 @@ class Client:
         self.service.received(self.peer, frame_of(Kind.STEP, flags, *parts))  # type: ignore[arg-type]
 
     def send(self, start: int, values: Any) -> None:
-        head = start.to_bytes(CHUNK_HEAD_BYTES, "little")
-        frame = frame_of(Kind.CHUNK, 0, head, np.array(values, np.float32))
+        frame = frame_of(Kind.CHUNK, 1, *chunk_parts(start, np.array(values, np.float32)))
         self.service.received(self.peer, frame)  # type: ignore[arg-type]
 
     def push(self, value: float) -> None:
@@ -81,28 +74,28 @@ class Client:
             frame = self.peer.sent.pop(0)
             if frame.kind == Kind.HELD:
                 continue
-            found.append(True if frame.kind == Kind.VALUES else m.decode(frame, m.FromShard))
+            found.append(True if frame.kind == Kind.VALUES else decode(frame, m.FromShard))
         return found
 
 
-def say_to(service: DenseShardService, message: Any, peer: FakePeer) -> None:
-    service.received(peer, frame_of(Kind.MESSAGE, 0, m.encode(message)))  # type: ignore[arg-type]
+def say_to(service: TestedShard, message: Any, peer: FakePeer) -> None:
+    service.received(peer, frame_of(Kind.MESSAGE, 0, encode(message)))  # type: ignore[arg-type]
 
 
-def copied_values(service: DenseShardService, asker: FakePeer) -> list[float]:
+def copied_values(service: TestedShard, asker: FakePeer) -> list[float]:
     """Fetch what was copied, in two pieces."""
     found: list[float] = []
     for start in (0, 5):
         asker.sent.clear()
-        fetch = m.Fetch(what="copy", start=start, count=5)
+        fetch = m.FetchPart(what="copy", of="dense", start=start, count=5)
         say_to(service, fetch, asker)
-        found += asker.sent[0].body[CHUNK_HEAD_BYTES:].view(np.float32).tolist()
+        found += read_chunk(asker.sent[0])[1].tolist()
     say_to(service, m.Fetched(), asker)
     return found
 
 
-def weights(service: DenseShardService) -> list[float]:
-    found: list[float] = service.slice.weights(0, VALUES, 0).tolist()
+def weights(service: TestedShard) -> list[float]:
+    found: list[float] = service.dense.values.tolist()
     return found
 
 
@@ -140,8 +133,8 @@ def test_every_step_begins_a_sum_of_its_own(sharing: tuple[bool, ...]) -> None:
             expected -= 3.0 * own * (client.rank + batch) / sum(rows)
         assert weights(service) == pytest.approx([expected] * VALUES)
         for client in clients:
-            assert client.weights is not None
-            assert client.weights.tolist() == weights(service)
+            assert client.values is not None
+            assert client.values.tolist() == weights(service)
 
 
 @pytest.mark.parametrize("pace", ["async", 2])
@@ -156,11 +149,11 @@ def test_shared_gradients_at_other_paces(pace: Any) -> None:
 
 @pytest.mark.parametrize("pace", ["sync", "async"])
 def test_others_get_a_turn_while_a_gradient_is_taken(monkeypatch: pytest.MonkeyPatch, pace: str) -> None:
-    monkeypatch.setattr(dense_shard, "TURN_VALUES", 4)
-    monkeypatch.setattr(dense_shard, "FOLD_VALUES", 3)
+    monkeypatch.setattr(piece_steps, "TURN_VALUES", 4)
+    monkeypatch.setattr(piece_steps, "FOLD_VALUES", 3)
     service = make(pace, shared=True)
     calls: list[Callable[[], None]] = []
-    service.soon = calls.append
+    service.shard.exchange._soon = calls.append  # type: ignore[attr-defined]
     clients = [Client(service, rank, shared=True) for rank in (0, 1)]
     for client in clients:
         client.announce(1, PULL)
@@ -184,7 +177,7 @@ def test_others_get_a_turn_while_a_gradient_is_taken(monkeypatch: pytest.MonkeyP
 def test_a_shard_that_shares_nothing_gives_nothing_away() -> None:
     service = make("sync")
     client = Client(service, 0, shared=True)
-    assert client.weights is None
+    assert client.values is None
     client.announce(1, PULL)
     client.announce(2, PUSH | PULL)
     assert m.Go(wanted=True) in client.heard()
@@ -245,7 +238,7 @@ def test_a_copy_waits_for_pushes_under_way_and_holds_back_others() -> None:
     clients[1].announce(2, PUSH | PULL)
     assert clients[1].heard() == []
     clients[0].send(5, [1.0] * 5)
-    copied = m.decode(asker.sent[0], m.FromShard)
+    copied = decode(asker.sent[0], m.FromShard)
     assert (copied.applied, copied.rows) == ([1, 0], 1)
     # Nothing changes until it has been fetched, but whoever waits for values gets them.
     assert clients[1].heard() == []
@@ -264,7 +257,7 @@ def test_in_sync_workers_compute_while_a_copy_is_fetched_and_wait_with_their_pus
     for client in clients:
         client.heard()
         client.step(2, 1, 2.0)
-    assert m.decode(asker.sent[0], m.FromShard).applied == [1, 1]
+    assert decode(asker.sent[0], m.FromShard).applied == [1, 1]
     for client in clients:
         assert client.heard() == [True]
         client.announce(3, PUSH | PULL)
@@ -284,9 +277,9 @@ def test_whoever_fetches_a_copy_may_lose_its_connection(monkeypatch: pytest.Monk
     service.closed(asker)  # type: ignore[arg-type]
     other = FakePeer()
     if comes_back:
-        say_to(service, m.Fetch(what="copy", start=0, count=5), other)
+        say_to(service, m.FetchPart(what="copy", of="dense", start=0, count=5), other)
     now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + dense_shard.BACK_SECONDS + 1)
+    monkeypatch.setattr(time, "monotonic", lambda: now + copies.BACK_SECONDS + 1)
     service.tick()
     assert (m.Go(wanted=True) in client.heard()) is not comes_back
     if comes_back:
@@ -295,7 +288,7 @@ def test_whoever_fetches_a_copy_may_lose_its_connection(monkeypatch: pytest.Monk
     else:
         client.push(1.0)
         with pytest.raises(BadFrameError, match="may have changed"):
-            say_to(service, m.Fetch(what="copy", start=0, count=5), other)
+            say_to(service, m.FetchPart(what="copy", of="dense", start=0, count=5), other)
 
 
 @pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"name": "adam"}])
@@ -303,16 +296,12 @@ def test_whoever_fetches_a_copy_may_lose_its_connection(monkeypatch: pytest.Monk
 def test_a_shard_has_one_copy_beyond_what_its_optimizer_needs(pace: str, workers: int, optimizer: Any) -> None:
     """Of a model that is large beside all else, with checkpoints on the way."""
     num, piece = 1 << 22, 1 << 16
-    settings = OptimizerConfig(**{"name": "sgd", "learning_rate": 1.0, **optimizer})
-    config = RunConfig(data="x", model="softmax", pace=pace, workers=workers, engine="ray", optimizer=settings)
     gradient = np.ones(piece, np.float32)
-    DenseSlice(config, Parts(1, num_planes(settings), 1, in_ranges=True), 0, 1, 100).warm_up()
+    make(pace, workers, num_values=1, **optimizer).dense.warm_up()
     tracemalloc.start()
     try:
-        slice_ = DenseSlice(config, Parts(num, num_planes(settings), 1, in_ranges=True), 0, num, 100)
-        service = DenseShardService(config, slice_, lambda: 0)
-        tell(service, m.Reset(generation=1, applied=[0] * workers, rows=0))
-        tell(service, m.Open(bases=[0] * workers, done=[0] * workers))
+        service = make(pace, workers, num_values=num, **optimizer)
+        width = service.dense.width
         clients = [Client(service, rank) for rank in range(workers)]
         for client in clients:
             client.announce(1, PULL)
@@ -324,14 +313,14 @@ def test_a_shard_has_one_copy_beyond_what_its_optimizer_needs(pace: str, workers
             asker = FakePeer()
             tell(service, m.Copy(at=NOW if pace == "async" else batch - 1), asker)
             for start in range(0, num, piece):
-                say_to(service, m.Fetch(what="copy", start=start, count=piece), asker)
+                say_to(service, m.FetchPart(what="copy", of="dense", start=start, count=piece), asker)
                 asker.sent.clear()
             say_to(service, m.Fetched(), asker)
-            assert service.slice.weights(0, 1, 0)[0] < 0
+            assert service.dense.values[0] < 0
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert num_planes(settings) <= most / (4 * num) < num_planes(settings) + 1.25
+    assert width <= most / (4 * num) < width + 1.25
 
 
 @pytest.mark.parametrize(("start", "count"), [(5, 5), (0, 11), (0, 0)])
@@ -342,50 +331,3 @@ def test_pieces_that_do_not_fit(start: int, count: int) -> None:
     client.announce(2, PUSH | PULL)
     with pytest.raises(BadFrameError):
         client.send(start, [1.0] * count)
-
-
-class TestKeeper:
-    def test_a_copy_is_of_a_step_that_all_have_told_of(self) -> None:
-        service = make("sync", exchange="allreduce")
-        first, second = Client(service, 0), Client(service, 1)
-        for client in (first, second):
-            client.announce(1, PULL)
-            assert client.heard() == [True]
-        asker = FakePeer()
-        say_to(service, m.Copy(at=1), asker)
-        first.announce(2, PUSH | PULL, rows=3)
-        assert first.heard() == [m.Go(wanted=True)]
-        first.push(5.0)
-        assert first.heard() == [True]
-        assert asker.sent == []
-        second.announce(2, PUSH | PULL, rows=4)
-        assert second.heard() == [m.Go(wanted=False), True]
-        copied = m.decode(asker.sent[0], m.FromShard)
-        assert (copied.applied, copied.rows) == ([1, 1], 7)
-        # The next states are not brought before these have been fetched.
-        first.announce(3, PUSH | LEAVE)
-        assert first.heard() == []
-        assert copied_values(service, asker) == [5.0] * VALUES
-        assert first.heard() == [m.Go(wanted=True)]
-
-    def test_states_are_brought_at_the_end_of_a_leg(self) -> None:
-        service = make("sync", exchange="allreduce")
-        first, second = Client(service, 0), Client(service, 1)
-        for client in (first, second):
-            client.announce(1, PULL)
-            client.heard()
-        second.announce(2, PUSH | LEAVE)
-        first.announce(2, PUSH | LEAVE)
-        assert first.heard() == [m.Go(wanted=True)]
-        first.push(2.0)
-        assert weights(service) == [2.0] * VALUES
-        copied = tell(service, m.Copy(at=1))
-        assert copied.applied == [1, 1]
-
-    def test_notes(self) -> None:
-        service = make("sync", exchange="allreduce")
-        assert tell(service, m.Read(name="a")).content is None
-        tell(service, m.Note(name="a", content=b"b"))
-        assert tell(service, m.Read(name="a")).content == b"b"
-        tell(service, m.Reset(generation=2, applied=[0, 0], rows=0))
-        assert tell(service, m.Read(name="a")).content is None

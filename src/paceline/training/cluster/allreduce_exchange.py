@@ -1,0 +1,176 @@
+"""How do workers exchange gradients among themselves? PyTorch adds them up, and every worker updates all values itself.
+
+A worker holds all values and what the optimizer remembers, in memory or on its GPU. Each generation of a run has a
+process group of its own. Its members find each other by notes at the run's shard, which keeps the books.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from paceline.errors import RunError, in_short
+from paceline.machine import num_cores
+from paceline.processes.messages import Failed
+from paceline.telemetry.meter import COMPUTE, PULL, PUSH
+from paceline.torch.model import ProcessGroup, make_group
+from paceline.training.cluster.batch_queue import RecalledError
+from paceline.training.cluster.buckets import GROUP_SECONDS, BucketedSums
+from paceline.training.cluster.links import Links
+from paceline.training.cluster.messages import Begin
+from paceline.training.cluster.notes import MEET_SECONDS, POLL_SECONDS, Notes
+from paceline.training.cluster.piece_links import PIECE_VALUES, PieceLink, end_process, recalled_in_time
+from paceline.training.cluster.plain_batch import PlainBatch
+from paceline.training.cluster.worker import Setup
+from paceline.training.dense_store import make_dense_store
+from paceline.wire.connection import connect
+from paceline.wire.frames import LostConnectionError, WireError
+
+# A worker whose process has ended itself this often will not do better.
+MOST_INCARNATIONS = 2
+NO_GROUP_HINT = "see that the workers' nodes reach each other; with GPUs, NCCL_DEBUG=INFO tells more on theirs"
+ALL_OF_IT = 1 << 62
+
+
+class AllreduceExchange:
+    """A worker that adds up with the others."""
+
+    def __init__(self, setup: Setup) -> None:
+        dense, queue = setup.model.layout.dense, setup.queue
+        assert dense is not None
+        self.batches: Sequence[PlainBatch] = [
+            PlainBatch(reader, setup.compute, setup.spec.rank) for reader in setup.readers
+        ]
+        self.links = Links()
+        self._setup = setup
+        self._queue = queue
+        self._device = device = setup.config.device
+        self._store = make_dense_store(dense, device, num_workers=1)
+        self._make_sums = partial(BucketedSums, setup.model.tensors, dense.num_trained, queue.recalled, device)
+        self._use(self._make_sums())
+        self._notes: Notes | None = None
+        self._incarnation = 0
+        # On a GPU all that there were: to end one is to wait for threads of it that may be waiting for Python.
+        self._groups: list[ProcessGroup] = []
+
+    def _use(self, sums: BucketedSums) -> None:
+        self._sums = sums
+        for batch in self.batches:
+            batch.dense, batch.sums = self._store.values, sums.sums
+
+    def warm_up(self) -> None:
+        """Load or compile the loops; changes nothing."""
+        self.batches[0].read(0, 0, 0, 0)
+        self.batches[0].gradient()
+        # Once there is somebody to send it to.
+        self._setup.compute.filled = lambda tensor: self._sums.filled(tensor)
+
+    def join(self, begin: Begin) -> int:
+        """Take the states over, and meet the other workers; the batch to go on with."""
+        self._incarnation = begin.incarnation
+        with self._ended_if_it_hangs():
+            self._sums.leave()
+        if (use_threads := self._setup.compute.use_threads) is not None:
+            use_threads(num_cores() // begin.sharing)
+        self.links.replace(len(begin.shards), lambda shard: PieceLink(shard, begin, self._setup.spec, self._queue))
+        self.links.activity = "takes the values over"
+        link = self.links.all[0]
+        for start in range(0, self._store.size, PIECE_VALUES):
+            count = min(PIECE_VALUES, self._store.size - start)
+            self._store.load(start, link.fetch_states(start, count, self._store.width))
+        self.links.activity = "waits for the other workers"
+        self._meet(begin)
+        self.links.activity = ""
+        return self.links.next_batch
+
+    def _meet(self, begin: Begin) -> None:
+        spec, workers, host = self._setup.spec, self._setup.config.workers, self._setup.host
+        if self._notes is not None:
+            self._notes.close()
+        connection = connect(begin.shards[0], spec.token, spec.tls)
+        self._notes = Notes(connection, begin.generation, self._queue.recalled)
+        if self._sums.on_its_way and self._device == "cpu":
+            # What a group that is gone may still write to.
+            self._use(self._make_sums())
+        try:
+            with self._ended_if_it_hangs():
+                group = make_group(self._notes, spec.rank, workers, host, GROUP_SECONDS, self._device)
+                self._groups = [*self._groups, group] if self._device == "cuda" else [group]
+                self._sums.meet(group.group)
+        except RuntimeError as error:
+            raise LostConnectionError(f"the other workers cannot be met: {in_short(error)}") from None
+
+    def ask(self, number: int, flags: int, done: PlainBatch | None, losses: float,
+            ahead: PlainBatch | None) -> Sequence[tuple[int, int]]:  # fmt: skip
+        """Add up with the others, update, and tell the shard; bring it all states if it wants them."""
+        link, now = self.links.all[0], self._setup.meter.now
+        if done is None:
+            link.announce(number, flags, 0, 0.0, 0)
+            return ()
+        rows = done.rows.num_rows
+        all_rows = self._add_up(rows)
+        added = now()
+        self._store.apply(0, self._sums.sums, all_rows, done.trained)
+        applied = now()
+        link.announce(number, flags, done.trained, losses, rows)
+        if link.may_push():
+            self.links.activity = "brings the values to the shard"
+            for start in range(0, self._store.size, PIECE_VALUES):
+                link.send_piece(start, self._store.part(start, start + PIECE_VALUES))
+            self.links.activity = ""
+        return (PUSH, added), (COMPUTE, applied), (PULL, now())
+
+    def _add_up(self, rows: int) -> int:
+        self.links.activity = "adds up with the other workers"
+        try:
+            return self._sums.add_up(rows)
+        except RuntimeError as error:
+            if self._queue.recalled():
+                raise RecalledError from None
+            raise LostConnectionError(f"another worker is gone: {in_short(error)}") from None
+        finally:
+            self.links.activity = ""
+
+    def receive(self, batch: PlainBatch) -> int:
+        """The values are here already; all that there is to wait for is the shard's word."""
+        self.links.all[0].wait(batch.number)
+        return ALL_OF_IT
+
+    def finish(self, number: int) -> None:
+        """Wait until the shard has counted the last step."""
+        self.links.all[0].wait(number)
+
+    def sizes(self) -> Sequence[tuple[int, int]]:
+        """Nothing of a step goes to shards."""
+        return ()
+
+    def lost(self, error: WireError) -> None:
+        """The shard or another worker is gone. If that happens to one process after the other, the run ends."""
+        self.links.activity = f"waits to be called back: {error.message}"
+        if not recalled_in_time(self._queue):
+            if self._incarnation >= MOST_INCARNATIONS:
+                raise RunError(error.message, NO_GROUP_HINT)
+            end_process()
+        self.links.activity = ""
+
+    @contextmanager
+    def _ended_if_it_hangs(self) -> Iterator[None]:
+        """If this takes too long on a GPU, a new process begins again: NCCL cannot be interrupted."""
+        if self._device == "cpu":
+            yield
+            return
+        timer = threading.Timer(MEET_SECONDS + POLL_SECONDS, self._end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _end(self) -> None:
+        if self._incarnation >= MOST_INCARNATIONS:
+            said = f"NCCL does not get the workers together in {MEET_SECONDS:g} s"
+            self._setup.lifeline.say(Failed(kind="run", message=said, hint=NO_GROUP_HINT))
+        end_process()

@@ -1,0 +1,104 @@
+"""How does a worker exchange the parameters of a model with a table? One round trip per step and shard, by key.
+
+A frame carries the gradient of a batch that is done and the keys of one to come. What is not answered is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from paceline.kernels.exchange import pick
+from paceline.parameters.scratch import Scratch
+from paceline.training.cluster.best_compute import compute_at_best, compute_in_company
+from paceline.training.cluster.links import EMPTY, Ask, Links, StepLink
+from paceline.training.cluster.messages import Begin
+from paceline.training.cluster.numbered_batch import NumberedBatch
+from paceline.training.cluster.worker import Setup
+from paceline.wire.coding import VALUE_BYTES, read_values
+from paceline.wire.frames import WireError
+
+# Nanoseconds that a shard had a request between applying and answering; if it was longer, that was the gate.
+SHORTEST_HELD = 100_000
+
+
+class KeyedExchange:
+    """A worker's exchange with all shards, by key."""
+
+    def __init__(self, setup: Setup) -> None:
+        table, config = setup.model.layout.table, setup.config
+        assert table is not None
+        scratch, rest = Scratch(table), (setup.spec.rank, config.shards, config.wire.key_deltas)
+        self.batches: Sequence[NumberedBatch] = [
+            NumberedBatch(reader, setup.model, setup.compute, scratch, *rest) for reader in setup.readers
+        ]
+        self.links = Links()
+        self._setup = setup
+        self._meter = setup.meter
+        self._coding = config.wire.values
+        self._pulls_all = config.wire.pull == "all"
+        self._no_indices = self.batches[0].indices(0).copy()
+
+    def warm_up(self) -> None:
+        """Load or compile the loops, and measure how long a step computes; changes nothing."""
+        for batch in self.batches:
+            for rows in (1, 0):
+                batch.read(0, 0, rows, 0)
+                batch.prepare()
+                if rows:
+                    batch.put(0, np.zeros(batch.num_values(0), np.float32))
+                    batch.gradient()
+                batch.pick(0)
+        pick(batch.columns, EMPTY, self._no_indices, EMPTY)
+        sizes = self._setup.config.batch_size, self._setup.num_rows
+        self._meter.compute_at_best = compute_at_best(batch, *sizes), compute_in_company(batch, *sizes)
+
+    def join(self, begin: Begin) -> int:
+        """Connect to the shards; the batch to go on with."""
+        spec, wire, recalled = self._setup.spec, self._setup.config.wire, self._setup.queue.recalled
+        self.links.replace(len(begin.shards), lambda shard: StepLink(shard, begin, spec, wire, recalled))
+        return self.links.next_batch
+
+    def ask(self, number: int, flags: int, done: NumberedBatch | None, losses: float,
+            ahead: NumberedBatch | None) -> Sequence[tuple[int, int]]:  # fmt: skip
+        """Push the gradient of the batch that is done, and pull for the one ahead."""
+        trained, rows = (done.trained, done.rows.num_rows) if done else (0, 0)
+        for shard, link in enumerate(self.links.all):
+            pushed = EMPTY
+            if done is not None:
+                pushed = done.pick(shard)
+            indices = ahead.indices(shard) if ahead else self._no_indices
+            link.send(Ask(flags, number, trained, losses, rows, pushed, indices))
+        return ()
+
+    def receive(self, batch: NumberedBatch) -> int:
+        """The values that a batch needs, from all shards; for how many nanoseconds one held its reply back."""
+        kind, meter, waited = self._coding, self._meter, 0
+        for shard, link in enumerate(self.links.all):
+            reply = link.receive(batch.number)
+            link.doing = ""
+            meter.got_reply(*reply.times)
+            # Gates of several shards are closed at the same time.
+            if reply.times.held > SHORTEST_HELD:
+                waited = max(waited, reply.times.held)
+            if self._pulls_all and batch.ends[shard + 1] > batch.ends[shard]:
+                values = batch.pick_from(shard, read_values(reply.data, len(reply.data) // VALUE_BYTES[kind], kind))
+            else:
+                values = read_values(reply.data, batch.num_values(shard), kind)
+            batch.put(shard, values)
+        return waited
+
+    def finish(self, number: int) -> None:
+        """Wait until all shards have what was pushed last."""
+        for link in self.links.all:
+            link.receive(number)
+            link.doing = ""
+
+    def sizes(self) -> Sequence[tuple[int, int]]:
+        """Bytes sent to each shard and received since this was last asked."""
+        return [link.bytes_since() for link in self.links.all]
+
+    def lost(self, error: WireError) -> None:
+        """What links cannot mend is a fault of this worker."""
+        raise error

@@ -1,0 +1,24 @@
+"""Which processes does a run on a cluster ask for?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paceline.engines import PendingEngine, ProcessRequest, open_engine
+from paceline.settings import RunConfig
+
+ENTRY = "paceline.training.cluster.role:run_role"
+
+
+def engine_for(config: RunConfig) -> PendingEngine:
+    """The engine of a run, which opens while the caller loads the rest, or later if the data may not be there."""
+    engine = open_engine(config.engine, config.address, requests_of(config))
+    if config.engine != "local" and (Path(config.data) / "manifest.json").is_file():
+        engine.start()
+    return engine
+
+
+def requests_of(config: RunConfig) -> list[ProcessRequest]:
+    """One process per role, shards first."""
+    worker = ProcessRequest(ENTRY, gpu=config.device == "cuda", may_share_gpu=config.exchange != "allreduce")
+    return [ProcessRequest(ENTRY)] * config.shards + [worker] * config.workers

@@ -1,0 +1,19 @@
+"""Where does a run's feed of rows begin and end?"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from paceline.data.rows import NO_LIMIT, ClockRows, QueueRows
+from paceline.settings import RunConfig
+from paceline.training.checkpoint import Progress
+
+Feed = TypeVar("Feed", ClockRows, QueueRows)
+
+
+def make_feed(kind: type[Feed], config: RunConfig, num_rows: int, at: Progress) -> Feed:
+    """What hands out the rows of a run, from where it goes on to its last epoch or clock."""
+    return kind(
+        num_rows, config.workers, config.batch_size, position=at.position, clock=at.clock,
+        last=config.epochs * num_rows if config.epochs else NO_LIMIT, last_clock=config.steps or NO_LIMIT,
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""Shards without connections: what they are told and what they send, frame by frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from paceline.parameters.layout import Layout
+from paceline.processes.messages import decode, encode
+from paceline.settings import RunConfig
+from paceline.training.cluster import messages as m
+from paceline.training.cluster.messages import RoleSpec
+from paceline.training.cluster.role import make_shard
+from paceline.training.cluster.shard import Shard, ShardService
+from paceline.wire.frames import Frame, Kind
+
+
+class FakePeer:
+    """The server's end of a connection, without one: keeps what was sent."""
+
+    def __init__(self) -> None:
+        self.address = "fake:1"
+        self.arrived = 0.0
+        self.tag: Any = None
+        self.open = True
+        self.sent: list[Frame] = []
+
+    def send(self, kind: Kind, flags: int, *parts: Any) -> None:
+        if self.open:
+            content = b"".join(part.tobytes() if isinstance(part, np.ndarray) else bytes(part) for part in parts)
+            self.sent.append(Frame(kind, flags, np.frombuffer(bytearray(content), np.uint8)))
+
+    def close(self) -> None:
+        self.open = False
+
+
+class FakeServer:
+    """A server that calls at once."""
+
+    refused = 0
+
+    def call_soon(self, call: Any) -> None:
+        call()
+
+
+class TestedShard(ShardService):
+    """A shard that is open for a segment, with its stores at hand."""
+
+    __test__ = False
+
+    def __init__(self, shard: Shard) -> None:
+        super().__init__(shard)
+        self.shard = shard
+        self.table: Any = shard.stores.get("table")
+        self.dense: Any = shard.stores.get("dense")
+
+
+def frame_of(kind: Kind, flags: int, *parts: Any) -> Frame:
+    peer = FakePeer()
+    peer.send(kind, flags, *parts)
+    return peer.sent[0]
+
+
+def open_shard(config: RunConfig, layout: Layout, shard: int = 0, loopback: bool = False) -> TestedShard:
+    spec = RoleSpec(
+        role="shard", rank=shard, coordinator="", token=b"", certificate=b"", key=b"", loopback=loopback, config=b"",
+        layout=b"",
+    )  # fmt: skip
+    service = TestedShard(make_shard(spec, config, layout, FakeServer()))  # type: ignore[arg-type]
+    tell(service, m.Reset(generation=1, applied=[0] * config.workers, rows=0))
+    tell(service, m.Open(bases=[0] * config.workers, done=[0] * config.workers))
+    return service
+
+
+def tell(service: ShardService, message: Any, peer: FakePeer | None = None) -> Any:
+    peer = peer or FakePeer()
+    service.received(peer, frame_of(Kind.MESSAGE, 0, encode(message)))  # type: ignore[arg-type]
+    return decode(peer.sent[-1], m.FromShard) if peer.sent else None
