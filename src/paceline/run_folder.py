@@ -1,113 +1,97 @@
-"""What does a run leave behind? The folder that reports, comparisons and `resume` read, and its Python face `Run`."""
+"""What does a run leave behind? A folder, which reports, comparisons, diagnosis and `resume` read."""
 
 from __future__ import annotations
 
-import html
 import json
-import tempfile
 import time
 import tomllib
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from paceline.config import RunConfig, read_config, to_toml
+from paceline.config import load_config, read_recipe, to_toml
 from paceline.errors import DataError
 from paceline.files import refuse_existing, replace_file, translated_disk_errors
+from paceline.settings import RunConfig
+from paceline.telemetry.facts import Facts, Traits, read_facts
 
 TRAIN = "train"
 
 
-class Run:
-    """A run's folder. `result` and `metrics` are read from it each time, so a running run can be watched."""
+class RunFolder:
+    """The folder of a run. `result` and `metrics` read its files each time, so that a running run can be watched."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         if not (self.path / "config.toml").is_file():
-            raise DataError(f"`{self.path}` is no run folder: it has no config.toml", "give a folder that `train` made")
+            message = f"`{self.path}` is not a run folder: it has no config.toml"
+            raise DataError(message, "give a folder that `paceline train` made")
 
     @staticmethod
-    def create(config: RunConfig) -> Run:
-        """A new folder for a run, by the name asked for or the next free one under `runs/`."""
+    def create(config: RunConfig) -> RunFolder:
+        """A new folder for a run: the one asked for, or the next free name under `runs/`."""
         pace = config.pace if isinstance(config.pace, str) else f"pace{config.pace}"
-        return Run.make(config.run, f"{config.model.replace(':', '-')}-{pace}", to_toml(config))
+        return RunFolder.make(config.run, f"{config.model.replace(':', '-')}-{pace}", to_toml(config))
 
     @staticmethod
-    def make(run: str, name: str, settings: bytes) -> Run:
-        """A new folder with a `config.toml`: `run`, or where that is empty the next free one of that name."""
+    def make(run: str, name: str, settings: bytes) -> RunFolder:
+        """A new folder with a `config.toml`: `run`, or if that is empty, the next free name under `runs/`."""
         path = Path(run) if run else _free_name(Path("runs"), name)
         refuse_existing(path)
         with translated_disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
         replace_file(path / "config.toml", settings)
-        return Run(path)
+        return RunFolder(path)
 
     @property
     def job(self) -> str:
-        """What was run: `train`, or the name of another kind of job, as its config.toml says."""
+        """The kind of job: `train` unless config.toml names another one."""
         with suppress(OSError, ValueError):
             return str(tomllib.loads((self.path / "config.toml").read_text("utf-8")).get("job", TRAIN))
         return TRAIN
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """The settings in config.toml, unchecked, with sections as prefixes."""
+        return flat(read_recipe(self.path / "config.toml"))
+
+    @property
     def config(self) -> RunConfig:
         if self.job != TRAIN:
             raise DataError(
-                f"`{self.path}` is a run of `{self.job}`, and no training",
-                "`paceline report` and `paceline diagnose` show what there is",
+                f"`{self.path}` is a run of `{self.job}`, not of `train`",
+                "`paceline report` and `paceline diagnose` work on it",
             )
-        return read_config(self.path / "config.toml", {})
+        return load_config(self.path / "config.toml")
 
     @property
     def result(self) -> dict[str, Any]:
         """The summary of a run that has ended; empty before that."""
-        path = self.path / "result.json"
-        return _read_json(path) if path.exists() else {}
+        return self._read_json("result.json")
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """One entry an evaluation, in order."""
+        """One entry per evaluation, in order."""
         path = self.path / "metrics.jsonl"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        # A line without its end was cut short by a kill or a full disk.
+        # A kill or a full disk may have cut off the last line.
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     @property
-    def diagnosis(self) -> dict[str, Any]:
-        """What limited the run, as `diagnosis.json` has it; found now where that is not there yet.
+    def saved_diagnosis(self) -> dict[str, Any]:
+        """The content of `diagnosis.json`; empty if there is none."""
+        return self._read_json("diagnosis.json")
 
-        `DataError` where too little was recorded.
+    @property
+    def facts(self) -> Facts:
+        """What the run trains, on which data and machine.
+
+        A run folder without `telemetry/run.json` is older than that file. Then only the model's traits are known, from
+        its name: what the registry says, or for PACKAGE:FUNCTION a PyTorch module that learns from images. Nothing
+        is known about its data and its machine.
         """
-        path = self.path / "diagnosis.json"
-        return _read_json(path) if path.exists() else self.diagnose()
-
-    def diagnose(self) -> dict[str, Any]:
-        """Find out what limited the run, and write `diagnosis.json`. Jobs other than training have written theirs."""
-        if self.job != TRAIN:
-            path = self.path / "diagnosis.json"
-            if not path.exists():
-                raise DataError(f"`{self.path}` has no diagnosis: its {self.job} did not end", "run it to its end")
-            return _read_json(path)
-        from paceline.diagnosis import diagnose
-
-        found = diagnose(self)
-        self.write_json("diagnosis.json", found)
-        return found
-
-    def report(self, out: Path | str | None = None) -> Path:
-        """Write the run's page, `report.html` in its folder unless another name is given; where it is."""
-        from paceline.reports.page import write_report
-        from paceline.reports.verdict import diagnosis_of
-
-        page = Path(out) if out else self.path / "report.html"
-        write_report(self, diagnosis_of(self), page)
-        return page
-
-    def _repr_html_(self) -> str:
-        """For notebooks: the page in a frame of its own, so that its style stays its own."""
-        with tempfile.TemporaryDirectory() as folder:
-            page = self.report(Path(folder) / "report.html").read_text("utf-8")
-        return f'<iframe srcdoc="{html.escape(page)}" style="width:100%;height:40em;border:0"></iframe>'
+        return read_facts(self.path) or Facts(traits=_traits_by_name(self.config.model))
 
     def add_metrics(self, line: dict[str, Any]) -> None:
         """Append one evaluation."""
@@ -116,7 +100,7 @@ class Run:
             file.write(json.dumps(line) + "\n")
 
     def cut_metrics(self, rows: int) -> None:
-        """Forget evaluations after `rows` rows: the run goes on from one that has seen those before."""
+        """Remove the evaluations after `rows` rows: the run trains again from there."""
         kept = "".join(json.dumps(line) + "\n" for line in self.metrics if line["rows"] <= rows)
         replace_file(self.path / "metrics.jsonl", kept.encode())
 
@@ -124,15 +108,41 @@ class Run:
         """Replace a JSON file of the folder."""
         replace_file(self.path / name, json.dumps(content, indent=2).encode() + b"\n")
 
+    def _read_json(self, name: str) -> dict[str, Any]:
+        """A JSON file of the folder; empty if there is none."""
+        path = self.path / name
+        if not path.exists():
+            return {}
+        try:
+            return dict(json.loads(path.read_bytes()))
+        except ValueError as error:
+            raise DataError(f"`{path}` is broken: {error}", "remove it, or its run, and run again") from None
+
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r})"
+        return f"{type(self).__name__}({str(self.path)!r})"
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except ValueError as error:
-        raise DataError(f"`{path}` is broken: {error}", "remove it, or its run, and run again") from None
+def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A tree of settings or results with sections as prefixes.
+
+    >>> flat({"pace": "sync", "wire": {"pull": "all"}})
+    {'pace': 'sync', 'wire.pull': 'all'}
+    """
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        found |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
+    return found
+
+
+def _traits_by_name(model: str) -> Traits:
+    if ":" in model:
+        return Traits(
+            input="images", keyed=False, metrics=("loss", "error", "accuracy"), headline="accuracy", operations=False
+        )
+    # Only needed for old folders.
+    from paceline.models.registry import find
+
+    return Traits.of(find(model))
 
 
 def _free_name(parent: Path, name: str) -> Path:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from paceline.diagnosis import verdict
-from paceline.diagnosis.simulator import Demand, Layout, Rules, simulate
+from paceline.diagnosis.simulator import Demands, PaceRules, Topology, simulate
 
 FEW_STEPS = 60
 
@@ -16,8 +14,8 @@ FEW_STEPS = 60
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorter replays, and fewer of them for an interval."""
 
-    def shorter(demands: Sequence[Sequence[Demand]], layout: Layout, rules: Rules, steps: int, seed: int) -> float:
-        return simulate(demands, layout, rules, min(steps, FEW_STEPS), seed)
+    def shorter(demands: Demands, topology: Topology, rules: PaceRules, steps: int, seed: int) -> float:
+        return simulate(demands, topology, rules, min(steps, FEW_STEPS), seed)
 
     monkeypatch.setattr(verdict, "simulate", shorter)
     monkeypatch.setattr(verdict, "RESAMPLES", 2)

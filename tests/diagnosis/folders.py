@@ -9,10 +9,17 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from paceline.config import RunConfig, to_toml
-from paceline.run_folder import Run
+import msgspec
+
+from paceline.config import to_toml
+from paceline.data.datasets import open_dataset
+from paceline.models.registry import find
+from paceline.run_folder import RunFolder
+from paceline.settings import RunConfig
+from paceline.telemetry.facts import Facts, write_facts
+from paceline.telemetry.gather_facts import count_keys, facts_of
 from paceline.telemetry.records import ConnectionProbe, NodeProbe, Record, Reply, ShardChunk, StepSample, WorkerChunk
 from tests.reports.folders import write_records
 
@@ -49,7 +56,7 @@ PLANTS: dict[str, Step] = {
 
 
 def make_planted(path: Path, plant: str, *, seed: int = 0, num_workers: int = 3, unexplained: float = 0.0,
-                 data: str = "data/nowhere", result: bool = False) -> Run:  # fmt: skip
+                 data: str = "data/nowhere", result: bool = False) -> RunFolder:  # fmt: skip
     """A run over Ray with one shard that something limits; a part of each step may be `unexplained` by all else."""
     sync = plant == "straggler"
     step, bandwidth = PLANTS[plant], 1e8 if plant == "network" else 1e10
@@ -75,10 +82,24 @@ def make_planted(path: Path, plant: str, *, seed: int = 0, num_workers: int = 3,
     rates.append((num_workers * step.received / lasts, num_workers * step.sent / lasts))
     write_records(path, [r for node, both in zip([*nodes, "shard"], rates, strict=True) for r in probes(node, *both)])
     write_records(path, connections(num_workers, step, lasts, bandwidth, full=plant == "network"))
-    run = Run(path)
+    run = RunFolder(path)
     if result:
         run.write_json("result.json", {"status": "done", "train_seconds": float(SECONDS)})
     return run
+
+
+def record_facts(run: RunFolder, data: Path, **changes: Any) -> Facts:
+    """Record what training on `data` would have, with some settings changed."""
+    config = msgspec.structs.replace(run.config, data=str(data), **changes)
+    dataset = open_dataset(data)
+    entry = find(config.model)
+    table = entry.build(config, dataset, config.batch_size).layout.table
+    facts = facts_of(entry, dataset, table)
+    if table is not None:
+        facts = msgspec.structs.replace(facts, keys_per_batch=count_keys(dataset, config))
+    (run.path / "config.toml").write_bytes(to_toml(config))
+    write_facts(run.path, facts)
+    return facts
 
 
 def worker_chunks(rank: int, node: str, step: Step, lasts: float) -> list[Record]:
@@ -152,7 +173,7 @@ def connections(num_workers: int, step: Step, lasts: float, bandwidth: float, *,
 
 def make_embedded(path: Path, *, pace: str | int = "async", ranks: tuple[tuple[int, ...], ...] = ((0,), (1,)),
                   cores: int = CORES, others: float = 0.0, compute: float = 1e-3, samples_of_steps: int = 1,
-                  data: str = "data/nowhere") -> Run:  # fmt: skip
+                  data: str = "data/nowhere") -> RunFolder:  # fmt: skip
     """A run of threads in one process, each of which takes its `ranks` in turn; `others` is what other programs use."""
     path.mkdir(parents=True)
     workers = sum(map(len, ranks))
@@ -190,4 +211,4 @@ def make_embedded(path: Path, *, pace: str | int = "async", ranks: tuple[tuple[i
     write_records(path, chunks)
     write_records(path, samples)
     write_records(path, list(node))
-    return Run(path)
+    return RunFolder(path)

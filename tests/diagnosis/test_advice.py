@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from paceline.config import RunConfig
 from paceline.diagnosis.advice import (
-    TIMES_LARGER,
     WORTH_TRYING,
     advise,
     half_values,
@@ -20,7 +17,8 @@ from paceline.diagnosis.advice import (
 )
 from paceline.diagnosis.evidence import gather_evidence
 from paceline.diagnosis.verdict import World, rate
-from tests.diagnosis.folders import PLANTS, make_embedded, make_planted
+from paceline.telemetry.facts import TIMES_LARGER
+from tests.diagnosis.folders import PLANTS, make_embedded, make_planted, record_facts
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -32,6 +30,7 @@ def tried(run_folder: Path, plant: str) -> dict[str, float]:
 @pytest.mark.parametrize("plant", PLANTS)
 def test_all_advice_helps_best_first(tmp_path: Path, plant: str) -> None:
     gains = list(tried(tmp_path / "run", plant).values())
+    assert gains
     assert all(gain >= WORTH_TRYING for gain in gains)
     assert gains == sorted(gains, reverse=True)
 
@@ -68,35 +67,37 @@ def test_a_worker_more_where_a_core_is_free(tmp_path: Path) -> None:
 
 def test_larger_batches_share_keys(tmp_path: Path, one_key_a_row: Path, clicks: Path) -> None:
     """What fills a network is keys; where four batches have many in common, one of their size sends fewer."""
-    evidence = gather_evidence(make_planted(tmp_path / "run", "network", data=str(clicks)))
-    config = msgspec.structs.replace(evidence.config, batch_size=100)
-    more_keys = more_keys_in_larger_batches(config)
+    run = make_planted(tmp_path / "run", "network")
+    facts = record_facts(run, clicks, batch_size=100)
+    more_keys = more_keys_in_larger_batches(run.config, facts)
     assert 1 < more_keys < TIMES_LARGER
-    gains = {one.what: one.gain for one in advise(evidence._replace(config=config))}
+    gains = {one.what: one.gain for one in advise(gather_evidence(run))}
     assert gains["`--batch-size 400`"] == pytest.approx(TIMES_LARGER / more_keys, rel=0.05)
     # Where no two rows have a key in common, a batch's bytes grow as its rows do.
-    apart = msgspec.structs.replace(config, data=str(one_key_a_row), batch_size=64)
-    assert more_keys_in_larger_batches(apart) == TIMES_LARGER
-    assert "`--batch-size 256`" not in {one.what for one in advise(evidence._replace(config=apart))}
+    facts = record_facts(run, one_key_a_row, batch_size=64)
+    assert more_keys_in_larger_batches(run.config, facts) == TIMES_LARGER
+    assert "`--batch-size 256`" not in {one.what for one in advise(gather_evidence(run))}
 
 
-def test_no_larger_batches_than_there_are_rows(clicks: Path) -> None:
-    assert more_keys_in_larger_batches(RunConfig(data=str(clicks), workers=2, batch_size=2000)) == 0
-    assert more_keys_in_larger_batches(RunConfig(data="data/nowhere")) == 0
+def test_no_larger_batches_than_there_are_rows(tmp_path: Path, clicks: Path) -> None:
+    run = make_planted(tmp_path / "run", "network")
+    assert more_keys_in_larger_batches(run.config, run.facts) == 0
+    facts = record_facts(run, clicks, workers=2, batch_size=2000)
+    assert more_keys_in_larger_batches(run.config, facts) == 0
 
 
-def test_a_dense_model_goes_less_often_in_larger_batches(tmp_path: Path, drawings: Path) -> None:
-    evidence = gather_evidence(make_planted(tmp_path / "run", "network", data=str(drawings)))
-    dense = msgspec.structs.replace(evidence.config, model="softmax", batch_size=20)
-    gains = {one.what: one.gain for one in advise(evidence._replace(config=dense))}
+def test_a_model_without_keys_goes_less_often_in_larger_batches(tmp_path: Path, drawings: Path) -> None:
+    run = make_planted(tmp_path / "run", "network")
+    record_facts(run, drawings, model="softmax", batch_size=20)
+    gains = {one.what: one.gain for one in advise(gather_evidence(run))}
     assert gains["`--batch-size 80`"] == pytest.approx(TIMES_LARGER, rel=0.1)
-    too_large = msgspec.structs.replace(dense, batch_size=10**6)
-    assert more_keys_in_larger_batches(too_large) == 0
+    facts = record_facts(run, drawings, model="softmax", batch_size=10**6)
+    assert more_keys_in_larger_batches(run.config, facts) == 0
 
 
 def test_the_whole_model_goes_less_often_in_larger_batches(tmp_path: Path) -> None:
     evidence = gather_evidence(make_planted(tmp_path / "run", "network"))
-    world = World(evidence.demands, evidence.layout, evidence.rules)
+    world = World(evidence.demands, evidence.topology, evidence.rules)
     before, after = world.demands[0], with_larger_batches(world, 2.0, whole_model=True).demands[0]
     assert len(after) == len(before) // TIMES_LARGER
     assert after[0].rows == sum(demand.rows for demand in before[:TIMES_LARGER])
@@ -107,7 +108,7 @@ def test_the_whole_model_goes_less_often_in_larger_batches(tmp_path: Path) -> No
 
 def test_half_the_values_leave_keys_whole(tmp_path: Path) -> None:
     evidence = gather_evidence(make_planted(tmp_path / "run", "network"))
-    changed = half_values(World(evidence.demands, evidence.layout, evidence.rules))
+    changed = half_values(World(evidence.demands, evidence.topology, evidence.rules))
     before, after = evidence.demands[0][0], changed.demands[0][0]
     assert after.bytes_out[0] == pytest.approx(0.75 * before.bytes_out[0])
     assert after.bytes_in[0] == pytest.approx(0.5 * before.bytes_in[0])
@@ -115,10 +116,10 @@ def test_half_the_values_leave_keys_whole(tmp_path: Path) -> None:
 
 def test_shards_split_what_there_is(tmp_path: Path) -> None:
     evidence = gather_evidence(make_planted(tmp_path / "run", "shard-compute"))
-    world = World(evidence.demands, evidence.layout, evidence.rules)
+    world = World(evidence.demands, evidence.topology, evidence.rules)
     changed = with_shards(world, 4)
     before, after = world.demands[0][0], changed.demands[0][0]
-    assert len(after.service) == len(changed.layout.shards) == 4
+    assert len(after.service) == len(changed.topology.shards) == 4
     for field in ("service", "bytes_out", "bytes_in"):
         assert math.fsum(getattr(after, field)) == pytest.approx(math.fsum(getattr(before, field)))
     assert rate(changed) > rate(world)

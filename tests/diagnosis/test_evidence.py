@@ -12,13 +12,21 @@ import pytest
 from paceline.config import to_toml
 from paceline.diagnosis.advice import advise
 from paceline.diagnosis.evidence import gather_evidence
-from paceline.diagnosis.simulator import UNBOUNDED, Rules, simulate
+from paceline.diagnosis.simulator import UNBOUNDED, Demand, PaceRules, simulate
 from paceline.errors import DataError
-from paceline.run_folder import Run
+from paceline.run_folder import RunFolder
 from paceline.telemetry.recorder import Telemetry
-from paceline.telemetry.records import NodeProbe, ShardChunk, StepSample, WorkerChunk
-from tests.diagnosis.folders import CORES, LATENCY, PLANTS, make_embedded, make_planted
+from paceline.telemetry.records import ShardChunk, StepSample, WorkerChunk
+from tests.diagnosis.folders import PLANTS, make_embedded, make_planted
 from tests.reports.folders import make_half_run, write_records
+
+
+def demands_of(run: RunFolder) -> list[list[Demand]]:
+    """The demands of each worker; all of them have some."""
+    found = gather_evidence(run).demands
+    assert len(found) == run.config.workers
+    assert all(found)
+    return found
 
 
 class TestDemands:
@@ -31,7 +39,7 @@ class TestDemands:
             sample.input_processor *= 1.5
         write_records(run.path, list(samples))
         step = PLANTS["input"]
-        for own in gather_evidence(run).demands:
+        for own in demands_of(run):
             assert statistics.fmean(d.delay + d.input for d in own) == pytest.approx(
                 step.delay + step.reading, rel=1e-6
             )
@@ -40,18 +48,17 @@ class TestDemands:
 
     def test_waiting_for_input_is_no_work(self, tmp_path: Path) -> None:
         step = PLANTS["input"]
-        for own in gather_evidence(make_planted(tmp_path / "run", "input")).demands:
+        for own in demands_of(make_planted(tmp_path / "run", "input")):
             assert statistics.fmean(d.delay for d in own) == pytest.approx(step.delay, rel=0.03)
 
     def test_samples_of_many_steps_and_of_few(self, tmp_path: Path) -> None:
-        """Where a leg ends there are short pieces, and they cost more a step: they must not count like long ones."""
-        evidence = gather_evidence(make_embedded(tmp_path / "run", samples_of_steps=40))
-        for own in evidence.demands:
+        """Segments end with short pieces that cost more per step: they must not count like long ones."""
+        for own in demands_of(make_embedded(tmp_path / "run", samples_of_steps=40)):
             assert statistics.fmean(d.compute for d in own) == pytest.approx(1e-3, rel=1e-6)
 
     def test_bytes_and_service_are_the_replies(self, tmp_path: Path) -> None:
         step = PLANTS["network"]
-        for own in gather_evidence(make_planted(tmp_path / "run", "network")).demands:
+        for own in demands_of(make_planted(tmp_path / "run", "network")):
             assert {(d.bytes_out, d.bytes_in) for d in own} == {((step.sent,), (step.received,))}
             # With what reading a request takes, which a shard does not count.
             assert statistics.fmean(d.service[0] for d in own) == pytest.approx(step.service, rel=0.2)
@@ -69,11 +76,11 @@ class TestDemands:
         for sample in samples:
             sample.replies = [msgspec.structs.replace(r, service=r.service * stretch) for r in sample.replies]
         for shard in shards:
-            shard.looked = 0.3
+            shard.spun = 0.3
             shard.processor += 0.3
         for records in (chunks, samples, shards):
             write_records(run.path, list(records))
-        for own in gather_evidence(run).demands:
+        for own in demands_of(run):
             service = statistics.fmean(d.service[0] for d in own)
             assert service == pytest.approx(PLANTS["shard-compute"].service, rel=0.01)
 
@@ -85,7 +92,7 @@ class TestDemands:
         for chunk in chunks:
             chunk.compute_alone, chunk.compute_in_company = PLANTS[plant].compute / 2, PLANTS[plant].compute
         write_records(run.path, list(chunks))
-        for own in gather_evidence(run).demands:
+        for own in demands_of(run):
             assert [demand.awake for demand in own] == pytest.approx([awake] * len(own))
             assert [demand.shard_awake for demand in own] == pytest.approx([awake] * len(own))
 
@@ -95,61 +102,39 @@ class TestDemands:
         run = make_planted(tmp_path / "run", "shard-compute")
         chunks = Telemetry(run.path).read(WorkerChunk)
         for chunk in chunks:
-            chunk.looked = 0.1 * chunk.seconds
-            chunk.processor += chunk.looked + more * chunk.steps
+            chunk.spun = 0.1 * chunk.seconds
+            chunk.processor += chunk.spun + more * chunk.steps
         write_records(run.path, list(chunks))
         step = PLANTS["shard-compute"]
-        for own in gather_evidence(run).demands:
+        for own in demands_of(run):
             assert statistics.fmean(d.push for d in own) == pytest.approx(step.push + counted, rel=0.1)
 
 
-class TestNodes:
-    def test_later_probes_tell_of_more_time(self, tmp_path: Path) -> None:
-        run = make_embedded(tmp_path / "run")
-        probes = Telemetry(run.path).read(NodeProbe)
-        for number, probe in enumerate(probes):
-            probe.seconds, probe.disk_read_bytes_per_second = (1.0, 8e6) if number % 2 else (3.0, 0.0)
-        write_records(run.path, list(probes[: len(probes) // 2 * 2]))
-        (node,) = gather_evidence(run).nodes
-        assert node.disk_read == pytest.approx(2e6)
-
-    def test_a_dense_model_has_one_batch_in_flight(self, tmp_path: Path) -> None:
+class TestTraits:
+    def test_a_model_without_keys_has_one_batch_in_flight(self, tmp_path: Path) -> None:
         run = make_planted(tmp_path / "run", "network")
         assert gather_evidence(run).rules.in_flight == 2
-        dense = msgspec.structs.replace(run.config, model="softmax")
-        (run.path / "config.toml").write_bytes(to_toml(dense))
-        evidence = gather_evidence(Run(run.path))
+        without = msgspec.structs.replace(run.config, model="softmax")
+        (run.path / "config.toml").write_bytes(to_toml(without))
+        evidence = gather_evidence(RunFolder(run.path))
         assert evidence.rules.in_flight == 1
         assert not any("wire.values" in one.what for one in advise(evidence))
 
 
 class TestWhoIsWhere:
-    def test_a_cluster(self, tmp_path: Path) -> None:
-        layout = gather_evidence(make_planted(tmp_path / "run", "network", num_workers=3)).layout
-        assert len(set(layout.workers)) == 3
-        assert not {*layout.workers} & {*layout.shards}
-        assert all(CORES - 0.5 < cores <= CORES for cores in layout.cores)
-        assert layout.latency == pytest.approx(LATENCY)
-        # Full: as fast as what it carried.
-        assert layout.bandwidth[layout.shards[0]] == pytest.approx(1e8, rel=0.05)
-
-    def test_what_others_use_is_not_ours(self, tmp_path: Path) -> None:
-        assert gather_evidence(make_embedded(tmp_path / "alone")).layout.cores == (CORES,)
-        assert gather_evidence(make_embedded(tmp_path / "not", others=1.0)).layout.cores == pytest.approx((CORES - 1,))
-
     def test_workers_that_share_threads(self, tmp_path: Path) -> None:
         """Four workers on two threads, of which two are sampled: each is there, and all together are as fast."""
         run = make_embedded(tmp_path / "run", pace="sync", ranks=((0, 2), (1, 3)), cores=2)
         evidence = gather_evidence(run)
-        assert len(evidence.demands) == len(evidence.layout.workers) == 4
+        assert len(evidence.demands) == len(evidence.topology.workers) == 4
         assert {d.rows for own in evidence.demands for d in own} == {100}
-        replayed = simulate(evidence.demands, evidence.layout, evidence.rules, 100)
+        replayed = simulate(evidence.demands, evidence.topology, evidence.rules, 100)
         assert replayed == pytest.approx(evidence.rows_per_second, rel=0.02)
 
     def test_the_pace(self, tmp_path: Path) -> None:
-        assert gather_evidence(make_planted(tmp_path / "a", "network")).rules == Rules(UNBOUNDED, 2)
-        assert gather_evidence(make_planted(tmp_path / "b", "straggler")).rules == Rules(0, 1)
-        assert gather_evidence(make_embedded(tmp_path / "c", pace=3)).rules == Rules(3, 1)
+        assert gather_evidence(make_planted(tmp_path / "a", "network")).rules == PaceRules(UNBOUNDED, 2)
+        assert gather_evidence(make_planted(tmp_path / "b", "straggler")).rules == PaceRules(0, 1)
+        assert gather_evidence(make_embedded(tmp_path / "c", pace=3)).rules == PaceRules(3, 1)
 
 
 class TestRate:
@@ -189,15 +174,4 @@ class TestTooLittle:
             (run.path / "telemetry" / f"{name}.jsonl").unlink()
         evidence = gather_evidence(run)
         assert evidence.nodes == []
-        assert set(evidence.layout.bandwidth) == {math.inf}
-
-    @pytest.mark.parametrize("every", [1, 3])
-    def test_a_node_that_does_not_tell_of_its_cores(self, tmp_path: Path, every: int) -> None:
-        run = make_embedded(tmp_path / "run")
-        probes = Telemetry(run.path).read(NodeProbe)
-        for probe in probes[::every]:
-            probe.cores = []
-        write_records(run.path, list(probes))
-        evidence = gather_evidence(run)
-        assert evidence.nodes[0].cores == (0 if every == 1 else CORES)
-        assert all(cores > 0 for cores in evidence.layout.cores)
+        assert set(evidence.topology.bandwidth) == {math.inf}

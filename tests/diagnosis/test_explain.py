@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +18,21 @@ import pytest
 
 import paceline
 from paceline.config import to_toml
-from paceline.data.sparse.reader import RowReader
+from paceline.data.blocks.reader import Reader
 from paceline.diagnosis import diagnose, explain
 from paceline.diagnosis.evidence import gather_evidence
 from paceline.diagnosis.plan import choices
 from paceline.diagnosis.verdict import judge, most
-from paceline.errors import ConfigError, DataError
-from paceline.run_folder import Run
-from paceline.telemetry.ceilings import Ceilings, LinkCeiling
+from paceline.errors import ConfigError
+from paceline.run_folder import RunFolder
+from paceline.telemetry.ceilings import Ceilings, LinkCeiling, processor_name, save_ceilings
+from paceline.telemetry.facts import write_facts
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import NodeProbe
-from paceline.training.embedded import crew as embedded
-from paceline.training.embedded.lockstep import LockstepThread
-from tests.diagnosis.folders import PLANTS, make_embedded, make_planted
-from tests.reports.conftest import HOSTILE
-from tests.reports.folders import make_half_run, write_records
+from paceline.training.embedded import backend as embedded
+from paceline.training.embedded.loops import ClockLoop
+from tests.diagnosis.folders import PLANTS, make_embedded, make_planted, record_facts
+from tests.reports.folders import write_records
 
 FIELDS = {
     "bottleneck", "sentence", "gain_if_removed", "gain_interval", "next_bottleneck", "phases", "replay_error",
@@ -47,10 +49,8 @@ def ceilings(gathers: float) -> Ceilings:
     )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def no_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever `doctor` has found on the machine of these tests."""
-    monkeypatch.setattr(explain, "load_ceilings", lambda: None)
+def record_ceilings(run: RunFolder, found: Ceilings) -> None:
+    write_facts(run.path, msgspec.structs.replace(run.facts, ceilings=found))
 
 
 @pytest.mark.usefixtures("quick")
@@ -67,39 +67,38 @@ class TestWords:
         assert found["gain_if_removed"] == found["gains"][plant]
         assert explain.LIMITS[found["next_bottleneck"]] in found["sentence"]
         assert found["recommendation"] in found["sentence"]
+        assert found["advice"]
         for one in found["advice"][:2]:
             assert one["try"] in found["recommendation"]
         assert json.loads(json.dumps(found, allow_nan=False)) == found
 
-    def test_links_are_set_against_their_ceiling(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_links_are_set_against_their_ceiling(self, tmp_path: Path) -> None:
         link = LinkCeiling(node="shard", bytes_per_second=5e8, round_trip_seconds=1e-4)
-        best = msgspec.structs.replace(ceilings(1e9), links=[link])
-        monkeypatch.setattr(explain, "load_ceilings", lambda: best)
-        found = diagnose(make_planted(tmp_path / "run", "network"))
+        run = make_planted(tmp_path / "run", "network")
+        record_ceilings(run, msgspec.structs.replace(ceilings(1e9), links=[link]))
+        found = diagnose(run)
         assert "node shard used 20% of its link of 500 MB/s" in found["evidence"]
 
-    def test_a_link_carries_what_was_measured_of_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_link_carries_what_was_measured_of_it(self, tmp_path: Path) -> None:
         """A run whose links were never full says little about them."""
         run = make_planted(tmp_path / "run", "shard-compute")
         assert diagnose(run)["gains"]["network"] == pytest.approx(1, rel=0.05)
         # As much as it used: faster shards alone would change nothing.
         used = 8_000 / PLANTS["shard-compute"].service
         best = [LinkCeiling(node="shard", bytes_per_second=used, round_trip_seconds=1e-4)]
-        monkeypatch.setattr(explain, "load_ceilings", lambda: msgspec.structs.replace(ceilings(1e9), links=best))
+        record_ceilings(run, msgspec.structs.replace(ceilings(1e9), links=best))
         assert diagnose(run)["gains"]["shard-compute"] == pytest.approx(1, rel=0.1)
 
     def test_what_connections_waited_for(self, tmp_path: Path) -> None:
         found = diagnose(make_planted(tmp_path / "run", "network"))
-        assert any(
-            line.startswith("connections had something on the way for 100% of the time") for line in found["evidence"]
-        )
+        assert any(line.startswith("connections had data in flight for 100% of the time") for line in found["evidence"])
 
     def test_inconclusive(self, tmp_path: Path) -> None:
         found = diagnose(make_planted(tmp_path / "run", "worker-compute", unexplained=0.5))
         assert found["bottleneck"] == "inconclusive"
         assert re.match(r"inconclusive: the replay is off by (49|50|51)%, more than 15%", found["sentence"])
         assert "it would name worker-compute" in found["sentence"]
-        assert found["recommendation"].startswith("Nothing is advised")
+        assert found["recommendation"].startswith("No advice")
 
     def test_what_has_no_bound_is_no_number_but_words(self, tmp_path: Path) -> None:
         """Without any input to wait for, infinitely fast workers have no limit."""
@@ -125,102 +124,38 @@ class TestWords:
         assert found["sentence"].startswith("disk-bound")
 
     @pytest.mark.parametrize(("share", "expected"), [(0.9, "memory-bandwidth"), (0.3, "worker-compute")])
-    def test_workers_that_wait_for_memory(
-        self, tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch, share: float, expected: str
-    ) -> None:
+    def test_workers_that_wait_for_memory(self, tmp_path: Path, clicks: Path, share: float, expected: str) -> None:
         """200,000 rows a second, on machines that read memory more or less quickly. A key is read once a batch."""
-        run = make_embedded(tmp_path / "run", data=str(clicks))
+        run = make_embedded(tmp_path / "run")
+        record_facts(run, clicks)
         gathers = gather_evidence(run).gathers_per_row
         assert 1 < gathers < 39 * 0.9
-        monkeypatch.setattr(explain, "load_ceilings", lambda: ceilings(200_000 * gathers / share))
+        record_ceilings(run, ceilings(200_000 * gathers / share))
         found = diagnose(run)
         assert found["bottleneck"] == expected
-        assert any(f"{share:.0%} of this machine's ceiling" in line for line in found["evidence"])
+        assert any(f"{share:.0%} of the machine's ceiling" in line for line in found["evidence"])
 
-    def test_a_table_that_a_cache_holds_has_no_ceiling(
-        self, tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        best = msgspec.structs.replace(ceilings(1.0), table_bytes=1 << 40)
-        monkeypatch.setattr(explain, "load_ceilings", lambda: best)
-        found = diagnose(make_embedded(tmp_path / "run", data=str(clicks)))
+    def test_a_table_that_a_cache_holds_has_no_ceiling(self, tmp_path: Path, clicks: Path) -> None:
+        run = make_embedded(tmp_path / "run")
+        record_facts(run, clicks)
+        record_ceilings(run, msgspec.structs.replace(ceilings(1.0), table_bytes=1 << 40))
+        found = diagnose(run)
         assert found["bottleneck"] == "worker-compute"
         assert not any("ceiling" in line for line in found["evidence"])
+
+    def test_what_was_not_recorded_is_said(self, tmp_path: Path) -> None:
+        assert "the keys per batch were not recorded" in diagnose(make_embedded(tmp_path / "old"))["evidence"][-1]
 
     def test_what_is_not_simulated_is_not_judged(self, tmp_path: Path) -> None:
         run = make_embedded(tmp_path / "run", pace="sync")
         allreduce = msgspec.structs.replace(run.config, engine="ray", model="alexnet", exchange="allreduce")
         (run.path / "config.toml").write_bytes(to_toml(allreduce))
-        found = diagnose(Run(run.path))
+        found = diagnose(RunFolder(run.path))
         assert found["bottleneck"] == "inconclusive"
-        assert found["sentence"].startswith("inconclusive: how workers add up among themselves (allreduce)")
+        assert found["sentence"].startswith("inconclusive: allreduce is not simulated")
         assert found["advice"] == []
         with pytest.raises(ConfigError, match="allreduce"):
-            choices(gather_evidence(Run(run.path)), [1, 2], [1], [None])
-
-
-class OneTag(HTMLParser):
-    """Notes all tags, and what stands outside of them."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.outside = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.outside += data
-
-
-@pytest.mark.usefixtures("quick")
-class TestInPython:
-    def test_diagnosis_is_found_once_and_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        run = make_planted(tmp_path / "run", "network")
-        found = run.diagnosis
-        assert found["bottleneck"] == "network"
-        assert json.loads((run.path / "diagnosis.json").read_text()) == found
-        monkeypatch.setattr("paceline.diagnosis.diagnose", lambda _: pytest.fail("it was there already"))
-        assert run.diagnosis == found
-
-    def test_diagnose_finds_it_anew(self, tmp_path: Path) -> None:
-        run = make_planted(tmp_path / "run", "network")
-        run.write_json("diagnosis.json", {"bottleneck": "something else"})
-        assert run.diagnosis["bottleneck"] == "something else"
-        assert run.diagnose()["bottleneck"] == run.diagnosis["bottleneck"] == "network"
-
-    def test_too_little_to_tell(self, tmp_path: Path) -> None:
-        run = make_half_run(tmp_path / "half")
-        with pytest.raises(DataError):
-            _ = run.diagnosis
-        assert not (run.path / "diagnosis.json").exists()
-
-    def test_a_report_is_where_it_says(self, tmp_path: Path) -> None:
-        run = make_planted(tmp_path / "run", "network")
-        assert run.report() == run.path / "report.html"
-        assert "Network-bound" in run.report().read_text("utf-8")
-        out = tmp_path / "else.html"
-        assert run.report(str(out)) == out
-        assert out.read_text("utf-8") == run.report().read_text("utf-8")
-
-    def test_a_half_run_has_a_report_too(self, tmp_path: Path) -> None:
-        assert "No verdict" in make_half_run(tmp_path / "half").report().read_text("utf-8")
-
-    def test_in_a_notebook_it_is_a_frame_and_nothing_else(self, tmp_path: Path) -> None:
-        run = make_planted(tmp_path / HOSTILE, "network", data="</iframe><script>alert(1)</script>")
-        files = sorted(run.path.rglob("*"))
-        shown = run._repr_html_()
-        found = OneTag(shown)
-        ((tag, attributes),) = found.tags
-        assert (tag, found.outside.strip()) == ("iframe", "")
-        assert set(attributes) == {"srcdoc", "style"}
-        # Between the quotes there is no character that could end the value or begin a tag.
-        inside = re.fullmatch(r'<iframe srcdoc="([^"<>]*)" style="[^"<>]*"></iframe>', shown)
-        assert inside
-        assert html.unescape(inside[1]) == run.report(tmp_path / "page.html").read_text("utf-8")
-        assert sorted(run.path.rglob("*")) == files
+            choices(gather_evidence(RunFolder(run.path)), [1, 2], [1], [None])
 
 
 class TestPlantedInRealRuns:
@@ -234,7 +169,7 @@ class TestPlantedInRealRuns:
         return slow
 
     def test_a_slow_reader(self, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(RowReader, "batch", self.slowed(RowReader.batch, lambda _: 0.03))
+        monkeypatch.setattr(Reader, "batch", self.slowed(Reader.batch, lambda _: 0.03))
         run = paceline.train(data=clicks, run=tmp_path / "run", pace="async", workers=2, seconds=1.3)
         evidence = gather_evidence(run)
         assert evidence.phases["input"] > 0.5
@@ -244,8 +179,8 @@ class TestPlantedInRealRuns:
     def test_a_slow_worker(self, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two threads in step, one of which sleeps before each call."""
         monkeypatch.setattr(embedded, "num_cores", lambda: 2)
-        sleeps = self.slowed(LockstepThread._train, lambda thread: 0.05 if thread._part == 1 else 0.0)
-        monkeypatch.setattr(LockstepThread, "_train", sleeps)
+        sleeps = self.slowed(ClockLoop._train, lambda thread: 0.05 if thread._part == 1 else 0.0)
+        monkeypatch.setattr(ClockLoop, "_train", sleeps)
         run = paceline.train(
             data=clicks, run=tmp_path / "run", pace="sync", workers=2, batch_size=1_000, seconds=1.5,
         )  # fmt: skip
@@ -266,7 +201,39 @@ class TestPlantedInRealRuns:
             raise ZeroDivisionError("of all things")
 
         monkeypatch.setattr("paceline.run.SHORTEST_EXPLAINED_SECONDS", 0.0)
-        monkeypatch.setattr("paceline.diagnosis.diagnose", fail)
+        monkeypatch.setattr("paceline.diagnosis.write_diagnosis", fail)
         run = paceline.train(data=clicks, run=tmp_path / "run")
         assert run.result["status"] == "done"
         assert "ZeroDivisionError: of all things" in "".join(capsys.readouterr())
+
+
+class TestAnywhere:
+    """A diagnosis is a function of the run folder alone."""
+
+    ELSEWHERE = (
+        "import sys; from paceline.diagnosis import write_diagnosis; from paceline.run_folder import RunFolder; "
+        "write_diagnosis(RunFolder(sys.argv[1]))"
+    )
+
+    @pytest.mark.parametrize(("data", "model"), [("clicks", "logistic"), ("drawings", "tests.models.modules:plain")])
+    def test_a_copy_without_data_home_and_module_gives_the_same_file(
+        self, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str, model: str
+    ) -> None:
+        monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+        save_ceilings(msgspec.structs.replace(ceilings(1e7), processor=processor_name()))
+        shutil.copytree(request.getfixturevalue(data), tmp_path / "data")
+        run = paceline.train(data=tmp_path / "data", model=model, run=tmp_path / "run", seconds=1.0, pace="async")
+        run.diagnose()
+        here = (run.path / "diagnosis.json").read_bytes()
+        copy = tmp_path / "elsewhere" / "copy"
+        shutil.copytree(run.path, copy)
+        (copy / "diagnosis.json").unlink()
+        shutil.rmtree(tmp_path / "data")
+        shutil.rmtree(tmp_path / "cache")
+        environment = {
+            "HOME": str(tmp_path / "home"), "PACELINE_CACHE": str(tmp_path / "other"), "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(Path(paceline.__file__).parent.parent), "PYTHONHASHSEED": "7",
+        }  # fmt: skip
+        subprocess.run([sys.executable, "-c", self.ELSEWHERE, str(copy)], env=environment, cwd="/", check=True)
+        assert (copy / "diagnosis.json").read_bytes() == here
+        assert (b"of the machine's ceiling" in here) == (model == "logistic")

@@ -8,25 +8,31 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.data.sparse.dataset import Dataset
+from paceline.data.sparse.dataset import SparseDataset
 from paceline.diagnosis.operations import WHAT, time_operations
-from paceline.kernels.logistic import gradient, number_keys
-from paceline.kernels.operations import scatter_rows, score_rows, sigmoid_rows
-from paceline.models.logistic import LogisticScratch
+from paceline.kernels.linear import gradient
+from paceline.kernels.losses import measure_rows
+from paceline.kernels.numbering import number_keys
+from paceline.kernels.operations import scatter_rows, score_rows
+from paceline.models.linear import build_for
+from paceline.parameters.scratch import Scratch
+from paceline.settings import RunConfig
 
 
 def test_the_parts_make_the_whole(clicks: Path) -> None:
-    dataset = Dataset(clicks)
+    dataset = SparseDataset(clicks)
     batch = dataset.block("train", 0)
-    scratch = LogisticScratch(dataset.features, dataset.key_dtype)
+    model = build_for(RunConfig(), dataset.features)
+    assert model.layout.table is not None
+    scratch = Scratch(model.layout.table)
     room = scratch.room_for(batch.num_nonzeros)
     count = number_keys(batch.keys, scratch.bias, room.slots, room.direct, room.turn, room.distinct, room.local)
     weights = np.random.default_rng(1).normal(size=count).astype(np.float32)
     whole, parts = np.zeros(count, np.float32), np.zeros(count, np.float32)
-    losses = gradient(batch.offsets, room.local, batch.values, batch.labels, weights, whole)
+    losses = gradient(model.kernel, batch.offsets, room.local, batch.values, batch.labels, weights, whole)
     scores, slopes = np.zeros(batch.num_rows, np.float32), np.zeros(batch.num_rows, np.float32)
     score_rows(batch.offsets, room.local, batch.values, weights, scores)
-    assert sigmoid_rows(scores, batch.labels, slopes) == pytest.approx(losses, rel=1e-4)
+    assert measure_rows(model.kernel.loss, scores, batch.labels, slopes) == pytest.approx(losses, rel=1e-4)
     scatter_rows(batch.offsets, room.local, batch.values, slopes, parts)
     np.testing.assert_allclose(parts, whole, rtol=1e-3, atol=1e-4)
 

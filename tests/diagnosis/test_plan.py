@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from paceline.config import MOST_WORKERS
 from paceline.diagnosis.evidence import gather_evidence
-from paceline.diagnosis.plan import MOST_CHOICES, Choice, bandwidths, choices, counts, predict
+from paceline.diagnosis.plan import MOST_CHOICES, Choice, bandwidths, choices, counts, plan_of, predict
 from paceline.errors import ConfigError
-from tests.diagnosis.folders import make_embedded, make_planted
+from tests.diagnosis.folders import make_embedded, make_planted, record_facts
 
 
 class TestRanges:
@@ -78,14 +78,16 @@ class TestChoices:
 
     def test_more_shards_than_keys(self, tmp_path: Path, one_key_a_row: Path) -> None:
         """997 features and the bias."""
-        evidence = gather_evidence(make_planted(tmp_path / "run", "network", data=str(one_key_a_row)))
+        run = make_planted(tmp_path / "run", "network")
+        record_facts(run, one_key_a_row)
+        evidence = gather_evidence(run)
         assert choices(evidence, [1], [998], [None])
         with pytest.raises(ConfigError, match="999 shards are asked for, but there are only 998 keys") as caught:
             choices(evidence, [1], [1, 999], [None])
         assert caught.value.hint == "--shards 1..998"
 
-    def test_data_out_of_sight_allows_any_number_of_shards(self, tmp_path: Path) -> None:
-        evidence = gather_evidence(make_planted(tmp_path / "run", "network", data="data/nowhere"))
+    def test_an_old_run_folder_allows_any_number_of_shards(self, tmp_path: Path) -> None:
+        evidence = gather_evidence(make_planted(tmp_path / "run", "network"))
         assert choices(evidence, [1], [1000], [None])
 
 
@@ -106,7 +108,9 @@ class TestPredictions:
         assert found.rows_per_second == pytest.approx(evidence.rows_per_second, rel=0.05)
         assert found.limit == "network"
         assert found.machines == 4
-        assert found.rows_per_second_a_machine == pytest.approx(found.rows_per_second / 4)
+        (told,) = plan_of(evidence, [found])["predictions"]
+        assert told["rows_per_second_a_machine"] == pytest.approx(found.rows_per_second / 4)
+        assert told["best"]
 
     def test_faster_links_help_until_something_else_limits(self, tmp_path: Path) -> None:
         evidence = gather_evidence(make_planted(tmp_path / "run", "network", num_workers=3))

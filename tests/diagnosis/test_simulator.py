@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.diagnosis.simulator import UNBOUNDED, Demand, Layout, Rules, simulate
+from paceline.diagnosis.simulator import UNBOUNDED, Demand, PaceRules, Topology, simulate
 from paceline.diagnosis.verdict import RESOURCES, World
 
 STEPS = 120
-SYNC, ASYNC_EMBEDDED, ASYNC = Rules(0, 1), Rules(UNBOUNDED, 1), Rules(UNBOUNDED, 2)
+SYNC, ASYNC_EMBEDDED, ASYNC = PaceRules(0, 1), PaceRules(UNBOUNDED, 1), PaceRules(UNBOUNDED, 2)
 NO_LIMIT = math.inf
 
 # From a microsecond to a tenth of a second, or nothing.
@@ -24,15 +24,15 @@ ROWS = st.integers(1, 5_000)
 few = settings(derandomize=True, max_examples=15, deadline=None)
 
 
-def embedded(num_workers: int, cores: float) -> Layout:
+def embedded(num_workers: int, cores: float) -> Topology:
     """Workers of one process."""
-    return Layout((0,) * num_workers, (), (0,), (cores,), (NO_LIMIT,), 0.0)
+    return Topology((0,) * num_workers, (), (0,), (cores,), (NO_LIMIT,), 0.0)
 
 
-def cluster(num_workers: int, num_shards: int, bandwidth: float = NO_LIMIT, latency: float = 0.0) -> Layout:
+def cluster(num_workers: int, num_shards: int, bandwidth: float = NO_LIMIT, latency: float = 0.0) -> Topology:
     """Every role on a machine of its own; workers come first."""
     roles = num_workers + num_shards
-    return Layout(
+    return Topology(
         workers=tuple(range(num_workers)), shards=tuple(range(num_workers, roles)), machines=tuple(range(roles)),
         cores=(1.0,) * roles, bandwidth=(bandwidth,) * roles, latency=latency,
     )  # fmt: skip
@@ -71,9 +71,9 @@ class TestIdling:
 
 class TestOneWorker:
     @few
-    @given(SECONDS, SECONDS, WORK, SECONDS, ROWS, st.sampled_from([SYNC, Rules(3, 1), ASYNC_EMBEDDED]))
+    @given(SECONDS, SECONDS, WORK, SECONDS, ROWS, st.sampled_from([SYNC, PaceRules(3, 1), ASYNC_EMBEDDED]))
     def test_alone_its_parts_add_up(
-        self, delay: float, reading: float, compute: float, push: float, rows: int, rules: Rules
+        self, delay: float, reading: float, compute: float, push: float, rows: int, rules: PaceRules
     ) -> None:
         one = demand(rows, delay=delay, reading=reading, compute=compute, push=push)
         assert simulate([[one]], embedded(1, 1), rules, STEPS) == pytest.approx(rows / total(one), rel=1e-6)
@@ -97,10 +97,10 @@ class TestOneWorker:
     def test_two_frames_in_flight_hide_a_round_trip(self, reading: float, compute: float, part: float) -> None:
         """As long as it takes no longer than a step does without it."""
         one = demand(reading=reading, compute=compute, service=(0.0,))
-        layout = cluster(1, 1, latency=part * total(one) / 2)
-        assert simulate([[one]], layout, ASYNC, STEPS) == pytest.approx(one.rows / total(one), rel=1e-6)
+        topology = cluster(1, 1, latency=part * total(one) / 2)
+        assert simulate([[one]], topology, ASYNC, STEPS) == pytest.approx(one.rows / total(one), rel=1e-6)
         shown = compute + max(reading, part * total(one))
-        assert simulate([[one]], layout, ASYNC_EMBEDDED, STEPS) == pytest.approx(one.rows / shown, rel=1e-6)
+        assert simulate([[one]], topology, ASYNC_EMBEDDED, STEPS) == pytest.approx(one.rows / shown, rel=1e-6)
 
     def test_replies_of_all_shards_are_waited_for(self) -> None:
         one = demand(compute=0.001, service=(0.001, 0.05, 0.002))
@@ -168,9 +168,9 @@ class TestPace:
     def test_pace_n_lies_between_sync_and_async(self, works: list[tuple[float, float]], clocks: int, seed: int) -> None:
         """Of workers that are as different as they like, and whose own steps vary by up to a fifth."""
         demands = [[demand(compute=work * (1 + by)), demand(compute=work * (1 - by))] for work, by in works]
-        layout = embedded(len(works), len(works))
+        topology = embedded(len(works), len(works))
         sync, between, free = (
-            simulate(demands, layout, rules, 300, seed) for rules in (SYNC, Rules(clocks, 1), ASYNC_EMBEDDED)
+            simulate(demands, topology, rules, 300, seed) for rules in (SYNC, PaceRules(clocks, 1), ASYNC_EMBEDDED)
         )
         # Each draws other steps, some of which are many times longer than others.
         assert sync <= 1.3 * between
@@ -180,8 +180,8 @@ class TestPace:
     def test_in_sync_every_clock_has_its_slowest(self, num_shards: int) -> None:
         """Steps of 1 or 3 ms, as a coin falls: of four workers one takes 3 ms in 15 of 16 clocks."""
         steps = [demand(compute=work, service=(1e-7,) * num_shards) for work in (0.001, 0.003)]
-        layout = cluster(4, 1) if num_shards else embedded(4, 4)
-        sync, ahead = (simulate([steps] * 4, layout, rules, 600) for rules in (SYNC, Rules(1, 1)))
+        topology = cluster(4, 1) if num_shards else embedded(4, 4)
+        sync, ahead = (simulate([steps] * 4, topology, rules, 600) for rules in (SYNC, PaceRules(1, 1)))
         assert sync == pytest.approx(4 * 100 / (0.003 - 0.002 / 16), rel=0.02)
         assert ahead > 1.05 * sync
 
@@ -189,13 +189,13 @@ class TestPace:
         """Each worker is slow now and then, none is on the whole: in sync every clock has a slow one."""
         works = [demand(compute=0.001)] * 9 + [demand(compute=0.011)]
         sync, ahead, free = (
-            simulate([works] * 8, embedded(8, 8), rules, 300) for rules in (SYNC, Rules(8, 1), ASYNC_EMBEDDED)
+            simulate([works] * 8, embedded(8, 8), rules, 300) for rules in (SYNC, PaceRules(8, 1), ASYNC_EMBEDDED)
         )
         assert ahead > 1.3 * sync
         assert free == pytest.approx(8 * 100 / 0.002, rel=0.1)
 
-    @pytest.mark.parametrize("rules", [SYNC, Rules(4, 1)])
-    def test_a_cluster_in_step_is_held_back_by_its_slowest(self, rules: Rules) -> None:
+    @pytest.mark.parametrize("rules", [SYNC, PaceRules(4, 1)])
+    def test_a_cluster_in_step_is_held_back_by_its_slowest(self, rules: PaceRules) -> None:
         demands = [[demand(compute=work, service=(1e-5,))] for work in (0.001, 0.002, 0.01)]
         found = simulate(demands, cluster(3, 1), rules, STEPS)
         assert found == pytest.approx(3 * 100 / 0.01, rel=0.03)
@@ -229,10 +229,10 @@ class TestShards:
     def test_a_fast_link_serves_several_slow_ones(self, ways: str) -> None:
         sent, received = (1e6, 0.0) if ways == "there" else (0.0, 1e6)
         one = demand(service=(0.0,), sent=sent, received=received)
-        layout = cluster(4, 1)._replace(bandwidth=(1e8, 1e8, 1e8, 1e8, 3e8))
-        assert simulate([[one]] * 4, layout, ASYNC, STEPS) == pytest.approx(100 * 3e8 / 1e6, rel=0.02)
-        layout = layout._replace(bandwidth=(1e8, 1e8, 1e8, 1e8, 8e8))
-        assert simulate([[one]] * 4, layout, ASYNC, STEPS) == pytest.approx(100 * 4e8 / 1e6, rel=0.02)
+        topology = cluster(4, 1)._replace(bandwidth=(1e8, 1e8, 1e8, 1e8, 3e8))
+        assert simulate([[one]] * 4, topology, ASYNC, STEPS) == pytest.approx(100 * 3e8 / 1e6, rel=0.02)
+        topology = topology._replace(bandwidth=(1e8, 1e8, 1e8, 1e8, 8e8))
+        assert simulate([[one]] * 4, topology, ASYNC, STEPS) == pytest.approx(100 * 4e8 / 1e6, rel=0.02)
 
     def test_a_frame_that_waits_to_leave_holds_up_nobody_elsewhere(self) -> None:
         """One worker's link is full; the other sends next to nothing, and is as fast as it would be alone."""
@@ -249,8 +249,8 @@ class TestShards:
 
     def test_on_one_node_nothing_travels(self) -> None:
         one = demand(compute=0.001, service=(0.0,), sent=1e9, received=1e9)
-        layout = Layout((0,), (0,), (0,), (2.0,), (1e6,), 1.0)
-        assert simulate([[one]], layout, SYNC, STEPS) == pytest.approx(100 / 0.001, rel=1e-6)
+        topology = Topology((0,), (0,), (0,), (2.0,), (1e6,), 1.0)
+        assert simulate([[one]], topology, SYNC, STEPS) == pytest.approx(100 / 0.001, rel=1e-6)
 
 
 @st.composite
@@ -262,8 +262,8 @@ def worlds(draw: st.DrawFn) -> World:
         service=tuple(draw(SECONDS) for _ in range(shards)), sent=draw(st.floats(0, 1e6)),
         received=draw(st.floats(0, 1e6)),
     )  # fmt: skip
-    layout = cluster(workers, shards, draw(st.floats(1e6, 1e9)), draw(st.floats(0, 0.01)))
-    return World([[one]] * workers, layout, draw(st.sampled_from([SYNC, Rules(2, 1), ASYNC])))
+    topology = cluster(workers, shards, draw(st.floats(1e6, 1e9)), draw(st.floats(0, 0.01)))
+    return World([[one]] * workers, topology, draw(st.sampled_from([SYNC, PaceRules(2, 1), ASYNC])))
 
 
 class TestMoreIsNeverLess:
@@ -271,14 +271,14 @@ class TestMoreIsNeverLess:
     @given(worlds(), st.sampled_from(sorted(RESOURCES)), st.sampled_from([2.0, math.inf]))
     def test_of_any_resource(self, world: World, resource: str, times: float) -> None:
         changed = RESOURCES[resource](world, times)
-        before, after = (simulate(w.demands, w.layout, w.rules, STEPS) for w in (world, changed))
+        before, after = (simulate(w.demands, w.topology, w.rules, STEPS) for w in (world, changed))
         assert after >= 0.95 * before
 
     @few
     @given(worlds())
     def test_of_cores(self, world: World) -> None:
-        layout = world.layout
-        crowded = layout._replace(machines=(0,) * len(layout.machines), cores=(1.0,))
+        topology = world.topology
+        crowded = topology._replace(machines=(0,) * len(topology.machines), cores=(1.0,))
         roomy = crowded._replace(cores=(2.0,))
         before, after = (simulate(world.demands, l, world.rules, STEPS) for l in (crowded, roomy))  # noqa: E741
         assert after >= 0.95 * before
@@ -291,8 +291,8 @@ class TestChance:
             [demand(compute=chance.uniform(0.001, 0.01), service=(0.001,)) for _ in range(50)] for _ in range(3)
         ]  # fmt: skip
 
-    @pytest.mark.parametrize("rules", [SYNC, Rules(2, 1), ASYNC])
-    def test_a_seed_decides_all(self, rules: Rules) -> None:
+    @pytest.mark.parametrize("rules", [SYNC, PaceRules(2, 1), ASYNC])
+    def test_a_seed_decides_all(self, rules: PaceRules) -> None:
         found = [simulate(self.steps(), cluster(3, 1), rules, STEPS, seed) for seed in (7, 7, 8)]
         assert found[0] == found[1] != found[2]
 

@@ -24,6 +24,7 @@ def test_what_was_planted_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert verdict.next_bottleneck != plant
     assert verdict.next_bottleneck in RESOURCES
     # Twice is less than without limit; what is not scarce gains nothing.
+    assert set(verdict.doubled) == set(RESOURCES)
     for name, gain in verdict.doubled.items():
         assert gain <= 1.05 * verdict.gains[name]
     others = {name: gain for name, gain in verdict.gains.items() if name not in (plant, "worker-compute")}

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from paceline.config import OptimizerConfig, RunConfig, to_toml
-from paceline.run_folder import Run
+from paceline.config import to_toml
+from paceline.run_folder import RunFolder
+from paceline.settings import OptimizerConfig, RunConfig
 from paceline.telemetry.records import KINDS, LeftOut, NodeProbe, Record, Reply, StepSample, WorkerChunk
 
 SECONDS = 30
@@ -33,7 +34,7 @@ def make_run(
     path: Path, *, pace: str = "async", workers: int = 4, nodes: tuple[str, ...] = ("node-1", "node-2", "node-3"),
     status: str = "done", rate: float = 0.05, speed: float = 1.0, test_rows: bool = True, telemetry: bool = True,
     data: str = "data/clicks",
-) -> Run:  # fmt: skip
+) -> RunFolder:  # fmt: skip
     """A finished run with an evaluation every two seconds and everything that a cluster records."""
     path.mkdir(parents=True)
     config = RunConfig(
@@ -41,7 +42,7 @@ def make_run(
         optimizer=OptimizerConfig(learning_rate=rate),
     )  # fmt: skip
     (path / "config.toml").write_bytes(to_toml(config))
-    run = Run(path)
+    run = RunFolder(path)
     rng = np.random.default_rng(0)
     for line in evaluations(rng, speed, test_rows):
         run.add_metrics(line)
@@ -132,10 +133,10 @@ def node_probes(rng: np.random.Generator, nodes: tuple[str, ...]) -> list[Record
     ]  # fmt: skip
 
 
-def make_half_run(path: Path) -> Run:
+def make_half_run(path: Path) -> RunFolder:
     """A run that was killed before its first evaluation: a configuration, and half a record."""
     path.mkdir(parents=True)
     (path / "config.toml").write_bytes(to_toml(RunConfig(data="data/clicks")))
     (path / "telemetry").mkdir()
     (path / "telemetry" / "workers.jsonl").write_text('{"type":"WorkerChunk","time":1.0,"ra')
-    return Run(path)
+    return RunFolder(path)

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from paceline.reports.compare import compare, write_comparison
-from paceline.run_folder import Run
+from paceline.run_folder import RunFolder
 from tests.conftest import Command
 from tests.reports.browser import Browser
 from tests.reports.folders import make_half_run, make_run
+from tests.skips import needs_chromium
 
 
-@pytest.fixture(autouse=True)
-def verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Diagnoses have tests of their own, and take seconds."""
-    known = {"slow": {"bottleneck": "network"}}
-    monkeypatch.setattr("paceline.reports.compare.diagnosis_of", lambda run: known.get(run.path.name, {}))
-
-
-def two_runs(folder: Path) -> list[Run]:
-    return [make_run(folder / "slow", pace="sync", speed=0.5), make_run(folder / "fast", rate=0.1)]
+def two_runs(folder: Path) -> list[RunFolder]:
+    runs = [make_run(folder / "slow", pace="sync", speed=0.5), make_run(folder / "fast", rate=0.1)]
+    for run, bottleneck in zip(runs, ("network", None), strict=True):
+        run.write_json("diagnosis.json", {"bottleneck": bottleneck})
+    return runs
 
 
 def test_only_what_differs_is_told_and_the_best_is_marked(tmp_path: Path) -> None:
@@ -62,12 +57,12 @@ def test_names_are_not_markup(tmp_path: Path, command: Command) -> None:
     assert "[red]a[" in command("compare", *(run.path for run in runs)).out.splitlines()[0]
 
 
-def test_fewer_than_two_runs(run: Run, command: Command) -> None:
+def test_fewer_than_two_runs(run: RunFolder, command: Command) -> None:
     for arguments in ([], [run.path]):
         outcome = command("compare", *arguments)
         assert outcome.code == 2
         assert outcome.err.splitlines() == [
-            f"error: two runs or more can be compared, not {len(arguments)}", "hint: paceline compare RUN RUN…",
+            f"error: compare takes at least two runs, not {len(arguments)}", "hint: paceline compare RUN RUN…",
         ]  # fmt: skip
 
 
@@ -77,7 +72,8 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert len(set(compare([runs[0], runs[0]]).names)) == 2
 
 
-def test_curves_lie_over_each_other(tmp_path: Path, browser: Browser, hostile_run: Run) -> None:
+@needs_chromium
+def test_curves_lie_over_each_other(tmp_path: Path, browser: Browser, hostile_run: RunFolder) -> None:
     page = tmp_path / "c.html"
     write_comparison([*two_runs(tmp_path), hostile_run, make_half_run(tmp_path / "half")], page)
     for width in (1200, 390):
@@ -93,5 +89,5 @@ def test_curves_lie_over_each_other(tmp_path: Path, browser: Browser, hostile_ru
 def test_nothing_was_evaluated(tmp_path: Path) -> None:
     write_comparison([make_half_run(tmp_path / "a"), make_half_run(tmp_path / "b")], tmp_path / "c.html")
     text = (tmp_path / "c.html").read_text("utf-8")
-    assert "No run was evaluated yet" in text
+    assert "No run has been evaluated yet" in text
     assert "the runs have the same configuration" in text

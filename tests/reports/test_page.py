@@ -7,28 +7,30 @@ from pathlib import Path
 import pytest
 
 from paceline.reports.page import write_report
-from paceline.run_folder import Run
+from paceline.run_folder import RunFolder
 from tests.conftest import Command
 from tests.reports.browser import Browser
 from tests.reports.folders import DIAGNOSIS, make_run
 from tests.reports.test_markup import Reader
+from tests.skips import needs_chromium
 
 SIX_MEGABYTES = 6_000_000
 
 
-def written(run: Run, out: Path, diagnosis: dict[str, object] | None = None) -> str:
-    write_report(run, DIAGNOSIS if diagnosis is None else diagnosis, out)
+def written(run: RunFolder, out: Path, diagnosis: dict[str, object] | None = None) -> str:
+    run.write_json("diagnosis.json", DIAGNOSIS if diagnosis is None else diagnosis)
+    write_report(run, out)
     return out.read_text("utf-8")
 
 
-def test_the_verdict_comes_first(run: Run, tmp_path: Path) -> None:
+def test_the_verdict_comes_first(run: RunFolder, tmp_path: Path) -> None:
     text = Reader(written(run, tmp_path / "report.html")).text
     order = [DIAGNOSIS["sentence"], DIAGNOSIS["recommendation"], "43 % of a step", "Learning", "Nodes", "Configuration"]
     places = [text.index(str(part)) for part in order]
     assert places == sorted(places)
 
 
-def test_all_charts_are_there(run: Run, tmp_path: Path) -> None:
+def test_all_charts_are_there(run: RunFolder, tmp_path: Path) -> None:
     page = written(run, tmp_path / "report.html")
     charts = [dict(found)["aria-label"] for name, found in Reader(page).elements if ("role", "img") in found]
     assert charts == [
@@ -51,9 +53,9 @@ def test_an_hour_of_many_workers_stays_small(tmp_path: Path) -> None:
     assert "The first 28 of 40 nodes" in page
 
 
-def test_what_is_missing_is_said(half_run: Run, tmp_path: Path) -> None:
+def test_what_is_missing_is_said(half_run: RunFolder, tmp_path: Path) -> None:
     page = written(half_run, tmp_path / "report.html", {})
-    for said in ("the run goes on, or was killed", "No verdict on this run: its workers recorded no telemetry",
+    for said in ("still running, or killed", "No verdict on this run: too little was recorded",
                  "No evaluation yet", "the workers recorded no telemetry", "no node was probed", "No step was sampled",
                  "The largest lead is known when the run has ended", "no result.json yet",
                  "batch_size = 100"):  # fmt: skip
@@ -73,7 +75,7 @@ def test_no_telemetry(tmp_path: Path) -> None:
     assert "the workers recorded no telemetry" in page
 
 
-def test_one_evaluation_is_told_without_a_curve(half_run: Run, tmp_path: Path) -> None:
+def test_one_evaluation_is_told_without_a_curve(half_run: RunFolder, tmp_path: Path) -> None:
     half_run.add_metrics({"rows": 10, "steps": 1, "epoch": 1.0, "seconds": 0.1, "train_loss": 0.5, "test_auc": 0.75})
     page = written(half_run, tmp_path / "report.html", {})
     assert "One evaluation" in page
@@ -83,19 +85,20 @@ def test_one_evaluation_is_told_without_a_curve(half_run: Run, tmp_path: Path) -
 
 def test_in_sync_nobody_is_ahead(tmp_path: Path) -> None:
     page = written(make_run(tmp_path / "run", pace="sync"), tmp_path / "report.html")
-    assert "In sync all workers make each update together" in page
+    assert "In sync, all workers make each update together" in page
     assert "Ahead of the slowest" not in page
 
 
-def test_a_failed_run_says_why(run: Run, tmp_path: Path) -> None:
+def test_a_failed_run_says_why(run: RunFolder, tmp_path: Path) -> None:
     run.write_json("result.json", run.result | {"status": "failed", "error": "worker 2 on node-3: no memory left"})
     assert "Failed: logistic" in written(run, tmp_path / "report.html")
     assert "worker 2 on node-3: no memory left" in written(run, tmp_path / "report.html")
 
 
+@needs_chromium
 @pytest.mark.parametrize(("width", "dark"), [(1200, False), (390, False), (1200, True)])
 def test_a_browser_draws_it_and_fetches_nothing(
-    run: Run, tmp_path: Path, browser: Browser, width: int, dark: bool
+    run: RunFolder, tmp_path: Path, browser: Browser, width: int, dark: bool
 ) -> None:
     page = tmp_path / "report.html"
     written(run, page)
@@ -116,7 +119,8 @@ def test_a_browser_draws_it_and_fetches_nothing(
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_labels_do_not_overlap(run: Run, tmp_path: Path, browser: Browser) -> None:
+@needs_chromium
+def test_labels_do_not_overlap(run: RunFolder, tmp_path: Path, browser: Browser) -> None:
     written(run, tmp_path / "report.html")
     browser.open(tmp_path / "report.html", width=390)
     overlapping = """[...document.querySelectorAll('svg.chart')].flatMap(svg => {
@@ -127,7 +131,8 @@ def test_labels_do_not_overlap(run: Run, tmp_path: Path, browser: Browser) -> No
     assert browser.evaluate(overlapping) == []
 
 
-def test_hostile_names_are_harmless(hostile_run: Run, tmp_path: Path, browser: Browser) -> None:
+@needs_chromium
+def test_hostile_names_are_harmless(hostile_run: RunFolder, tmp_path: Path, browser: Browser) -> None:
     page = tmp_path / "report.html"
     evil = "<script>alert(3)</script>"
     told = written(hostile_run, page, {"sentence": evil, "recommendation": evil, "evidence": [evil, {evil: evil}]})
@@ -140,8 +145,10 @@ def test_hostile_names_are_harmless(hostile_run: Run, tmp_path: Path, browser: B
     assert evil in browser.evaluate("document.body.innerText")
 
 
-def test_the_command_writes_it_into_the_run(run: Run, command: Command, tmp_path: Path) -> None:
+def test_the_command_writes_it_into_the_run(run: RunFolder, command: Command, tmp_path: Path) -> None:
+    assert not (run.path / "diagnosis.json").exists()
     outcome = command("report", run.path)
+    assert (run.path / "diagnosis.json").exists()
     assert (outcome.code, outcome.out) == (0, f"report: {run.path}/report.html\n")
     outcome = command("report", run.path, "--out", tmp_path / "a.html", "--trace", tmp_path / "a.json")
     assert outcome.code == 0
@@ -153,11 +160,11 @@ def test_the_command_writes_it_into_the_run(run: Run, command: Command, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["report", "nowhere"], "`nowhere` is no run folder"),
+        (["report", "nowhere"], "`nowhere` is not a run folder"),
         (["report", "RUN", "--out", "none/a.html"], "cannot be written"),
     ],
 )
-def test_what_is_wrong_is_said(run: Run, command: Command, arguments: list[str], error: str) -> None:
+def test_what_is_wrong_is_said(run: RunFolder, command: Command, arguments: list[str], error: str) -> None:
     outcome = command(*(str(run.path) if word == "RUN" else word for word in arguments))
     assert outcome.code == 2
     assert error in outcome.err.splitlines()[0]

@@ -11,24 +11,24 @@ import paceline
 from paceline.errors import PacelineError
 from paceline.reports import tensorboard
 from paceline.reports.tensorboard import Board, open_board
-from paceline.run_folder import Run
+from paceline.run_folder import RunFolder
 from tests.reports.folders import make_half_run
 
 
-def scalars(run: Run) -> dict[str, list[tuple[int, float]]]:
+def scalars(run: RunFolder) -> dict[str, list[tuple[int, float]]]:
     """Every curve that TensorBoard would draw."""
     reader = EventAccumulator(str(run.path / "tensorboard"))
     reader.Reload()
     return {tag: [(event.step, event.value) for event in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
 
 
-def opened(run: Run) -> Board:
+def opened(run: RunFolder) -> Board:
     board = open_board(run)
     assert board is not None
     return board
 
 
-def test_evaluations_and_phases_are_found(run: Run) -> None:
+def test_evaluations_and_phases_are_found(run: RunFolder) -> None:
     board = opened(run)
     for line in run.metrics:
         board.add_metrics(line)
@@ -41,7 +41,7 @@ def test_evaluations_and_phases_are_found(run: Run) -> None:
     board.close()
 
 
-def test_what_was_not_measured_is_left_out(half_run: Run) -> None:
+def test_what_was_not_measured_is_left_out(half_run: RunFolder) -> None:
     board = opened(half_run)
     board.add_metrics({"rows": 10, "train_loss": 0.5, "test_loss": None, "test_auc": float("nan")})
     board.close()
@@ -63,13 +63,13 @@ def test_a_resumed_run_goes_on_after_its_last_evaluation(tmp_path: Path) -> None
     assert scalars(run) == {"train_loss": [(10, 1.0), (20, 0.5), (30, 0.5)]}
 
 
-def test_without_the_extra_there_is_no_board(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_there_is_no_board(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorboard, "find_spec", lambda _: None)
     assert open_board(run) is None
     assert not (run.path / "tensorboard").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_said(half_run: Run) -> None:
+def test_a_folder_that_cannot_be_written_is_said(half_run: RunFolder) -> None:
     (half_run.path / "tensorboard").write_text("in the way")
     with pytest.raises(PacelineError, match="File exists"):
         open_board(half_run)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from paceline.reports import terminal
+from paceline.telemetry.facts import Traits
+
+TRAITS = Traits(input="images", keyed=False, metrics=("loss",), headline="accuracy", operations=False)
 
 
 def test_logs_get_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +32,22 @@ def test_a_result_without_test_rows_has_dashes() -> None:
         "train_seconds": 0.5,
         "test": {},
     }
-    assert terminal.result_row("mine", result) == ["mine", "4", "2", "1,000", "1,234,568", "0.50", "–", "–", "–"]
+    assert terminal.result_row("mine", result, TRAITS) == [
+        "mine",
+        "4",
+        "2",
+        "1,000",
+        "1,234,568",
+        "0.50",
+        "–",
+        "–",
+        "–",
+    ]
+
+
+def test_columns_use_the_words_of_the_model() -> None:
+    columns = terminal.result_columns(TRAITS)
+    assert columns[4:] == ["images/s", "seconds", "test loss", "error", "accuracy"]
 
 
 def test_tables_fit_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from paceline.reports.trace import write_trace
-from paceline.run_folder import Run
+from paceline.run_folder import RunFolder
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import StepSample
 
 
-def test_steps_and_phases_are_complete_events(run: Run, tmp_path: Path) -> None:
+def test_steps_and_phases_are_complete_events(run: RunFolder, tmp_path: Path) -> None:
     assert write_trace(run, tmp_path / "trace.json") == 120
     events = json.loads((tmp_path / "trace.json").read_bytes())["traceEvents"]
     processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
@@ -28,10 +28,10 @@ def test_steps_and_phases_are_complete_events(run: Run, tmp_path: Path) -> None:
     assert {e["ph"] for e in events} == {"M", "X", "C"}
 
 
-def test_phases_lie_one_after_the_other_within_their_step(run: Run, tmp_path: Path) -> None:
+def test_phases_lie_one_after_the_other_within_their_step(run: RunFolder, tmp_path: Path) -> None:
     write_trace(run, tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_bytes())["traceEvents"]
-    step = None
+    step, num_phases = None, 0
     for event in (e for e in events if e["ph"] == "X"):
         if event["cat"] == "step":
             step, at = event, event["ts"]
@@ -39,9 +39,11 @@ def test_phases_lie_one_after_the_other_within_their_step(run: Run, tmp_path: Pa
         assert step is not None
         assert event["ts"] == pytest.approx(at)
         at = event["ts"] + event["dur"]
+        num_phases += 1
         assert at <= step["ts"] + step["dur"] + 1e-3
+    assert num_phases >= 120
 
 
-def test_a_run_without_samples_has_an_empty_trace(half_run: Run, tmp_path: Path) -> None:
+def test_a_run_without_samples_has_an_empty_trace(half_run: RunFolder, tmp_path: Path) -> None:
     assert write_trace(half_run, tmp_path / "trace.json") == 0
     assert json.loads((tmp_path / "trace.json").read_bytes())["traceEvents"] == []

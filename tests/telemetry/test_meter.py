@@ -100,11 +100,26 @@ class TestExchanges:
                     moments.append(whole.now())
                     marked.mark(phase)
                 received, computed, pushed, read, numbered = moments
-                whole.end_exchange(7, received, computed, pushed, read, numbered, held, ())
+                whole.end_exchange(7, received, computed, (), pushed, read, numbered, held, ())
                 marked.waited_within(PULL, min(held, parts[0]))
                 marked.end_step(7)
             assert whole.totals() == marked.totals()
             assert whole.samples == marked.samples
+
+    def test_what_is_marked_on_the_way(self) -> None:
+        """Between computing and the end of the push there may be waiting, and computing again."""
+        with fake_clock() as clock:
+            meter = WorkerMeter(0)
+            meter.restart()
+            moments = []
+            for part in (1, 20, 300, 4_000, 50_000, 600_000, 7_000_000):
+                clock.pass_by(part, 0)
+                moments.append(meter.now())
+            received, computed, waited, applied, pushed, read, numbered = moments
+            marks = ((WAIT, waited), (COMPUTE, applied))
+            meter.end_exchange(7, received, computed, marks, pushed, read, numbered, 0, ())
+            phases = dict(zip(PHASES, meter.totals().phases, strict=True))
+            assert phases == {"input": 600_000, "pull": 1, "compute": 7_004_020, "push": 50_000, "wait": 300}
 
 
 class TestSamples:
@@ -297,7 +312,7 @@ class TestReports:
                 chunks += of_kind(report.take(totals[3], *totals[:3]), ShardChunk)
                 if more[0]:
                     assert sum(chunk.requests for chunk in chunks) == totals[0]
-                    for name, total in zip(("queue", "service", "looked"), totals[1:], strict=True):
+                    for name, total in zip(("queue", "service", "spun"), totals[1:], strict=True):
                         assert sum(getattr(chunk, name) for chunk in chunks) == pytest.approx(total * 1e-9)
                     assert sum(chunk.seconds for chunk in chunks) == pytest.approx((clock.now - began) * 1e-9)
                     assert sum(chunk.processor for chunk in chunks) == pytest.approx((clock.now - began) * 1e-10)

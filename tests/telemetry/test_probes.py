@@ -18,11 +18,10 @@ import pytest
 from paceline.telemetry import probes
 from paceline.telemetry.probes import ConnectionProber, CoreTimes, Flow, NodeProber, core_shares, rates
 from paceline.telemetry.records import AnyRecord, ConnectionProbe, LeftOut, NodeProbe
+from tests.skips import needs_linux
 
 PATIENCE_SECONDS = 30.0
 T = TypeVar("T")
-
-only_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's counters")
 
 
 def until(found: Callable[[], T | None]) -> T:
@@ -94,10 +93,10 @@ class TestNode:
         monkeypatch.setattr(psutil, "net_io_counters", lambda **_: counted)
         monkeypatch.setattr(probes, "NETWORK_INTERFACES", tmp_path)
         prober = NodeProber()
-        assert left_out(prober.take())["network"] == "there is no interface but loopback"
+        assert left_out(prober.take())["network"] == "there is no interface except loopback"
         assert take_probe(prober).network_sent_bytes_per_second is None
 
-    @only_linux
+    @needs_linux
     def test_what_proc_does_not_have_is_named_once(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
         monkeypatch.setattr(probes, "PRESSURE", tmp_path / "pressure")
@@ -168,7 +167,7 @@ def probes_of(records: list[AnyRecord]) -> list[ConnectionProbe]:
 Connection = tuple[socket.socket, socket.socket]
 
 
-@only_linux
+@needs_linux
 class TestConnections:
     def test_a_slow_receiver_shows(self, connection: Connection) -> None:
         sender, _ = connection
@@ -244,7 +243,7 @@ class TestConnectionsNotOffered:
         assert left_out(prober.take(sockets)) == {"connections": "TCP_INFO is read on Linux only, and this is plan9"}
         assert prober.take(sockets) == []
 
-    @only_linux
+    @needs_linux
     def test_an_older_kernel(self) -> None:
         class Old(socket.socket):
             def getsockopt(self, *_: int) -> bytes:  # type: ignore[override]
@@ -255,7 +254,7 @@ class TestConnectionsNotOffered:
             assert "104 bytes; 192" in left_out(prober.take({"a": old}))["connections"]
             assert prober.take({"a": old}) == []
 
-    @only_linux
+    @needs_linux
     def test_a_socket_without_tcp(self) -> None:
         here, there = socket.socketpair()
         prober = ConnectionProber("worker", 0)

@@ -104,6 +104,7 @@ class TestJournal:
                 if journal.due():
                     due.append(tick / 20)
         assert due[0] == 0
+        assert 200 < len(due) < 400
         for before, after in pairwise(due):
             assert -1e-6 < after - before - period_at(before) < 0.11
 

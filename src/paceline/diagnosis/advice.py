@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from paceline.config import SPARSE_MODEL, RunConfig
-from paceline.diagnosis.evidence import Evidence, distinct_keys, num_rows
-from paceline.diagnosis.simulator import Demand, Rules
-from paceline.diagnosis.verdict import World, rate
+from paceline.diagnosis.evidence import Evidence
+from paceline.diagnosis.simulator import Demand, PaceRules, Topology
+from paceline.diagnosis.verdict import World, each_step, rate
+from paceline.settings import RunConfig
+from paceline.telemetry.facts import TIMES_LARGER, Facts
 from paceline.training.pace import Pace
 
 WORTH_TRYING = 1.1
 BYTES_OF_FLOAT32, BYTES_OF_KEY = 4, 4
-TIMES_LARGER = 4
 
 
 class Advice(NamedTuple):
@@ -24,70 +24,70 @@ class Advice(NamedTuple):
 
 
 def advise(evidence: Evidence) -> list[Advice]:
-    """What would make a run at least a tenth faster, best first."""
-    world = World(evidence.demands, evidence.layout, evidence.rules)
+    """What would make a run at least 10% faster, best first."""
+    world = World(evidence.demands, evidence.topology, evidence.rules)
     base = rate(world)
     found = [Advice(what, rate(changed) / base) for what, changed in _changes(evidence, world)]
     return sorted((one for one in found if one.gain >= WORTH_TRYING), key=lambda one: -one.gain)
 
 
 def _changes(evidence: Evidence, world: World) -> Iterator[tuple[str, World]]:
-    config = evidence.config
+    config, keyed = evidence.config, evidence.facts.traits.keyed
     if not evidence.is_simulated:
         return
     if config.pace != "async":
-        yield "`--pace async`", at_pace(world, "async", config)
+        yield "`--pace async`", at_pace(world, "async", keyed)
     if config.pace == "sync":
-        yield "`--pace 4`", at_pace(world, 4, config)
-    if more_keys := more_keys_in_larger_batches(config):
+        yield "`--pace 4`", at_pace(world, 4, keyed)
+    if more_keys := more_keys_in_larger_batches(config, evidence.facts):
         yield (
             f"`--batch-size {TIMES_LARGER * config.batch_size}`",
             with_larger_batches(world, more_keys, config.wire.pull == "all"),
         )
-    if not world.layout.shards:
-        # PyTorch shares each step out by itself. What threads cost each other, at a gate or a lock, does not show in
-        # what one of them did alone; only sparse async has neither.
-        is_alike = config.model == SPARSE_MODEL and (config.pace == "async" or config.workers > 1)
-        if config.workers < world.layout.cores[0] and is_alike:
+    if not world.topology.shards:
+        # PyTorch spreads each step over the cores by itself. One thread alone does not show what threads cost each
+        # other at a gate or a lock; only keyed models in async have neither.
+        is_alike = keyed and (config.pace == "async" or config.workers > 1)
+        if config.workers < world.topology.cores[0] and is_alike:
             yield (
                 f"`--workers {config.workers + 1}`",
                 world._replace(
                     demands=[*world.demands, world.demands[-1]],
-                    layout=world.layout._replace(workers=(*world.layout.workers, 0)),
+                    topology=world.topology._replace(workers=(*world.topology.workers, 0)),
                 ),
             )
         return
-    if config.wire.values == "float32" and config.wire.pull == "keys" and not config.dense:
+    if config.wire.values == "float32" and config.wire.pull == "keys" and keyed:
         yield "`--set wire.values=bfloat16`", half_values(world)
     if config.wire.pull == "all":
         yield "`--set wire.pull=keys`", keys_alone(world)
-    yield f"`--shards {2 * config.shards}` on as many more machines", with_shards(world, 2 * len(world.layout.shards))
+    yield f"`--shards {2 * config.shards}` on as many more machines", with_shards(world, 2 * len(world.topology.shards))
     yield f"`--workers {2 * config.workers}` on as many more machines", with_workers(world)
 
 
-def at_pace(world: World, pace: str | int, config: RunConfig) -> World:
+def at_pace(world: World, pace: str | int, keyed: bool) -> World:
     """The same run at another pace."""
     other = Pace.of(pace)
-    return world._replace(rules=Rules(other.staleness, other.in_flight(config.dense)))
+    return world._replace(rules=PaceRules(other.staleness, other.in_flight(keyed)))
 
 
-def more_keys_in_larger_batches(config: RunConfig) -> float:
-    """How many times more distinct keys a batch of `TIMES_LARGER` times the rows has: batches share many of their keys,
-    and of a dense model all.
+def more_keys_in_larger_batches(config: RunConfig, facts: Facts) -> float:
+    """How many times more distinct keys a batch of `TIMES_LARGER` times the rows has. Batches share many of their keys;
+    without keys, every batch needs all parameters.
 
-    0 where it cannot be seen from here, or the data has no room for such batches.
+    0 if that was not recorded, or the data has too few rows for such batches.
     """
-    if config.dense:
-        return 1.0 if TIMES_LARGER * config.batch_size * config.workers <= num_rows(config) else 0.0
-    large = distinct_keys(config, TIMES_LARGER * config.batch_size, config.workers)
-    return large / distinct_keys(config, config.batch_size) if large else 0.0
+    if not facts.traits.keyed:
+        return 1.0 if TIMES_LARGER * config.batch_size * config.workers <= facts.rows else 0.0
+    large = facts.keys_per_batch.get(TIMES_LARGER * config.batch_size, 0.0)
+    return large / facts.keys_per_batch[config.batch_size] if large else 0.0
 
 
 def with_larger_batches(world: World, more_keys: float, whole_model: bool) -> World:
-    """Steps of `TIMES_LARGER` times the rows: what is done a row is done as often, what is done a key less often, and
-    the whole model, where that is pulled, that much less often.
+    """Steps of `TIMES_LARGER` times the rows: work per row stays the same, work per key happens less often, and so does
+    pulling the whole model, if that is pulled.
 
-    What a step costs once whatever its size is not known apart, so the gain is rather more than this.
+    What a step costs regardless of its size is not known separately, so the real gain is rather larger.
     """
 
     def sized(parts: tuple[float, ...]) -> tuple[float, ...]:
@@ -122,11 +122,11 @@ def half_values(world: World) -> World:
             bytes_in=tuple(size / 2 for size in demand.bytes_in),
         )
 
-    return world._replace(demands=[[change(demand) for demand in own] for own in world.demands])
+    return each_step(world, change)
 
 
 def keys_alone(world: World) -> World:
-    """Pull the batch's keys instead of the whole model: as many bytes back as there are keys in what goes out."""
+    """Pull the batch's keys instead of the whole model: as many values come back as keys go out."""
     share = BYTES_OF_FLOAT32 / (BYTES_OF_KEY + BYTES_OF_FLOAT32)
 
     def change(demand: Demand) -> Demand:
@@ -135,45 +135,42 @@ def keys_alone(world: World) -> World:
         service = tuple(seconds * each for seconds, each in zip(demand.service, shrunk, strict=True))
         return demand._replace(bytes_in=sizes, service=service)
 
-    return world._replace(demands=[[change(demand) for demand in own] for own in world.demands])
+    return each_step(world, change)
 
 
 def with_workers(world: World) -> World:
-    """Twice as many workers: each new one is like one that there is, on a node and machine of its own like that's."""
-    layout, new = world.layout, len(world.layout.workers)
-    nodes, machines = len(layout.machines), len(layout.cores)
+    """Twice as many workers: a copy of each on a node and machine of its own, like the original's."""
+    topology, nodes = world.topology, len(world.topology.machines)
+    workers = (*topology.workers, *range(nodes, nodes + len(topology.workers)))
     return world._replace(
         demands=[*world.demands, *world.demands],
-        layout=layout._replace(
-            workers=(*layout.workers, *range(nodes, nodes + new)),
-            machines=(*layout.machines, *range(machines, machines + new)),
-            cores=(*layout.cores, *(layout.cores_of(node) for node in layout.workers)),
-            bandwidth=(*layout.bandwidth, *(layout.bandwidth[node] for node in layout.workers)),
-        ),
+        topology=_with_machines(topology, topology.workers)._replace(workers=workers),
     )
 
 
 def with_shards(world: World, count: int) -> World:
-    """The parameters over so many shards, each new one on a node and machine of its own like the first's."""
-    layout = world.layout
-    share = len(layout.shards) / count
+    """The parameters over `count` shards, each new one on a node and machine of its own like the first one's."""
+    topology, nodes = world.topology, len(world.topology.machines)
+    new = max(0, count - len(topology.shards))
+    shards = (*topology.shards[:count], *range(nodes, nodes + new))
+    changed = each_step(world, lambda demand: over_shards(demand, count))
+    return changed._replace(topology=_with_machines(topology, topology.shards[:1] * new)._replace(shards=shards))
 
-    def change(demand: Demand) -> Demand:
-        def spread(parts: tuple[float, ...]) -> tuple[float, ...]:
-            return (sum(parts) / len(parts) * share,) * count
 
-        return demand._replace(service=spread(demand.service), bytes_out=spread(demand.bytes_out),
-                               bytes_in=spread(demand.bytes_in))  # fmt: skip
+def over_shards(demand: Demand, count: int) -> Demand:
+    """The same batch with its keys spread evenly over `count` shards."""
+    return demand._replace(
+        service=(sum(demand.service) / count,) * count,
+        bytes_out=(sum(demand.bytes_out) / count,) * count,
+        bytes_in=(sum(demand.bytes_in) / count,) * count,
+    )
 
-    new = max(0, count - len(layout.shards))
-    nodes, machines = len(layout.machines), len(layout.cores)
-    first = layout.shards[0]
-    return world._replace(
-        demands=[[change(demand) for demand in own] for own in world.demands],
-        layout=layout._replace(
-            shards=(*layout.shards[:count], *range(nodes, nodes + new)),
-            machines=(*layout.machines, *range(machines, machines + new)),
-            cores=(*layout.cores, *(layout.cores_of(first) for _ in range(new))),
-            bandwidth=(*layout.bandwidth, *(layout.bandwidth[first] for _ in range(new))),
-        ),
+
+def _with_machines(topology: Topology, like: Sequence[int]) -> Topology:
+    """One more node, on a machine of its own, for each of these nodes, and like it."""
+    machines = len(topology.cores)
+    return topology._replace(
+        machines=(*topology.machines, *range(machines, machines + len(like))),
+        cores=(*topology.cores, *(topology.cores_of(node) for node in like)),
+        bandwidth=(*topology.bandwidth, *(topology.bandwidth[node] for node in like)),
     )

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 from paceline.diagnosis.advice import Advice, advise
 from paceline.diagnosis.evidence import Evidence, gather_evidence
+from paceline.diagnosis.topology import best_links
 from paceline.diagnosis.verdict import LARGEST_REPLAY_ERROR, Verdict, judge, most
-from paceline.run_folder import Run
-from paceline.telemetry.ceilings import Ceilings, load_ceilings
+from paceline.errors import DataError, UsageError
+from paceline.run_folder import TRAIN, RunFolder
+from paceline.telemetry.ceilings import Ceilings
 
-# A gather rate this near to what the machine can do is limited by memory.
+# Above this share of the machine's gather rate, memory is the limit.
 NEAR_CEILING = 0.6
-# Input that waits while the disk has waiting readers for this share of the time waits for the disk.
+# If readers wait for the disk for this share of the time, the disk is what input waits for.
 DISK_PRESSURE = 0.2
 MOST_TIMES = 99.0
 
 BOUND = {
-    "input": "input-bound: with rows that are there at once",
-    "disk": "disk-bound: with rows that are there at once",
+    "input": "input-bound: with rows available at once",
+    "disk": "disk-bound: with rows available at once",
     "worker-compute": "worker-bound: with infinitely fast workers",
     "memory-bandwidth": "memory-bound: with infinitely fast workers and memory",
     "network": "network-bound: with an infinitely fast network",
@@ -37,10 +40,27 @@ LIMITS = {
 }
 
 
-def diagnose(run: Run) -> dict[str, Any]:
-    """The diagnosis of a run, as `diagnosis.json` has it. `DataError` where too little was recorded."""
-    ceilings = load_ceilings()
-    evidence = gather_evidence(run, _best_links(ceilings))
+def write_diagnosis(run: RunFolder) -> dict[str, Any]:
+    """Diagnose a run and keep the result in `diagnosis.json`. Jobs other than training have written theirs."""
+    if run.job == TRAIN:
+        found = diagnose(run)
+        run.write_json("diagnosis.json", found)
+    elif not (found := run.saved_diagnosis):
+        raise DataError(f"`{run.path}` has no diagnosis: its {run.job} did not end", "run it to its end")
+    return found
+
+
+def ensure_diagnosis(run: RunFolder) -> None:
+    """Write `diagnosis.json` if it is missing and enough was recorded."""
+    if not run.saved_diagnosis:
+        with suppress(UsageError):
+            write_diagnosis(run)
+
+
+def diagnose(run: RunFolder) -> dict[str, Any]:
+    """The content of `diagnosis.json`: a function of the run folder alone. `DataError` if too little was recorded."""
+    evidence = gather_evidence(run)
+    ceilings = evidence.facts.ceilings
     verdict = judge(evidence)
     gather_rate = evidence.rows_per_second * evidence.gathers_per_row
     bottleneck = _refined(verdict.bottleneck, evidence, gather_rate, ceilings)
@@ -60,24 +80,12 @@ def diagnose(run: Run) -> dict[str, Any]:
         "gains_if_doubled": {name: _number(gain) for name, gain in verdict.doubled.items()},
         "advice": [{"try": one.what, "gain": _number(one.gain)} for one in advice],
         "rows_per_second": evidence.rows_per_second,
-        "nodes": [
-            {
-                "node": node.node,
-                "cores": node.cores,
-                "cpu": node.cpu,
-                "memory_bytes": node.memory_bytes,
-                "network_sent_bytes_per_second": node.network_sent,
-                "network_received_bytes_per_second": node.network_received,
-                "disk_read_bytes_per_second": node.disk_read,
-                "pressure": node.pressure,
-            }
-            for node in evidence.nodes
-        ],
+        "nodes": [node._asdict() for node in evidence.nodes],
     }
 
 
 def _refined(bottleneck: str, evidence: Evidence, gather_rate: float, ceilings: Ceilings | None) -> str:
-    """A finer name where other evidence gives one: workers that wait for memory, input that waits for the disk."""
+    """A finer name if other evidence gives one: workers that wait for memory, input that waits for the disk."""
     embedded = evidence.config.engine == "local"
     ceiling = _gather_ceiling(evidence, ceilings)
     if bottleneck == "worker-compute" and embedded and ceiling and gather_rate >= NEAR_CEILING * ceiling:
@@ -88,8 +96,10 @@ def _refined(bottleneck: str, evidence: Evidence, gather_rate: float, ceilings: 
 
 
 def _gather_ceiling(evidence: Evidence, ceilings: Ceilings | None) -> float | None:
-    """What `doctor` measured, where the run looked weights up like it: on one machine, and no cache holds them all."""
-    if ceilings is None or len(set(evidence.layout.machines)) > 1 or evidence.table_bytes < ceilings.table_bytes // 2:
+    """What `doctor` measured, if it applies: the run was on one machine, and its table was too large for a cache."""
+    if ceilings is None or len(set(evidence.topology.machines)) > 1:
+        return None
+    if evidence.facts.table_bytes < ceilings.table_bytes // 2:
         return None
     return ceilings.gathers_per_second_all_cores
 
@@ -97,9 +107,8 @@ def _gather_ceiling(evidence: Evidence, ceilings: Ceilings | None) -> float | No
 def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice], evidence: Evidence) -> str:
     if not evidence.is_simulated:
         return (
-            f"inconclusive: how workers add up among themselves (allreduce) is not simulated; they spent "
-            f"{evidence.phases['push']:.0%} of their time on that and waiting for each other, and "
-            f"{evidence.phases['compute']:.0%} computing."
+            f"inconclusive: allreduce is not simulated; workers spent {evidence.phases['push']:.0%} of their time "
+            f"on it and waiting for each other, and {evidence.phases['compute']:.0%} computing."
         )
     if bottleneck == "inconclusive":
         return (
@@ -114,16 +123,16 @@ def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice]
 
 def _recommendation(advice: list[Advice], bottleneck: str) -> str:
     if bottleneck == "inconclusive":
-        return "Nothing is advised, for the replay is not to be trusted here."
+        return "No advice: the replay is unreliable for this run."
     if not advice:
-        return "Nothing that the simulator knows to try would make it a tenth faster."
+        return "No change that the simulator knows would make it 10% faster."
     return "Try " + " or ".join(f"{one.what} ({one.gain:.1f}×)" for one in advice[:2]) + "."
 
 
 def _lines(evidence: Evidence, verdict: Verdict, gather_rate: float, ceilings: Ceilings | None) -> list[str]:
     shares = ", ".join(f"{name} {share:.0%}" for name, share in evidence.phases.items())
     lines = [
-        f"{evidence.rows_per_second:,.0f} rows/s, the first second left out; "
+        f"{evidence.rows_per_second:,.0f} rows/s, without the first second; "
         f"the replay is off by {verdict.replay_error:.1%}",
         f"a worker's time: {shares}",
         "gains if infinitely fast: " + ", ".join(f"{name} {_times(gain)}" for name, gain in verdict.gains.items()),
@@ -131,44 +140,42 @@ def _lines(evidence: Evidence, verdict: Verdict, gather_rate: float, ceilings: C
     ]
     lines += [
         f"node {node.node}: {node.cores} cores {node.cpu:.0%} busy, {node.memory_bytes / 1e9:.1f} GB in use, "
-        f"network {node.network_sent / 1e6:.1f} MB/s out and {node.network_received / 1e6:.1f} in, "
-        f"disk {node.disk_read / 1e6:.1f} MB/s read"
+        f"network {node.network_sent_bytes_per_second / 1e6:.1f} MB/s out and "
+        f"{node.network_received_bytes_per_second / 1e6:.1f} in, "
+        f"disk {node.disk_read_bytes_per_second / 1e6:.1f} MB/s read"
         for node in evidence.nodes
     ]
     if use := evidence.connections:
         lines.append(
-            f"connections had something on the way for {use.busy:.0%} of the time: {use.receiver_limited:.0%} waiting "
+            f"connections had data in flight for {use.busy:.0%} of the time: {use.receiver_limited:.0%} waiting "
             f"for the receiver, {use.buffer_limited:.0%} for the send buffer, the rest on the network"
         )
-    lines += _against_links(evidence, ceilings)
+    lines += _against_links(evidence)
     if gather_rate:
-        line = f"{gather_rate / 1e6:.0f} million weights gathered a second"
+        line = f"{gather_rate / 1e6:.0f} million weights gathered per second"
         if ceiling := _gather_ceiling(evidence, ceilings):
-            line += f", {gather_rate / ceiling:.0%} of this machine's ceiling"
+            line += f", {gather_rate / ceiling:.0%} of the machine's ceiling"
         elif ceilings is None:
-            line += "; `paceline doctor` measures what this machine can do"
+            line += "; run `paceline doctor` before training to compare it with what the machine can do"
         lines.append(line)
+    elif evidence.facts.traits.keyed:
+        lines.append("the keys per batch were not recorded, so memory and larger batches were not judged")
     return lines
 
 
-def _best_links(ceilings: Ceilings | None) -> dict[str, float]:
-    """What `doctor` has measured of nodes' links, in bytes a second."""
-    return {link.node: link.bytes_per_second for link in ceilings.links} if ceilings is not None else {}
-
-
-def _against_links(evidence: Evidence, ceilings: Ceilings | None) -> list[str]:
-    """What nodes sent or received, against what `doctor` measured of their links."""
-    best = _best_links(ceilings)
-    return [
-        f"node {node.node} used {max(node.network_sent, node.network_received) / best[node.node]:.0%} of its link of "
-        f"{best[node.node] / 1e6:,.0f} MB/s"
-        for node in evidence.nodes
-        if node.node in best
-    ]
+def _against_links(evidence: Evidence) -> list[str]:
+    """What nodes sent or received, compared with what `doctor` measured of their links."""
+    lines = []
+    for name, ceiling in best_links(evidence.facts.ceilings).items():
+        for node in evidence.nodes:
+            if node.node == name:
+                used = max(node.network_sent_bytes_per_second, node.network_received_bytes_per_second)
+                lines.append(f"node {name} used {used / ceiling:.0%} of its link of {ceiling / 1e6:,.0f} MB/s")
+    return lines
 
 
 def _number(value: float) -> float | None:
-    """As JSON has it; None for what has no bound."""
+    """A number for JSON; None if there is no bound."""
     return None if math.isinf(value) or math.isnan(value) else value
 
 

@@ -1,34 +1,35 @@
 """What would other numbers of workers and shards, other links and other paces give? Asked of the simulator.
 
-Without a bandwidth, new roles are where the recorded ones were: on the same machine if that was one, else on machines
-like those. With a bandwidth, every role has a machine of its own, like the recorded ones, with a link of that speed and
-the delay of a small network, where the recorded one was less.
+Without a bandwidth, new roles are where the recorded ones were: on the same machine if there was only one, otherwise on
+machines like those. With a bandwidth, every role has a machine of its own, like the recorded ones, with a link of that
+speed, and a delay of at least that of a small network.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from paceline.config import MOST_WORKERS, RunConfig
-from paceline.data.sparse.dataset import Dataset
-from paceline.diagnosis.advice import at_pace
+from paceline.config import MOST_WORKERS
+from paceline.diagnosis.advice import at_pace, over_shards
 from paceline.diagnosis.evidence import Evidence
-from paceline.diagnosis.simulator import Demand, Layout
+from paceline.diagnosis.simulator import Topology
 from paceline.diagnosis.verdict import RESOURCES, STEPS_TOGETHER, World, most, rate
-from paceline.errors import ConfigError, DataError
+from paceline.errors import ConfigError
 
 BITS = 8
-# One way between machines of a small network; on one machine it is less, and a run there cannot tell.
+# One way between machines of a small network. A run on one machine has less, and cannot tell.
 LEAST_LATENCY_SECONDS = 5e-5
 UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 MOST_CHOICES = 400
+FROM_ONE_WORKER = "one worker does not show what several on a machine cost each other: expect less, most of all in sync"
 
 
 class Choice(NamedTuple):
-    """One way to run it; `bandwidth` is in bytes a second, None for links as they were."""
+    """One way to run it; `bandwidth` is in bytes per second, None for links as they were."""
 
     pace: str | int
     workers: int
@@ -37,16 +38,12 @@ class Choice(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What a choice would give: rows a second, in all and a machine, and what would limit it."""
+    """What a choice would give: rows per second, and what would limit it; on how many machines."""
 
     choice: Choice
     rows_per_second: float
     limit: str
     machines: int
-
-    @property
-    def rows_per_second_a_machine(self) -> float:
-        return self.rows_per_second / self.machines
 
 
 def counts(text: str, what: str) -> list[int]:
@@ -58,7 +55,7 @@ def counts(text: str, what: str) -> list[int]:
     found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text.strip())
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if first < 1 or last < first:
-        raise ConfigError(f"`{text}` is no range of {what}", f"--{what} 1..8")
+        raise ConfigError(f"`{text}` is not a range of {what}", f"--{what} 1..8")
     if last > MOST_WORKERS:
         raise ConfigError(f"`{text}` asks for {last} {what}; {MOST_WORKERS} is the most", f"--{what} 1..{MOST_WORKERS}")
     between = [1 << power for power in range(last.bit_length())]
@@ -66,7 +63,7 @@ def counts(text: str, what: str) -> list[int]:
 
 
 def bandwidths(text: str) -> list[float]:
-    """The link speeds that a range asks for, in bytes a second: its ends, and doublings between them.
+    """The link speeds that a range asks for, in bytes per second: its ends, and doublings between them.
 
     >>> [speed * 8 / 1e9 for speed in bandwidths("1Gbit..5Gbit")]
     [1.0, 2.0, 4.0, 5.0]
@@ -85,53 +82,41 @@ def _bytes_per_second(text: str, whole: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]+)(?:/s)?", text.strip())
     unit = UNITS.get(found[2].lower()) if found else None
     if found is None or unit is None or float(found[1]) <= 0:
-        raise ConfigError(f"`{whole}` is no bandwidth", "--bandwidth 1Gbit..25Gbit; bit, kbit, Mbit and Gbit are known")
+        hint = "--bandwidth 1Gbit..25Gbit; the units are bit, kbit, Mbit and Gbit"
+        raise ConfigError(f"`{whole}` is not a bandwidth", hint)
     return float(found[1]) * unit / BITS
 
 
 def choices(evidence: Evidence, workers: Sequence[int], shards: Sequence[int],
             speeds: Sequence[float | None]) -> list[Choice]:  # fmt: skip
-    """All combinations, at pace sync, async and the run's own."""
+    """All combinations, at the paces sync, async and the run's own."""
     if not evidence.is_simulated:
-        raise ConfigError(
-            "how workers add up among themselves (allreduce) is not simulated",
-            "plan from a run with `--exchange shard`",
-        )
-    if not evidence.layout.shards and (list(shards) != [1] or list(speeds) != [None]):
+        raise ConfigError("allreduce is not simulated", "plan from a run with `--exchange shard`")
+    if not evidence.topology.shards and (list(shards) != [1] or list(speeds) != [None]):
         raise ConfigError(
             "an embedded run has no shards and sends nothing, so it cannot tell what a network would do",
             "plan from a run with `--engine ray`",
         )
-    _check_shards(evidence.config, shards)
+    _check_shards(evidence.facts.keys, shards)
     paces: list[str | int] = ["sync", "async"]
     if evidence.config.pace not in paces:
         paces.append(evidence.config.pace)
-    found = [Choice(*each) for each in _product(paces, workers, shards, speeds)]
+    found = [
+        Choice(pace, num_workers, num_shards, speed)
+        for pace, speed, num_shards, num_workers in itertools.product(paces, speeds, shards, workers)
+    ]
     if len(found) > MOST_CHOICES:
         raise ConfigError(f"{len(found)} combinations are asked for; {MOST_CHOICES} are the most", "narrow the ranges")
     return found
 
 
-def _check_shards(config: RunConfig, shards: Sequence[int]) -> None:
-    """Refuse more shards than there are keys, where the data can be seen from here."""
-    try:
-        num_keys = Dataset(config.data).features + 1
-    except DataError:
-        return
-    if max(shards) > num_keys:
+def _check_shards(num_keys: int, shards: Sequence[int]) -> None:
+    """Refuse more shards than there are keys; 0 keys means that their number is not known."""
+    if 0 < num_keys < max(shards):
         raise ConfigError(
             f"{max(shards)} shards are asked for, but there are only {num_keys} keys to share out",
             f"--shards 1..{num_keys}",
         )
-
-
-def _product(paces: Sequence[str | int], workers: Sequence[int], shards: Sequence[int],
-             speeds: Sequence[float | None]) -> Iterator[tuple[str | int, int, int, float | None]]:  # fmt: skip
-    for pace in paces:
-        for speed in speeds:
-            for num_shards in shards:
-                for num_workers in workers:
-                    yield pace, num_workers, num_shards, speed
 
 
 def predict(evidence: Evidence, choice: Choice) -> Prediction:
@@ -143,32 +128,48 @@ def predict(evidence: Evidence, choice: Choice) -> Prediction:
         for name, change in RESOURCES.items()
         if name != "straggler"
     }
-    return Prediction(choice, base, most(gains), len(set(world.layout.machines)))
+    return Prediction(choice, base, most(gains), len(set(world.topology.machines)))
+
+
+def plan_of(evidence: Evidence, found: Sequence[Prediction]) -> dict[str, Any]:
+    """The predictions, with the best of each pace marked, and how far the simulation of the run itself is off."""
+    best = {one.choice.pace: one for one in sorted(found, key=lambda one: one.rows_per_second)}
+    shares_cores = len(set(evidence.topology.machines)) == 1 and not any(one.choice.bandwidth for one in found)
+    alone = evidence.config.workers == 1 and shares_cores and any(one.choice.workers > 1 for one in found)
+    replayed = rate(World(evidence.demands, evidence.topology, evidence.rules))
+    return {
+        "rows_per_second": evidence.rows_per_second,
+        "replay_error": abs(replayed / evidence.rows_per_second - 1),
+        "has_shards": bool(evidence.topology.shards),
+        "note": FROM_ONE_WORKER if alone else "",
+        "predictions": [
+            {
+                **one.choice._asdict(),
+                "rows_per_second": one.rows_per_second,
+                "rows_per_second_a_machine": one.rows_per_second / one.machines,
+                "machines": one.machines,
+                "limit": one.limit,
+                "best": one is best[one.choice.pace],
+            }
+            for one in found
+        ],
+    }
 
 
 def planned(evidence: Evidence, choice: Choice) -> World:
     """The run as it would be."""
     pool = [demand for own in evidence.demands for demand in own]
-    recorded = evidence.layout
+    recorded = evidence.topology
     if not recorded.shards:
-        layout = recorded._replace(workers=(recorded.workers[0],) * choice.workers)
+        topology = recorded._replace(workers=(recorded.workers[0],) * choice.workers)
     else:
-        pool = [_over_shards(demand, choice.shards) for demand in pool]
-        layout = _placed(recorded, choice, max((node.cores for node in evidence.nodes), default=1))
-    world = World([pool] * choice.workers, layout, evidence.rules)
-    return at_pace(world, choice.pace, evidence.config)
+        pool = [over_shards(demand, choice.shards) for demand in pool]
+        topology = _placed(recorded, choice, max((node.cores for node in evidence.nodes), default=1))
+    world = World([pool] * choice.workers, topology, evidence.rules)
+    return at_pace(world, choice.pace, evidence.facts.traits.keyed)
 
 
-def _over_shards(demand: Demand, count: int) -> Demand:
-    """The same batch with its keys over so many shards."""
-    return demand._replace(
-        service=(sum(demand.service) / count,) * count,
-        bytes_out=(sum(demand.bytes_out) / count,) * count,
-        bytes_in=(sum(demand.bytes_in) / count,) * count,
-    )
-
-
-def _placed(recorded: Layout, choice: Choice, num_cores: int) -> Layout:
+def _placed(recorded: Topology, choice: Choice, num_cores: int) -> Topology:
     """Nodes for all roles of a choice."""
     nodes = {*recorded.workers, *recorded.shards}
     if choice.bandwidth is None and len(nodes) == 1:
@@ -176,11 +177,11 @@ def _placed(recorded: Layout, choice: Choice, num_cores: int) -> Layout:
         return recorded._replace(workers=(node,) * choice.workers, shards=(node,) * choice.shards)
     roles = choice.shards + choice.workers
     one_machine = choice.bandwidth is None and len(set(recorded.machines)) == 1
-    # Another machine would have all its cores for us; on this one, others keep theirs.
+    # Another machine would have all its cores free; on this one, other programs keep theirs.
     cores = max(recorded.cores) if one_machine else num_cores
     shard_speed, worker_speed = recorded.bandwidth[recorded.shards[0]], recorded.bandwidth[recorded.workers[0]]
     speeds = (shard_speed,) * choice.shards + (worker_speed,) * choice.workers
-    return Layout(
+    return Topology(
         workers=tuple(range(choice.shards, roles)),
         shards=tuple(range(choice.shards)),
         machines=(0,) * roles if one_machine else tuple(range(roles)),

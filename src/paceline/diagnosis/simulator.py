@@ -1,9 +1,9 @@
 """How fast would a run be on other machines, or at another pace? A simulation of its steps.
 
-Workers and shards take turns on the cores of their nodes; frames travel over the links of nodes, one after the other in
-each direction. A worker's step is the one of training/cluster/worker.py: wait for a reply, compute, push and ask ahead,
-read the next rows. What each part takes is drawn from what was recorded. An embedded run has no shards: its step is
-input and compute, and the gate stands between them.
+Workers and shards share the cores of their nodes. Frames travel over the nodes' links, one after another in each
+direction. A worker's step is that of a worker in a cluster: wait for a reply, compute, push and ask for the next batch,
+read more rows. How long each part takes is drawn from what was recorded. An embedded run has no shards: its step is
+input and compute, with the gate between them.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from typing import NamedTuple
 UNBOUNDED = 1 << 60
 WARM_UP_SHARE = 0.2
 NO_WORK = 1e-12
-# A role that waits looks for frames for so long before it sleeps (decision 0007): on a crowded node it keeps others
-# from a core.
-LOOK_SECONDS = 0.0003
+# A waiting role spins for this long before it sleeps (decision 0007). On a crowded node it keeps others from a core.
+SPIN_SECONDS = 0.0003
 IDLE_SECONDS = 0.002
-"""Whoever waits for so long is slower when it goes on."""
+"""A role that idles at least this long is slower when it continues."""
 
 Then = Callable[[], None]
 
 
 class Demand(NamedTuple):
-    """What one step of a worker takes: seconds of a processor, but for `delay`, which is waiting for input.
+    """What one step of a worker takes: processor seconds, except `delay`, which is waiting for input.
 
-    By shard: seconds of its processor (`service`), and bytes there and back. All work is what it takes after a while of
-    idling; without that it takes `awake` times as long, because caches and the processor's clock stay as they are, and
-    that of shards `shard_awake` times.
+    For each shard: its processor seconds (`service`), and the bytes there and back. Times are those after a while of
+    idling. Without idling, work takes `awake` times as long (on shards `shard_awake` times), because caches stay warm
+    and the processor's clock stays high.
     """
 
     delay: float
@@ -48,9 +47,9 @@ class Demand(NamedTuple):
     shard_awake: float = 1.0
 
 
-class Layout(NamedTuple):
-    """Who is on which node, by number, and each node on which machine; the `cores` that a machine has for them, and the
-    `bandwidth` of a node's link (bytes a second, each way). Mostly a node is a machine.
+class Topology(NamedTuple):
+    """The node of each worker and shard, and the machine of each node, by number; the `cores` that each machine has for
+    them, and the `bandwidth` of each node's link (bytes per second, each way). Usually a node is a machine.
     """
 
     workers: tuple[int, ...]
@@ -65,7 +64,7 @@ class Layout(NamedTuple):
         return self.cores[self.machines[node]]
 
 
-class Rules(NamedTuple):
+class PaceRules(NamedTuple):
     """The pace: how many clocks ahead a worker may be, and how many frames it has in flight."""
 
     staleness: int
@@ -81,15 +80,18 @@ class _Frame(NamedTuple):
     demand: Demand
 
 
-def simulate(demands: Sequence[Sequence[Demand]], layout: Layout, rules: Rules, steps: int, seed: int = 0) -> float:
-    """Rows a second when each worker does so many steps, each drawn from its list of demands.
+Demands = Sequence[Sequence[Demand]]
+
+
+def simulate(demands: Demands, topology: Topology, rules: PaceRules, steps: int, seed: int = 0) -> float:
+    """Rows per second if each worker does `steps` steps, each drawn from its list of demands.
 
     >>> busy = Demand(delay=0.0, input=1.0, compute=2.0, push=1.0, rows=8)
-    >>> layout = Layout((0, 0), (), (0,), (2,), (math.inf,), 0.0)
-    >>> round(simulate([[busy], [busy]], layout, Rules(UNBOUNDED, 1), steps=1000), 1)
+    >>> topology = Topology((0, 0), (), (0,), (2,), (math.inf,), 0.0)
+    >>> round(simulate([[busy], [busy]], topology, PaceRules(UNBOUNDED, 1), steps=1000), 1)
     4.0
     """
-    return _Simulation(demands, layout, rules, steps, seed).run()
+    return _Simulation(demands, topology, rules, steps, seed).run()
 
 
 class _Cores:
@@ -101,14 +103,14 @@ class _Cores:
         self.then: dict[int, Then] = {}
         self.updated = 0.0
         self.plan = 0  # the number of the last plan: events of earlier ones are void
-        self.looking = 0  # roles that wait, and look for frames meanwhile
+        self.spinning = 0  # roles that spin while they wait
 
     @property
     def speed(self) -> float:
-        return min(1.0, self.count / (len(self.left) + self.looking))
+        return min(1.0, self.count / (len(self.left) + self.spinning))
 
     def advance(self, now: float) -> None:
-        """Let all tasks make the progress of the time since the last call."""
+        """Advance all tasks by the time since the last call."""
         if self.left and now > self.updated:
             done = (now - self.updated) * self.speed
             for task in self.left:
@@ -117,7 +119,7 @@ class _Cores:
 
 
 class _Worker:
-    """One worker: its frames in flight, which replies have come, and how far it is."""
+    """One worker: its frames in flight, the replies still missing, and its progress."""
 
     def __init__(self, node: int, demands: Sequence[Demand]) -> None:
         self.node = node
@@ -125,7 +127,7 @@ class _Worker:
         self.flying: deque[_Frame] = deque()
         self.missing: dict[int, int] = {}  # replies still to come, by frame
         self.go_on: Then | None = None  # what to do when the oldest frame is answered, while waiting for it
-        self.look = 0  # the number of the look that goes on; 0 for none
+        self.spin = 0  # the number of the current spin; 0 for none
         self.waits_since = 0.0
         self.idled = True  # since it computed last
         self.slow = True  # because it had idled before it computed
@@ -140,29 +142,28 @@ class _Shard:
         self.node = node
         self.queue: deque[_Frame] = deque()
         self.busy = False
-        self.look = 0
+        self.spin = 0
         self.waits_since = 0.0
         self.held: dict[int, _Frame] = {}
         self.clocks = [0] * num_workers
 
 
 class _Simulation:
-    def __init__(self, demands: Sequence[Sequence[Demand]], layout: Layout, rules: Rules, steps: int,
-                 seed: int) -> None:  # fmt: skip
-        self.layout = layout
+    def __init__(self, demands: Demands, topology: Topology, rules: PaceRules, steps: int, seed: int) -> None:
+        self.topology = topology
         self.rules = rules
         self.steps = steps
         self.random = random.Random(seed)
         self.now = 0.0
         self.num_events = 0
         self.events: list[tuple[float, int, Then]] = []
-        machines = [_Cores(count) for count in layout.cores]
-        self.cores = [machines[machine] for machine in layout.machines]
-        self.up = [0.0] * len(layout.machines)
-        self.down = [0.0] * len(layout.machines)
-        self.workers = [_Worker(node, found) for node, found in zip(layout.workers, demands, strict=True)]
-        self.shards = [_Shard(node, len(self.workers)) for node in layout.shards]
-        self.looked = 0
+        machines = [_Cores(count) for count in topology.cores]
+        self.cores = [machines[machine] for machine in topology.machines]
+        self.up = [0.0] * len(topology.machines)
+        self.down = [0.0] * len(topology.machines)
+        self.workers = [_Worker(node, found) for node, found in zip(topology.workers, demands, strict=True)]
+        self.shards = [_Shard(node, len(self.workers)) for node in topology.shards]
+        self.spins = 0
         self.gate = _Shard(0, len(self.workers))
         self.rows_done = 0
         # (when, rows by then): counted from where the first worker has warmed up until the first one is done.
@@ -185,7 +186,7 @@ class _Simulation:
         heapq.heappush(self.events, (time, self.num_events, what))
 
     def work(self, node: int, seconds: float, then: Then) -> None:
-        """Use a core of a node for so long, or longer where tasks share them."""
+        """Use a core of a node for `seconds`, or longer if tasks share the cores."""
         if seconds <= 0:
             self.at(self.now, then)
             return
@@ -196,27 +197,27 @@ class _Simulation:
         cores.then[self.num_events] = then
         self.plan(cores)
 
-    def look(self, role: _Worker | _Shard) -> None:
-        """A role has nothing to do: it looks for frames for a while, then sleeps."""
-        self.looked += 1
-        role.look = self.looked
-        self.change_looking(role.node, 1)
-        look = role.look
-        self.at(self.now + LOOK_SECONDS, lambda: self.end_look(role, look))
+    def spin(self, role: _Worker | _Shard) -> None:
+        """A role has nothing to do: it spins for a while, then sleeps."""
+        self.spins += 1
+        role.spin = self.spins
+        self.change_spinning(role.node, 1)
+        spin = role.spin
+        self.at(self.now + SPIN_SECONDS, lambda: self.end_spin(role, spin))
 
-    def end_look(self, role: _Worker | _Shard, look: int) -> None:
-        if look and role.look == look:
-            role.look = 0
-            self.change_looking(role.node, -1)
+    def end_spin(self, role: _Worker | _Shard, spin: int) -> None:
+        if spin and role.spin == spin:
+            role.spin = 0
+            self.change_spinning(role.node, -1)
 
-    def change_looking(self, node: int, more: int) -> None:
+    def change_spinning(self, node: int, more: int) -> None:
         cores = self.cores[node]
         cores.advance(self.now)
-        cores.looking += more
+        cores.spinning += more
         self.plan(cores)
 
     def plan(self, cores: _Cores) -> None:
-        """Come back when the next task of a node is done."""
+        """Schedule the end of the node's next task."""
         cores.plan += 1
         if cores.left:
             soonest, plan = min(cores.left.values()), cores.plan
@@ -236,16 +237,16 @@ class _Simulation:
             cores.then.pop(task)()
 
     def carry(self, source: int, target: int, size: float, then: Then) -> None:
-        """Take bytes from node to node, behind those that go the same way."""
+        """Carry bytes from node to node, behind those that go the same way."""
         if source == target:
             self.at(self.now, then)
             return
-        seconds = [size / self.layout.bandwidth[node] for node in (source, target)]
+        seconds = [size / self.topology.bandwidth[node] for node in (source, target)]
 
         def begin() -> None:
             # A link that is faster than the other has room for more frames meanwhile.
             self.down[target] = max(self.now, self.down[target]) + seconds[1]
-            self.at(max(self.now + seconds[0], self.down[target]) + self.layout.latency, then)
+            self.at(max(self.now + seconds[0], self.down[target]) + self.topology.latency, then)
 
         start = max(self.now, self.up[source])
         self.up[source] = start + seconds[0]
@@ -299,7 +300,7 @@ class _Simulation:
         if worker.missing[frame.number]:
             worker.go_on = lambda: self.receive(number, ahead)
             worker.waits_since = self.now
-            self.look(worker)
+            self.spin(worker)
             return
         worker.flying.popleft()
         del worker.missing[frame.number]
@@ -338,10 +339,10 @@ class _Simulation:
     def serve(self, index: int) -> None:
         shard = self.shards[index]
         if shard.queue and not shard.busy:
-            self.end_look(shard, shard.look)
+            self.end_spin(shard, shard.spin)
         elif shard.busy and not shard.queue:
             shard.waits_since = self.now
-            self.look(shard)
+            self.spin(shard)
         idled = not shard.busy and self.now - shard.waits_since >= IDLE_SECONDS
         shard.busy = bool(shard.queue)
         if shard.queue:
@@ -380,7 +381,7 @@ class _Simulation:
             if go_on is not None and worker.flying[0] is frame and not worker.missing[frame.number]:
                 worker.go_on = None
                 worker.idled = worker.idled or self.now - worker.waits_since >= IDLE_SECONDS
-                self.end_look(worker, worker.look)
+                self.end_spin(worker, worker.spin)
                 go_on()
 
         index = self.shards.index(shard)

@@ -1,6 +1,6 @@
-"""What limited a run? Its replay with one resource after the other made faster.
+"""What limited a run? Its replay, with one resource after another made faster.
 
-The resource whose removal would gain most is the bottleneck. Where the replay itself is far from what was measured, the
+The bottleneck is the resource whose removal would gain most. If the replay itself is far from what was measured, the
 verdict is `inconclusive`.
 """
 
@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from paceline.diagnosis.evidence import Evidence
-from paceline.diagnosis.simulator import Demand, Layout, Rules, simulate
+from paceline.diagnosis.simulator import Demand, PaceRules, Topology, simulate
 
 LARGEST_REPLAY_ERROR = 0.15
-# Of each worker; but all together no more than `STEPS_TOGETHER`, so that large clusters take no longer than small ones.
+# Per worker, but at most `STEPS_TOGETHER` in total, so that large clusters take no longer than small ones.
 STEPS = 300
 STEPS_TOGETHER = 1200
 FEWEST_STEPS = 25
 RESAMPLES = 12
-# What slow workers cost before they are worth naming: some are always a little slower.
+# The gain from which slow workers are worth naming: some are always a little slower.
 STRAGGLING = 1.2
 
 
@@ -29,47 +29,48 @@ class World(NamedTuple):
     """What the simulator is asked about: a run, or the same run with something changed."""
 
     demands: list[list[Demand]]
-    layout: Layout
-    rules: Rules
+    topology: Topology
+    rules: PaceRules
 
 
 Change = Callable[[World, float], World]
 
 
 def rate(world: World, seed: int = 0, most_steps: int = STEPS) -> float:
-    """Rows a second."""
+    """Rows per second."""
     steps = min(most_steps, max(FEWEST_STEPS, STEPS_TOGETHER // len(world.demands)))
-    return simulate(world.demands, world.layout, world.rules, steps, seed)
+    return simulate(world.demands, world.topology, world.rules, steps, seed)
 
 
-def _each(world: World, change: Callable[[Demand], Demand]) -> World:
+def each_step(world: World, change: Callable[[Demand], Demand]) -> World:
+    """The same world with every step changed."""
     return world._replace(demands=[[change(demand) for demand in own] for own in world.demands])
 
 
 def faster_input(world: World, times: float) -> World:
-    """Rows come so many times faster."""
-    return _each(world, lambda d: d._replace(delay=d.delay / times, input=d.input / times))
+    """Rows come `times` times faster."""
+    return each_step(world, lambda d: d._replace(delay=d.delay / times, input=d.input / times))
 
 
 def faster_workers(world: World, times: float) -> World:
-    """Workers compute and pack so many times faster."""
-    return _each(world, lambda d: d._replace(compute=d.compute / times, push=d.push / times))
+    """Workers compute and pack `times` times faster."""
+    return each_step(world, lambda d: d._replace(compute=d.compute / times, push=d.push / times))
 
 
 def faster_network(world: World, times: float) -> World:
-    """Links carry so many times more, with as much less delay."""
-    layout = world.layout
-    bandwidth = tuple(each * times for each in layout.bandwidth)
-    return world._replace(layout=layout._replace(bandwidth=bandwidth, latency=layout.latency / times))
+    """Links carry `times` times more, with that much less delay."""
+    topology = world.topology
+    bandwidth = tuple(each * times for each in topology.bandwidth)
+    return world._replace(topology=topology._replace(bandwidth=bandwidth, latency=topology.latency / times))
 
 
 def faster_shards(world: World, times: float) -> World:
-    """Shards serve so many times faster."""
-    return _each(world, lambda d: d._replace(service=tuple(each / times for each in d.service)))
+    """Shards serve `times` times faster."""
+    return each_step(world, lambda d: d._replace(service=tuple(each / times for each in d.service)))
 
 
 def no_stragglers(world: World, _times: float) -> World:
-    """Every worker that is slower than the median is as fast as that."""
+    """Every worker that is slower than the median is as fast as the median."""
     means = [statistics.fmean(d.delay + d.input + d.compute + d.push for d in own) for own in world.demands]
     median = statistics.median_low(means)
     demands = []
@@ -102,7 +103,7 @@ class Verdict(NamedTuple):
 
 def judge(evidence: Evidence) -> Verdict:
     """Replay the run as it was, then with each resource infinitely and twice as fast."""
-    world = World(evidence.demands, evidence.layout, evidence.rules)
+    world = World(evidence.demands, evidence.topology, evidence.rules)
     base = rate(world)
     error = abs(base / evidence.rows_per_second - 1)
     gains = {name: rate(change(world, math.inf)) / base for name, change in RESOURCES.items()}
@@ -115,7 +116,7 @@ def judge(evidence: Evidence) -> Verdict:
         for name, change in RESOURCES.items()
         if name != found and not math.isinf(after)
     }
-    # What is not simulated looks like the workers' own work.
+    # What the simulator does not know looks like the workers' own work.
     told = error <= LARGEST_REPLAY_ERROR and evidence.is_simulated
     return Verdict(
         bottleneck=found if told else "inconclusive",
@@ -128,8 +129,9 @@ def judge(evidence: Evidence) -> Verdict:
 
 
 def most(gains: dict[str, float]) -> str:
-    """The resource that gains most. Workers that are slower than the others come first: infinitely fast workers would
-    always gain more, but that these are slow has a reason of its own, and none of the others needs to be faster.
+    """The resource that gains most.
+
+    Stragglers come first: infinitely fast workers would always gain more, but only the slow ones need to be faster.
     """
     if gains.get("straggler", 0.0) >= STRAGGLING:
         return "straggler"
@@ -137,7 +139,7 @@ def most(gains: dict[str, float]) -> str:
 
 
 def _interval(world: World, change: Change, gain: float) -> tuple[float, float]:
-    """Between which values the gain lies in four of five resamplings of the recorded steps; and as it was found."""
+    """The range of the gain in four of five resamplings of the recorded steps, widened to include the gain itself."""
     gains = []
     for seed in range(1, RESAMPLES + 1):
         resampled = world._replace(demands=[_resample(own, seed) for own in world.demands])
@@ -147,5 +149,5 @@ def _interval(world: World, change: Change, gain: float) -> tuple[float, float]:
 
 
 def _resample(demands: Sequence[Demand], seed: int) -> list[Demand]:
-    """As many steps, drawn anew with replacement."""
+    """As many steps, drawn with replacement."""
     return random.Random(seed).choices(demands, k=len(demands))

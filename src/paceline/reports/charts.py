@@ -52,7 +52,7 @@ class Scale(NamedTuple):
 
 
 def line_chart(title: str, lines: Sequence[Line], x_unit: str, y_unit: str, *, y_low: float | None = None) -> Markup:
-    """A figure with one polyline a series; units are keys of `PREFIXES`, or the words to put at the axis.
+    """A figure with one polyline per series; units are keys of `PREFIXES`, or the words to put at the axis.
 
     The vertical axis begins at `y_low`, or near the smallest value; its unit stands in the caption.
     """

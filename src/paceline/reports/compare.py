@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,51 +11,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from paceline.errors import DataError, UsageError
+from paceline.errors import UsageError
 from paceline.files import replace_file
 from paceline.reports.charts import line_legend
 from paceline.reports.curves import curves_of_several
 from paceline.reports.layout import charts, document, missing, note, section
 from paceline.reports.markup import Markup, element
-from paceline.reports.verdict import diagnosis_of
-from paceline.run_folder import TRAIN, Run
+from paceline.reports.measures import MEASURES, NOTHING, best_places
+from paceline.run_folder import TRAIN, RunFolder
 
-NOTHING = "–"
 BEST = " *"
-
-
-class Measure(NamedTuple):
-    """A line of the comparison: where it stands in `result.json`, how it is written, and which value is best."""
-
-    name: str
-    path: tuple[str, ...]
-    form: str
-    best: Callable[[list[float]], float] | None
-
-
-MEASURES = (
-    Measure("status", ("status",), "", None),
-    Measure("rows", ("rows",), ",", None),
-    Measure("rows/s", ("rows_per_second",), ",.0f", max),
-    Measure("seconds", ("train_seconds",), ",.2f", min),
-    Measure("seconds to start", ("startup_seconds",), ",.2f", min),
-    Measure("test loss", ("test", "loss"), ".5f", min),
-    Measure("test error", ("test", "error"), ".5f", min),
-    Measure("test AUC", ("test", "auc"), ".5f", max),
-    Measure("test accuracy", ("test", "accuracy"), ".5f", max),
-    Measure("seconds of the job", ("seconds",), ",.2f", min),
-    Measure("elements/s", ("elements_per_second",), ",.0f", max),
-    Measure("trace", ("trace",), ",.3f", None),
-    Measure("largest staleness", ("max_staleness",), ",", None),
-    Measure("wire bytes a row", ("wire", "bytes_per_row"), ",.0f", min),
-    Measure("peak memory, MB", ("peak_memory_bytes",), ",.0f", min),
-)
-# What every run has of its own, and says nothing about how it trained.
+# Every run has its own; it says nothing about how the run trained.
 OWN_SETTINGS = ("run",)
 
 
 class Row(NamedTuple):
-    """One line of the comparison: a text a run, and the places of the best ones."""
+    """One line of the comparison: a text per run, and the places of the best ones."""
 
     name: str
     texts: list[str]
@@ -64,23 +34,26 @@ class Row(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The runs' names, in order, and what is told of them: settings that differ, then results."""
+    """The runs' names in order, the settings that differ, and the results."""
 
     names: list[str]
     settings: list[Row]
     results: list[Row]
 
 
-def compare(runs: Sequence[Run]) -> Comparison:
-    """What sets runs apart. Only runs that are done can be best, and only where not all are alike."""
+def compare(runs: Sequence[RunFolder]) -> Comparison:
+    """How runs differ. Only finished runs can be best, and only if they differ."""
     if len(runs) < 2:
-        raise UsageError(f"two runs or more can be compared, not {len(runs)}", "paceline compare RUN RUN…")
-    configs = [_settings(run) for run in runs]
+        raise UsageError(f"compare takes at least two runs, not {len(runs)}", "paceline compare RUN RUN…")
+    configs = [{key: str(value) for key, value in run.settings.items()} for run in runs]
     keys = [key for key in dict.fromkeys(k for config in configs for k in config) if key not in OWN_SETTINGS]
     settings = [Row(key, [config.get(key, NOTHING) for config in configs], set()) for key in keys]
     results = [run.result for run in runs]
-    measured = [_measured(measure, results) for measure in MEASURES]
-    verdicts = [str(diagnosis_of(run).get("bottleneck") or NOTHING) for run in runs]
+    measured = [
+        Row(measure.label, [measure.text(result) for result in results], best_places(measure, results))
+        for measure in MEASURES
+    ]
+    verdicts = [str(run.saved_diagnosis.get("bottleneck") or NOTHING) for run in runs]
     return Comparison(
         _names(runs),
         [row for row in settings if len(set(row.texts)) > 1],
@@ -89,7 +62,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """The table on standard output: a column a run; the best of a line is bold and has a star."""
+    """The table on standard output, one column per run; the best of a line is bold with a star."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     for name in comparison.names:
@@ -106,10 +79,10 @@ def print_comparison(comparison: Comparison) -> None:
     Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
 
 
-def write_comparison(runs: Sequence[Run], out: Path, failed: Mapping[str, str] | None = None) -> Comparison:
-    """Write one page with the same table and the runs' curves over each other; returns what `compare` does.
+def write_comparison(runs: Sequence[RunFolder], out: Path, failed: Mapping[str, str] | None = None) -> Comparison:
+    """Write one page with the same table and the runs' curves over each other; returns the comparison.
 
-    `failed` are those of which there is nothing to compare, and why.
+    `failed` names runs that left nothing to compare, and why.
     """
     comparison = compare(runs)
     title = " and ".join(comparison.names) if len(runs) == 2 else f"{len(runs)} runs"
@@ -156,52 +129,19 @@ def _table(names: Sequence[str], rows: Sequence[Row]) -> Markup:
 
 
 def _learning(names: Sequence[str], metrics: dict[str, list[dict[str, Any]]]) -> list[Markup]:
-    """The curves of runs that train; jobs that learn nothing have no such section."""
+    """The curves of training runs; other jobs have no such section."""
     if not metrics:
         return []
     figures = curves_of_several({name: metrics.get(name, []) for name in names})
-    found = [line_legend(names), charts(figures)] if figures else [missing("No run was evaluated yet.")]
+    found = [line_legend(names), charts(figures)] if figures else [missing("No run has been evaluated yet.")]
     return [section("Learning", *found)]
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
-    """The folders' names; where some are alike, all paths as they were given, numbered if even those are."""
+def _names(runs: Sequence[RunFolder]) -> list[str]:
+    """The folders' names; if some are the same, the paths as given; if even those are, numbered."""
     names = [run.path.resolve().name for run in runs]
     if len(set(names)) < len(names):
         names = [str(run.path) for run in runs]
     if len(set(names)) < len(names):
         names = [f"{place + 1}: {name}" for place, name in enumerate(names)]
     return names
-
-
-def _measured(measure: Measure, results: Sequence[dict[str, Any]]) -> Row:
-    values = [_value(measure, result) for result in results]
-    texts = [NOTHING if value is None else format(value, measure.form) for value in values]
-    able = [
-        place for place, result in enumerate(results)
-        if measure.best and values[place] is not None and result.get("status") == "done"
-    ]  # fmt: skip
-    if not measure.best or len({texts[place] for place in able}) < 2:
-        return Row(measure.name, texts, set())
-    best = measure.best([values[place] for place in able])
-    return Row(measure.name, texts, {place for place in able if values[place] == best})
-
-
-def _value(measure: Measure, result: dict[str, Any]) -> Any:
-    value: Any = result
-    for key in measure.path:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value / 1e6 if value is not None and measure.name.endswith("MB") else value
-
-
-def _settings(run: Run) -> dict[str, str]:
-    """The run's configuration, sections as prefixes."""
-    path = run.path / "config.toml"
-    try:
-        tree = tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"`{path}` is not TOML: {error}", "leave that run out") from None
-    flat: dict[str, str] = {}
-    for key, value in tree.items():
-        flat |= {f"{key}.{k}": str(v) for k, v in value.items()} if isinstance(value, dict) else {key: str(value)}
-    return flat

@@ -1,4 +1,4 @@
-"""How did learning go? Loss, error and AUC of one run or several, against rows and against time."""
+"""How did learning go? The metrics of one run or several, against rows and against time."""
 
 from __future__ import annotations
 
@@ -8,30 +8,24 @@ from typing import Any
 
 from paceline.reports.charts import Line, line_chart
 from paceline.reports.markup import Markup
+from paceline.reports.measures import TEST_MEASURES
 
 Metrics = Sequence[Mapping[str, Any]]
 
-# Charts of one run: their title, and the lines of each by name.
-MEASURES = {
-    "Loss": {"training": "train_loss", "test": "test_loss"},
-    "Test error": {"test": "test_error"},
-    "Test AUC": {"test": "test_auc"},
-    "Test accuracy": {"test": "test_accuracy"},
+# Charts of several runs: a title and what is drawn, one line per run.
+SHARED_MEASURES = {"Training loss": "train_loss"} | {
+    f"{measure.label[0].upper()}{measure.label[1:]}": measure.name for measure in TEST_MEASURES
 }
-# Charts of several runs: a title and what is drawn, one line a run.
-SHARED_MEASURES = {
-    "Training loss": "train_loss",
-    "Test loss": "test_loss",
-    "Test error": "test_error",
-    "Test AUC": "test_auc",
-    "Test accuracy": "test_accuracy",
+# Charts of one run: a title, and its lines by name. Both losses share a chart.
+MEASURES = {"Loss": {"training": "train_loss", "test": "test_loss"}} | {
+    title: {"test": name} for title, name in SHARED_MEASURES.items() if not name.endswith("_loss")
 }
 AXES = (("rows", "rows", "rows"), ("seconds", "s", "time"))
 LINE_NAMES = ("training", "test")
 
 
 def curves_of_one(metrics: Metrics) -> list[Markup]:
-    """Two charts a measure that was taken: against rows, and against seconds of training."""
+    """Two charts per metric: against rows, and against seconds of training."""
     figures = []
     for title, keys in MEASURES.items():
         for axis, unit, word in AXES:
@@ -41,7 +35,7 @@ def curves_of_one(metrics: Metrics) -> list[Markup]:
 
 
 def curves_of_several(runs: Mapping[str, Metrics]) -> list[Markup]:
-    """The same charts with one line a run, by its name."""
+    """The same charts with one line per run, by its name."""
     figures = []
     for title, key in SHARED_MEASURES.items():
         for axis, unit, word in AXES:

@@ -9,12 +9,12 @@ from importlib import resources
 from paceline.reports.markup import Markup, element
 from paceline.version import VERSION
 
-# No script can run here and nothing can be fetched, whatever a name in a run folder may be.
+# No script can run and nothing can be fetched, whatever names a run folder contains.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 def document(title: str, *body: Markup) -> bytes:
-    """A whole page, ready to be written."""
+    """A complete page, ready to be written."""
     style = resources.files("paceline.reports").joinpath("page.css").read_text("utf-8")
     head = [
         Markup('<meta charset="utf-8">'),
@@ -25,7 +25,7 @@ def document(title: str, *body: Markup) -> bytes:
     ]
     made_by = f"Made by paceline {VERSION} with Python {platform.python_version()}."
     page = element("html", element("head", *head), element("body", *body, element("footer", made_by)), lang="en")
-    # Names of files may hold bytes that are no text.
+    # File names may contain bytes that are not text.
     return f"<!DOCTYPE html>\n{page}\n".encode("utf-8", "replace")
 
 
@@ -35,12 +35,12 @@ def section(title: str, *content: Markup) -> Markup:
 
 
 def note(*text: object) -> Markup:
-    """A line in passing."""
+    """A side note."""
     return element("p", *text, class_="faint")
 
 
 def prose(text: str) -> list[object]:
-    """Text with what stands between backquotes set as code."""
+    """Text in which parts between backquotes are code."""
     pieces = text.split("`")
     if len(pieces) % 2 == 0:
         return [text]
@@ -48,12 +48,12 @@ def prose(text: str) -> list[object]:
 
 
 def missing(text: str) -> Markup:
-    """What is not there, and why."""
+    """What is missing, and why."""
     return element("p", text, class_="missing")
 
 
 def charts(figures: Sequence[Markup]) -> Markup:
-    """Figures side by side where there is room."""
+    """Figures, side by side if there is room."""
     return element("div", *figures, class_="charts")
 
 
@@ -67,5 +67,14 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Markup | str]]) -> Mar
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> Markup:
-    """Figures at a glance: a name and a value each."""
+    """Numbers at a glance: names and values."""
     return element("dl", *(element("div", element("dt", k), element("dd", v)) for k, v in pairs), class_="facts")
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> count(1, "worker"), count(2_000, "worker")
+    ('1 worker', '2,000 workers')
+    """
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,7 +1,7 @@
-"""What did a run look like? One page that says the verdict in words and draws what led to it.
+"""What did a run look like? One page that gives the verdict in words and draws what led to it.
 
-The page is one file: it fetches nothing, runs nothing, and reads as well on a phone, in the dark and on paper. What a
-run did not record is said in one line where it would stand.
+The page is one file without scripts that fetches nothing. It also works on a phone, in dark mode and on paper. One line
+says what a run did not record, in the place where it would be.
 """
 
 from __future__ import annotations
@@ -13,67 +13,70 @@ from typing import Any
 from paceline.files import replace_file
 from paceline.reports.charts import Line, box_legend, line_chart, line_legend, quantity, stacked_bar
 from paceline.reports.curves import LINE_NAMES, curves_of_one
-from paceline.reports.layout import charts, document, facts, missing, note, prose, section, table
+from paceline.reports.layout import charts, count, document, facts, missing, note, prose, section, table
 from paceline.reports.markup import Markup, element
+from paceline.reports.matrices import job_sections
+from paceline.reports.measures import glance, label_of
+from paceline.reports.nodes import nodes
 from paceline.reports.phases import PHASES, WorkerTime, leads, phase_shares, phases_of, steps_of, time_by_worker
-from paceline.run_folder import TRAIN, Run
+from paceline.run_folder import TRAIN, RunFolder, flat
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import LeftOut, NodeProbe, StepSample, WorkerChunk
 
 MOST_BARS = 40
-MOST_NODES = 28
 MOST_LEADS = 28
 NUM_MOMENTS = 3
 SAMPLES_A_MOMENT = 4
 
 
-def write_report(run: Run, diagnosis: dict[str, Any], out: Path) -> None:
-    """Write the page of a run, running or ended. `diagnosis` is as in `diagnosis.json`, or empty."""
-    if run.job != TRAIN:
-        from paceline.reports.matrices import write_job_report
-
-        write_job_report(run, diagnosis, out)
-        return
-    telemetry = Telemetry(run.path)
-    result, chunks = run.result, telemetry.read(WorkerChunk)
-    workers = time_by_worker(chunks)
-    name = run_name(run)
+def write_report(run: RunFolder, out: Path) -> None:
+    """Write the page of a run, running or ended."""
+    name, result = run.path.resolve().name, run.result
+    is_training = run.job == TRAIN
     page = document(
         f"{name} – paceline",
         element("h1", name),
-        _summary(result),
-        verdict(diagnosis, result, recorded=bool(chunks)),
-        _glance(result),
-        section("Learning", *_learning(run.metrics)),
-        section("Where a step’s time goes", *_phases(workers)),
-        section("Nodes", *nodes(telemetry.read(NodeProbe), telemetry.read(LeftOut))),
-        section("Staleness", *_staleness(result, chunks)),
-        section("Single steps", *_timeline(telemetry.read(StepSample))),
+        note(_summary(result, is_training)),
+        _verdict(run),
+        facts(glance(result)),
+        *(_training_sections(run) if is_training else job_sections(run)),
         section("Configuration", element("pre", (run.path / "config.toml").read_text("utf-8", "replace"))),
-        section("Result and environment", *environment(result)),
+        section("Result and environment", *_environment(result)),
     )
     replace_file(out, page)
 
 
-def run_name(run: Run) -> str:
-    """What a run's folder is called."""
-    return run.path.resolve().name
+def _training_sections(run: RunFolder) -> list[Markup]:
+    telemetry = Telemetry(run.path)
+    chunks = telemetry.read(WorkerChunk)
+    return [
+        section("Learning", *_learning(run.metrics)),
+        section("Where a step’s time goes", *_phases(time_by_worker(chunks))),
+        section("Nodes", *nodes(telemetry.read(NodeProbe), telemetry.read(LeftOut))),
+        section("Staleness", *_staleness(run.result, chunks)),
+        section("Single steps", *_timeline(telemetry.read(StepSample))),
+    ]
 
 
-def _summary(result: dict[str, Any]) -> Markup:
+def _summary(result: dict[str, Any], is_training: bool) -> str:
     if not result:
-        return note("No result yet: the run goes on, or was killed.")
-    ended = {"done": "Done", "interrupted": "Interrupted", "failed": "Failed"}.get(result["status"], result["status"])
-    said = f"{ended}: {result['model']}, pace {result['pace']}, {_count(result['workers'], 'worker')}"
-    cause = f" {result['error']}" if result.get("error") else ""
-    return note(f"{said}, batches of {result['batch_size']:,}, engine {result['engine']}.{cause}")
+        return "No result yet: still running, or killed."
+    done = f"{result['status'].capitalize()}: "
+    if is_training:
+        workers = count(result["workers"], "worker")
+        done += f"{result['model']}, pace {result['pace']}, {workers}, batches of {result['batch_size']:,}"
+    else:
+        done += result["job"]
+    return f"{done}, engine {result['engine']}. {result.get('error', '')}".rstrip()
 
 
-def verdict(diagnosis: dict[str, Any], result: dict[str, Any], *, recorded: bool) -> Markup:
-    """What held the run back, in words, and what speaks for it."""
+def _verdict(run: RunFolder) -> Markup:
+    """What limited the run, in words, and the evidence."""
+    diagnosis = run.saved_diagnosis
     if not diagnosis:
-        why = "its workers recorded no telemetry" if not recorded else "it was not diagnosed"
-        return missing(f"No verdict on this run: {why}{'' if result else ', and it has not ended'}.")
+        return missing(
+            f"No verdict on this run: too little was recorded{'' if run.result else ', and it has not ended'}."
+        )
     sentence = str(diagnosis.get("sentence") or diagnosis.get("bottleneck", ""))
     parts = [element("p", *prose(sentence[:1].upper() + sentence[1:]), class_="sentence")]
     recommendation = diagnosis.get("recommendation")
@@ -88,25 +91,9 @@ def _in_words(entry: Any) -> str:
     return "; ".join(f"{key}: {value}" for key, value in entry.items()) if isinstance(entry, dict) else str(entry)
 
 
-def _glance(result: dict[str, Any]) -> Markup:
-    if not result:
-        return Markup("")
-    pairs = [
-        ("rows", f"{result['rows']:,}"),
-        ("rows/s", f"{result['rows_per_second']:,.0f}"),
-        ("seconds", f"{result['train_seconds']:,.2f}"),
-    ]
-    names = {"loss": "test loss", "error": "test error", "accuracy": "test accuracy", "auc": "test AUC"}
-    test = result.get("test", {})
-    pairs += [(name, f"{test[key]:.5f}") for key, name in names.items() if test.get(key) is not None]
-    if a_row := result.get("wire", {}).get("bytes_per_row"):
-        pairs.append(("wire bytes a row", f"{a_row:,.0f}"))
-    return facts(pairs)
-
-
 def _learning(metrics: Sequence[dict[str, Any]]) -> list[Markup]:
     if not metrics:
-        return [missing("No evaluation yet: metrics.jsonl is empty or not there.")]
+        return [missing("No evaluation yet: metrics.jsonl is empty or missing.")]
     parts: list[Markup] = []
     drawn = list(LINE_NAMES)
     if all(line.get("test_loss") is None for line in metrics):
@@ -114,9 +101,7 @@ def _learning(metrics: Sequence[dict[str, Any]]) -> list[Markup]:
         parts.append(missing("No test rows: the dataset has none, so only the training loss is known."))
     if len(metrics) == 1:
         measured = {name: value for name, value in metrics[0].items() if isinstance(value, float) and "_" in name}
-        told = facts(
-            [(name.replace("_", " ").replace("auc", "AUC"), f"{value:.5f}") for name, value in measured.items()]
-        )
+        told = facts([(label_of(name), f"{value:.5f}") for name, value in measured.items()])
         return [
             *parts,
             note("One evaluation, at the end; ", element("code", "--test-every ROWS"), " draws curves."),
@@ -146,69 +131,15 @@ def _slowest(workers: Sequence[WorkerTime], most: int) -> list[WorkerTime]:
     return sorted(kept, key=lambda worker: worker.rank)
 
 
-def nodes(probes: Sequence[NodeProbe], left_out: Sequence[LeftOut]) -> list[Markup]:
-    """Processor, memory, network and disk over time, one colour a node."""
-    if not probes:
-        return [missing("Not known: no node was probed."), *_left_out(left_out)]
-    by_node: dict[str, list[NodeProbe]] = {}
-    for probe in probes:
-        by_node.setdefault(probe.node, []).append(probe)
-    nodes = sorted(by_node)
-    parts = [line_legend([_node_name(node, by_node[node][-1]) for node in nodes[:MOST_NODES]])]
-    if len(nodes) > MOST_NODES:
-        parts.append(note(f"The first {MOST_NODES} of {len(nodes):,} nodes."))
-    drawn = {node: by_node[node] for node in nodes[:MOST_NODES]}
-    figures = [
-        _node_chart("Processor, all cores", drawn, "%", "processor"),
-        _node_chart("Memory in use", drawn, "B", "memory_bytes"),
-        _node_chart("Network, sent", drawn, "B/s", "network_sent_bytes_per_second"),
-        _node_chart("Network, received", drawn, "B/s", "network_received_bytes_per_second"),
-        _node_chart("Disk, read", drawn, "B/s", "disk_read_bytes_per_second"),
-        _node_chart("Disk, written", drawn, "B/s", "disk_written_bytes_per_second"),
-    ]
-    return [*parts, charts(figures), *_left_out(left_out)]
-
-
-def _node_chart(title: str, by_node: dict[str, list[NodeProbe]], unit: str, name: str) -> Markup:
-    lines = []
-    for style, (node, probes) in enumerate(by_node.items()):
-        ordered = sorted(probes, key=lambda probe: probe.time)
-        values = [_processor(probe) if name == "processor" else getattr(probe, name) for probe in ordered]
-        if any(value is not None for value in values):
-            # A probe tells of the seconds before it: the line begins where the first one's do.
-            began = max(0.0, ordered[0].time - ordered[0].seconds)
-            lines.append(Line(node, style, [began, *(probe.time for probe in ordered)], [values[0], *values]))
-    if not lines:
-        return element("figure", element("figcaption", title), missing("Not measured on any node."))
-    return line_chart(title, lines, "s", unit, y_low=0.0)
-
-
-def _processor(probe: NodeProbe) -> float | None:
-    return sum(probe.cores) / len(probe.cores) if probe.cores else None
-
-
-def _node_name(node: str, probe: NodeProbe) -> str:
-    return f"{node} ({_count(len(probe.cores), 'core')}, {quantity(probe.memory_total_bytes, 'B')})"
-
-
-def _left_out(records: Sequence[LeftOut]) -> list[Markup]:
-    told = dict.fromkeys(f"{record.name} on {record.node}: {record.reason}" for record in records)
-    if not told:
-        return []
-    return [note("Not measured:"), element("ul", *(element("li", line) for line in told), class_="faint")]
-
-
 def _staleness(result: dict[str, Any], chunks: Sequence[WorkerChunk]) -> list[Markup]:
     if result:
-        seen = (
-            f"At most {_count(result['max_staleness'], 'clock')} ahead of the slowest worker (pace {result['pace']})."
-        )
+        seen = f"At most {count(result['max_staleness'], 'clock')} ahead of the slowest worker (pace {result['pace']})."
         parts = [element("p", seen)]
     else:
         parts = [missing("The largest lead is known when the run has ended.")]
     apart = leads(chunks)
     if result.get("pace") == "sync":
-        return [*parts, note("In sync all workers make each update together.")]
+        return [*parts, note("In sync, all workers make each update together.")]
     if apart is None:
         said = "no telemetry was recorded" if not chunks else "one worker trains alone"
         return [*parts, missing(f"No leads over time: {said}.")]
@@ -220,7 +151,7 @@ def _staleness(result: dict[str, Any], chunks: Sequence[WorkerChunk]) -> list[Ma
         *parts,
         line_legend([line.name for line in lines]),
         charts([line_chart("Ahead of the slowest worker", lines, "s", "steps", y_low=0.0)]),
-        note("Reckoned between records, which workers make after some steps each: near leads may be off by those."),
+        note("Interpolated between records, which workers make every few steps: small leads may be off by that many."),
     ]
 
 
@@ -235,7 +166,7 @@ def _timeline(samples: Sequence[StepSample]) -> list[Markup]:
                     quantity(sample.seconds, "s").replace("milliseconds", "ms").replace("microseconds", "µs"), "s")
         for sample in chosen
     ]  # fmt: skip
-    told = f"{len(chosen)} of {_count(len(samples), 'sample')}, drawn to one scale from where each began."
+    told = f"{len(chosen)} of {count(len(samples), 'sample')}, drawn to one scale from where each began."
     return [note(told), box_legend(PHASES), element("div", *bars, class_="bars")]
 
 
@@ -250,29 +181,19 @@ def _moments(samples: Sequence[StepSample]) -> list[StepSample]:
     return [samples[i] for i in sorted(set(chosen))]
 
 
-def environment(result: dict[str, Any]) -> list[Markup]:
+def _environment(result: dict[str, Any]) -> list[Markup]:
     if not result:
         return [missing("The run has no result.json yet.")]
-    rows = [(key, text) for key, text in _flat(result) if text]
-    return [table(("what", "value"), rows)]
+    entries = [(key, entry) for key, value in flat(result).items() for entry in _entries(value)]
+    return [table(("what", "value"), [(key, text) for key, text in entries if text])]
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Names with dots, and values as text."""
-    found: list[tuple[str, str]] = []
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            found += _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, list):
-            found += [(f"{prefix}{key}", _in_words(entry)) for entry in value]
-        else:
-            found.append((f"{prefix}{key}", f"{value:,}" if isinstance(value, int) else str(value)))
-    return found
+def _entries(value: Any) -> list[str]:
+    """A value of a result as text, one for each entry of a list."""
+    if isinstance(value, list):
+        return [_in_words(entry) for entry in value]
+    return [f"{value:,}" if isinstance(value, int) else str(value)]
 
 
 def _worker_name(rank: int, node: str) -> str:
     return f"worker {rank}" + (f" on {node}" if node else "")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.telemetry.meter import PHASES as TIMED
 from paceline.telemetry.records import StepSample, WorkerChunk
 
-TIMED = ("input", "pull", "compute", "push", "wait")
 PHASES = (*TIMED, "other")
 
 
@@ -25,20 +25,20 @@ class WorkerTime(NamedTuple):
 
 
 def phases_of(record: WorkerChunk | StepSample) -> dict[str, float]:
-    """Seconds of each phase; `other` is what was not timed."""
+    """Seconds of each phase; `other` is time that no phase covers."""
     timed: dict[str, float] = {name: getattr(record, name) for name in TIMED}
     return timed | {"other": max(0.0, record.seconds - sum(timed.values()))}
 
 
 def steps_of(sample: StepSample) -> str:
-    """Which step a sample is of, or from which to which."""
+    """The step that a sample covers, or the first and the last one."""
     if sample.steps == 1:
         return f"step {sample.step:,}"
     return f"steps {sample.step - sample.steps + 1:,}–{sample.step:,}"
 
 
 def time_by_worker(chunks: Iterable[WorkerChunk]) -> list[WorkerTime]:
-    """The chunks of each worker added up, by rank."""
+    """The sum of each worker's chunks, by rank."""
     found: dict[int, WorkerTime] = {}
     for chunk in chunks:
         so_far = found.get(chunk.rank, WorkerTime(chunk.rank, chunk.node, 0.0, 0, dict.fromkeys(PHASES, 0.0)))
@@ -50,7 +50,7 @@ def time_by_worker(chunks: Iterable[WorkerChunk]) -> list[WorkerTime]:
 
 
 def phase_shares(workers: Iterable[WorkerTime]) -> dict[str, float]:
-    """Shares of all workers' time, adding up to 1; empty where no time was recorded."""
+    """Shares of all workers' time, which add up to 1; empty if no time was recorded."""
     totals = dict.fromkeys(PHASES, 0.0)
     for worker in workers:
         for name, seconds in worker.phases.items():
@@ -60,7 +60,7 @@ def phase_shares(workers: Iterable[WorkerTime]) -> dict[str, float]:
 
 
 class Leads(NamedTuple):
-    """Steps that each worker had done more than the slowest one: one row a rank, one column a time."""
+    """How many steps each worker was ahead of the slowest one: one row per rank, one column per time."""
 
     times: NDArray[np.float64]
     ranks: list[int]
@@ -68,7 +68,7 @@ class Leads(NamedTuple):
 
 
 def leads(chunks: Sequence[WorkerChunk], num_times: int = 200) -> Leads | None:
-    """How far workers were apart while all trained, reckoned between the ends of chunks; None for fewer than two."""
+    """How far apart workers were while all trained, interpolated between chunks; None for fewer than two."""
     ends: dict[int, list[tuple[float, int]]] = {}
     for chunk in sorted(chunks, key=lambda chunk: chunk.time):
         done = ends.setdefault(chunk.rank, [(max(0.0, chunk.time - chunk.seconds), 0)])

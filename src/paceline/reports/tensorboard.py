@@ -11,23 +11,23 @@ from typing import Any
 
 from paceline.files import translated_disk_errors
 from paceline.reports.phases import phase_shares, time_by_worker
-from paceline.run_folder import Run
+from paceline.run_folder import RunFolder
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import WorkerChunk
 
 FOLDER = "tensorboard"
-SCALARS = ("train_loss", "test_loss", "test_error", "test_auc", "test_accuracy")
+METRICS = ("train_", "test_")
 
 
 class Board:
-    """Appends scalars against rows to an event file. What is added can be read when the call returns.
+    """Appends scalars against rows to an event file. What was added can be read when the call returns.
 
-    Not for several threads at once. `after_rows` says that TensorBoard should forget what an earlier file of the same
-    folder has beyond so many rows: a run that is resumed trains those again.
+    Not thread-safe. With `after_rows`, TensorBoard ignores what an earlier file of the folder has beyond that many
+    rows, because a resumed run trains them again.
     """
 
     def __init__(self, folder: Path, after_rows: int | None = None) -> None:
-        # The usual `SummaryWriter` hands events to a thread of its own, where a full disk would go unheard.
+        # The usual `SummaryWriter` hands events to its own thread, where a full disk would go unnoticed.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto import event_pb2, summary_pb2
 
@@ -35,7 +35,7 @@ class Board:
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
         with translated_disk_errors(folder):
             folder.mkdir(exist_ok=True)
-            # Files are named by the second; two of one second must not be one.
+            # Files are named by the second; two of the same second must differ.
             self._writer = EventsWriter(str(folder / "events"), f".{time.time_ns()}")
             if after_rows is not None:
                 start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
@@ -43,9 +43,9 @@ class Board:
             self._writer.flush()
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
-        """Add an evaluation, as `metrics.jsonl` has it; what was not measured is left out."""
-        measured = {name: line[name] for name in SCALARS if line.get(name) is not None and math.isfinite(line[name])}
-        self._add(int(line["rows"]), measured)
+        """Add an evaluation, a line of `metrics.jsonl`, without what was not measured."""
+        metrics = {name: value for name, value in line.items() if name.startswith(METRICS) and value is not None}
+        self._add(int(line["rows"]), {name: value for name, value in metrics.items() if math.isfinite(value)})
 
     def add_phases(self, rows: int, shares: Mapping[str, float]) -> None:
         """Add the phases' shares of the workers' time, by phase."""
@@ -63,9 +63,9 @@ class Board:
             self._writer.flush()
 
 
-def open_board(run: Run, before: int | None = None) -> Board | None:
-    """A board in the run's folder that goes on after its last evaluation, or the last one before so many rows; None
-    where the extra is not installed.
+def open_board(run: RunFolder, before: int | None = None) -> Board | None:
+    """A board in the run's folder that continues after its last evaluation, or the last one before `before` rows; None
+    if the extra is not installed.
     """
     if find_spec("tensorboardX") is None:
         return None
@@ -76,10 +76,10 @@ def open_board(run: Run, before: int | None = None) -> Board | None:
     return Board(folder, after_rows=int(metrics[-1]["rows"]) if metrics else 0)
 
 
-def on_board(run: Run) -> Callable[[dict[str, Any]], None]:
-    """What puts evaluations, and where workers' time went since the last one, on the run's board as they come.
+def on_board(run: RunFolder) -> Callable[[dict[str, Any]], None]:
+    """A function that adds each evaluation to the run's board, with the phases of the workers' time since the last one.
 
-    The board is opened for the first one; without the extra nothing happens.
+    The first call opens the board. Without the extra nothing happens.
     """
     boards: list[Board | None] = []
     seen = 0

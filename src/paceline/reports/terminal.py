@@ -1,7 +1,7 @@
 """What does a person see while something runs, and when it is done?
 
-On a terminal a live bar; elsewhere plain lines, one every few seconds. Everything goes to standard error but results,
-which go to standard output.
+A live bar on a terminal; elsewhere plain lines, one every few seconds. Results go to standard output, everything else
+goes to standard error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from paceline.config import SPARSE_MODEL
+from paceline.reports.measures import NOTHING, label_of
+from paceline.telemetry.facts import Traits
 
 PLAIN_LINE_SECONDS = 5.0
 LIVE_SECONDS = 0.1
@@ -24,10 +25,10 @@ WIDE_COLUMNS = 100
 
 
 class Meter(Protocol):
-    """Something that shows how far work is."""
+    """Shows how much of the work is done."""
 
     def show(self, share: float, text: str) -> None:
-        """`share` of the work is done, 0 to 1; `text` says what there is to say."""
+        """`share` of the work is done, 0 to 1; `text` gives details."""
 
 
 class LiveMeter:
@@ -55,7 +56,7 @@ class PlainMeter:
 
     def show(self, share: float, text: str) -> None:
         now = time.monotonic()
-        # Time left is reckoned from the first report on: what came before was starting up.
+        # Time left counts from the first report: everything before it was start-up.
         began, share_then = self._first = self._first or (now, share)
         if now - self._last < PLAIN_LINE_SECONDS:
             return
@@ -72,7 +73,7 @@ def meter(title: str) -> Iterator[Meter]:
         yield PlainMeter(title)
         return
 
-    # Only the last column gives way where a terminal is narrow; the bar is for those with room.
+    # On a narrow terminal only the last column is cut, and there is no bar.
     def fixed() -> Column:
         return Column(no_wrap=True, overflow="ignore", min_width=5)
 
@@ -97,19 +98,15 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
 
 
-RESULT_COLUMNS = ("run", "pace", "workers", "batch", "rows/s", "seconds", "test loss", "error", "AUC")
+def result_columns(traits: Traits) -> list[str]:
+    """The columns of a table of runs whose model has these traits."""
+    headline = label_of(f"test_{traits.headline}").removeprefix("test ")
+    return ["run", "pace", "workers", "batch", f"{traits.input}/s", "seconds", "test loss", "error", headline]
 
 
-def result_columns(result: dict[str, Any]) -> list[str]:
-    """The columns of one run's table: of images and their classes, other words."""
-    words = {"rows/s": "images/s", "AUC": "accuracy"} if result.get("model", SPARSE_MODEL) != SPARSE_MODEL else {}
-    return [words.get(name, name) for name in RESULT_COLUMNS]
-
-
-def result_row(name: str, result: dict[str, Any]) -> list[str]:
+def result_row(name: str, result: dict[str, Any], traits: Traits) -> list[str]:
     """One run's line of a table with `result_columns`."""
     test = result["test"]
-    best = "auc" if result.get("model", SPARSE_MODEL) == SPARSE_MODEL else "accuracy"
     return [
         name,
         str(result["pace"]),
@@ -117,10 +114,10 @@ def result_row(name: str, result: dict[str, Any]) -> list[str]:
         f"{result['batch_size']:,}",
         f"{result['rows_per_second']:,.0f}",
         f"{result['train_seconds']:.2f}",
-        *(number(test.get(key), digits) for key, digits in (("loss", 5), ("error", 4), (best, 4))),
+        *(number(test.get(key), digits) for key, digits in (("loss", 5), ("error", 4), (traits.headline, 4))),
     ]
 
 
 def number(value: float | None, digits: int) -> str:
-    """A number for a table; a dash where there is none."""
-    return "–" if value is None else f"{value:.{digits}f}"
+    """A number for a table; a dash if there is none."""
+    return NOTHING if value is None else f"{value:.{digits}f}"

@@ -1,6 +1,6 @@
-"""Where did single steps spend their time, to the microsecond? A file for trace viewers, as ui.perfetto.dev.
+"""Where did single steps spend their time, to the microsecond? A file for trace viewers such as ui.perfetto.dev.
 
-The format is Chrome's trace events: one process a node, one thread a worker, steps and their phases as complete events
+The format is Chrome's trace events: one process per node, one thread per worker, steps and phases as complete events
 (`X`) in microseconds since training began, and the nodes' processors and memory as counters (`C`).
 """
 
@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from paceline.files import replace_file
-from paceline.reports.phases import TIMED, steps_of
-from paceline.run_folder import Run
+from paceline.reports.phases import steps_of
+from paceline.run_folder import RunFolder
+from paceline.telemetry.meter import PHASES
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import NodeProbe, StepSample, WorkerChunk
 
 Event = dict[str, Any]
 
 
-def write_trace(run: Run, out: Path) -> int:
+def write_trace(run: RunFolder, out: Path) -> int:
     """Write the run's sampled steps; returns how many there are."""
     telemetry = Telemetry(run.path)
     samples, probes = telemetry.read(StepSample), telemetry.read(NodeProbe)
@@ -42,7 +43,7 @@ def _named(kind: str, name: str, process: int, thread: int = 0) -> Event:
 
 
 def _step(sample: StepSample, process: int) -> list[Event]:
-    """The step, and within it its phases one after the other: only how long they took is known."""
+    """The step, and its phases one after another: only their durations are known."""
     at = (sample.time - sample.seconds) * 1e6
     place = {"ph": "X", "cat": "step", "pid": process, "tid": sample.rank}
     replies = [
@@ -51,7 +52,7 @@ def _step(sample: StepSample, process: int) -> list[Event]:
     ]
     told = {"step": sample.step, "rows": sample.rows, "replies": replies}
     events: list[Event] = [{**place, "name": steps_of(sample), "ts": at, "dur": sample.seconds * 1e6, "args": told}]
-    for name in TIMED:
+    for name in PHASES:
         lasted = getattr(sample, name) * 1e6
         if lasted > 0:
             events.append({**place, "cat": "phase", "name": name, "ts": at, "dur": lasted})

@@ -1,7 +1,7 @@
 """Where does a worker's time go? A stopwatch that is cheap enough to run in every step.
 
-Totals only grow; whoever reports takes the difference to what it saw last, so nothing is counted twice or lost. Of
-single steps a sample is kept: all of the first ones, then ever fewer, so that a long run takes little room.
+Totals only grow. A report takes the difference from its last one, so that nothing is counted twice or lost. A sample of
+single steps is kept: all of the first ones, then fewer and fewer, so that a long run takes little room.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ ROLES_AT_FULL_RATE = 32
 
 
 def period_at(seconds: float, roles: int = 1) -> float:
-    """How long a chunk is after so many seconds: chunks grow with the run, and their number with its logarithm. So many
-    roles together report no more than `ROLES_AT_FULL_RATE` would.
+    """How long a chunk is after `seconds` of training. Chunks grow with the run, and their number with its logarithm.
+    More roles than `ROLES_AT_FULL_RATE` report no more in total than that many would.
 
     >>> period_at(10), period_at(3600), period_at(3600, roles=96)
     (1.0, 30.0, 90.0)
@@ -52,14 +52,14 @@ class Totals(NamedTuple):
     service: int
     bytes_sent: int
     bytes_received: int
-    looked: int
+    spun: int
 
 
 class WorkerMeter:
     """One worker's stopwatch. One thread marks; any may read the totals."""
 
     def __init__(self, rank: int, sharing: Sequence[int] = ()) -> None:
-        """`sharing` are the ranks of all workers that take turns on this thread, where there are several."""
+        """`sharing` are the ranks of all workers that take turns on this thread, if there are several."""
         self.rank = rank
         self.sharing = tuple(sharing) or (rank,)
         self.steps = 0
@@ -68,16 +68,16 @@ class WorkerMeter:
         self.queue = 0
         self.held = 0
         self.service = 0
-        # Bytes sent to shards and received, so far; asked when a chunk is made.
+        # Bytes sent to shards and received so far; called when a chunk is made.
         self.num_bytes: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        # And nanoseconds of the processor spent on looking for their replies.
-        self.looked: Callable[[], int] = lambda: 0
-        # What computing a step takes at best, and while all cores are busy, in seconds; 0 where nobody has measured it.
+        # And nanoseconds of processor time spent on spinning for their replies.
+        self.spun: Callable[[], int] = lambda: 0
+        # What computing a step takes at best, and while all cores are busy, in seconds; 0 if not measured.
         self.compute_at_best = (0.0, 0.0)
         self.phases = [0] * len(PHASES)
         self.samples: deque[StepSample] = deque(maxlen=MOST_SAMPLES_AT_ONCE)
-        # Processor time before this leg, the leg's thread (0 for none), and that thread's time when it began.
-        self._leg = (0.0, 0, 0.0)
+        # Processor time before this segment, the segment's thread (0 for none), and that thread's time when it began.
+        self._segment = (0.0, 0, 0.0)
         self._last = time.perf_counter_ns()
         self.sampling = False
         self._next_sample = 1
@@ -85,28 +85,28 @@ class WorkerMeter:
         self._began: tuple[int, ...] = ()
         self._processor = [0] * len(PHASES)
         self._last_processor = 0
-        # What the processor's clock said whenever `now` was asked, while a step is sampled.
+        # The processor's clock at each call of `now`, while a step is sampled.
         self._processor_at: deque[int] = deque()
-        # The time, for `mark_at`: nothing else must ask.
+        # The time, for `mark_at` only.
         self.now: Callable[[], int] = _now
         self._parts: list[tuple[int, int, int]] = []
 
     def restart(self) -> None:
-        """Training goes on now, on this thread: the time until here was a pause."""
+        """Training continues now, on this thread: the time until here was a pause."""
         thread = threading.get_ident()
-        if self._leg[1] == thread:
+        if self._segment[1] == thread:
             self.pause()
-        self._leg = (self._leg[0], thread, _processor_of(thread))
+        self._segment = (self._segment[0], thread, _processor_of(thread))
         self._last = time.perf_counter_ns()
         self._begin_step()
 
     def pause(self) -> None:
-        """Training stops, and may go on on another thread."""
-        self._leg = (self.processor(), 0, 0.0)
+        """Training stops, and may continue on another thread."""
+        self._segment = (self.processor(), 0, 0.0)
 
     def processor(self) -> float:
         """Processor time of this worker so far, in seconds; from any thread, while its own is alive."""
-        before, thread, began = self._leg
+        before, thread, began = self._segment
         return before + (_processor_of(thread) - began if thread else 0.0)
 
     def mark(self, phase: int) -> None:
@@ -114,7 +114,7 @@ class WorkerMeter:
         self.mark_at(phase, self.now())
 
     def mark_at(self, phase: int, now: int) -> None:
-        """The same up to a moment that `now` told, each of which is marked in its turn."""
+        """The same, up to a moment that `now` returned. Every such moment must be marked, in order."""
         self.phases[phase] += now - self._last
         self._last = now
         if self.sampling:
@@ -128,7 +128,7 @@ class WorkerMeter:
         return now
 
     def got_reply(self, queue: int, held: int, service: int) -> None:
-        """A shard has answered: the nanoseconds that it says."""
+        """A shard has answered, with the nanoseconds that it reports."""
         self.replies += 1
         self.queue += queue
         self.held += held
@@ -137,13 +137,13 @@ class WorkerMeter:
             self._parts.append((queue, held, service))
 
     def waited_within(self, phase: int, nanoseconds: int) -> None:
-        """Of what was marked as this phase, so much was spent at the gate."""
+        """This much of what was marked as the phase was spent at the gate."""
         self.phases[phase] -= nanoseconds
         self.phases[WAIT] += nanoseconds
 
     def end_step(self, rows: int, steps: int = 1, sizes: Sequence[tuple[int, int]] = ()) -> None:
-        """A step is done, or several that one compiled loop ran. `sizes` of a step that is sampled are the bytes that
-        it sent to each shard and received.
+        """A step is done, or several that one compiled loop ran. `sizes` are the bytes that a sampled step sent to each
+        shard and received.
         """
         self.steps += steps
         self.rows += rows
@@ -152,16 +152,19 @@ class WorkerMeter:
         if self.sampling or self.steps + 1 >= self._next_sample:
             self._begin_step()
 
-    def end_exchange(self, rows: int, received: int, computed: int, pushed: int, read: int, numbered: int,
-                     waited: int, sizes: Sequence[tuple[int, int]]) -> None:  # fmt: skip
-        """A step of a worker of a cluster is done: when which part of it was, and for how long the gate was closed. In
-        one call, for the smallest steps take a tenth of a millisecond.
+    def end_exchange(self, rows: int, received: int, computed: int, marks: Sequence[tuple[int, int]], pushed: int,
+                     read: int, numbered: int, waited: int, sizes: Sequence[tuple[int, int]]) -> None:  # fmt: skip
+        """A step of a worker of a cluster is done: when which part of it was, and for how long the gate was closed.
+
+        `marks` are the phases between computing and the end of the push, if there was more than pushing. All in one
+        call, because the smallest steps take less than a tenth of a millisecond.
         """
         phases, pulled = self.phases, received - self._last
-        if self.sampling:
-            for phase, now in ((PULL, received), (COMPUTE, computed), (PUSH, pushed), (INPUT, read)):
+        if self.sampling or marks:
+            self.mark_at(PULL, received)
+            self.mark_at(COMPUTE, computed)
+            for phase, now in (*marks, (PUSH, pushed), (INPUT, read), (COMPUTE, numbered)):
                 self.mark_at(phase, now)
-            self.mark_at(COMPUTE, numbered)
         else:
             phases[PULL] += pulled
             phases[COMPUTE] += computed - received + numbered - read
@@ -175,7 +178,7 @@ class WorkerMeter:
     def totals(self) -> Totals:
         return Totals(
             tuple(self.phases), self.steps, self.rows, self.replies, self.queue, self.held, self.service,
-            *self.num_bytes(), self.looked(),
+            *self.num_bytes(), self.spun(),
         )  # fmt: skip
 
     def _begin_step(self) -> None:
@@ -219,7 +222,7 @@ class WorkerMeter:
 
 
 class WorkerReport:
-    """Turns what a worker's meter has counted since the last time into records."""
+    """Turns what a worker's meter has counted since the last call into records."""
 
     def __init__(self, meter: WorkerMeter) -> None:
         self._meter = meter
@@ -227,7 +230,7 @@ class WorkerReport:
         self._processor_before = 0.0
 
     def take(self) -> list[AnyRecord]:
-        """A chunk, if there was a step, and the steps that were sampled."""
+        """A chunk, if there was a step, and the sampled steps."""
         meter, before = self._meter, self._before
         now, processor = meter.totals(), meter.processor()
         samples: list[AnyRecord] = []
@@ -258,7 +261,7 @@ class WorkerReport:
             service=(now.service - before.service) * NANO,
             bytes_sent=now.bytes_sent - before.bytes_sent,
             bytes_received=now.bytes_received - before.bytes_received,
-            looked=(now.looked - before.looked) * NANO,
+            spun=(now.spun - before.spun) * NANO,
             compute_alone=meter.compute_at_best[0],
             compute_in_company=meter.compute_at_best[1],
         )
@@ -272,7 +275,7 @@ class WorkerReport:
 
 
 class ShardReport:
-    """Turns what a shard has counted since the last time into records. To be made on the shard's thread."""
+    """Turns what a shard has counted since the last call into records. Create it on the shard's thread."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -281,8 +284,8 @@ class ShardReport:
         self._time_before = time.perf_counter()
         self._processor_before = _processor_of(self._thread)
 
-    def take(self, looked: int, requests: int, queue: int, service: int) -> list[AnyRecord]:
-        """A chunk, if there were requests; all counted over the whole run, times in nanoseconds."""
+    def take(self, spun: int, requests: int, queue: int, service: int) -> list[AnyRecord]:
+        """A chunk, if there were requests. The arguments are totals of the whole run, with times in nanoseconds."""
         if requests == self._before[0]:
             return []
         now, processor = time.perf_counter(), _processor_of(self._thread)
@@ -294,14 +297,14 @@ class ShardReport:
             requests=requests - self._before[0],
             queue=(queue - self._before[1]) * NANO,
             service=(service - self._before[2]) * NANO,
-            looked=(looked - self._before[3]) * NANO,
+            spun=(spun - self._before[3]) * NANO,
         )
-        self._before = (requests, queue, service, looked)
+        self._before = (requests, queue, service, spun)
         self._time_before, self._processor_before = now, processor
         return [chunk]
 
 
 def _processor_of(thread: int) -> float:
-    """Processor time of a thread of this process that is alive, where the system tells."""
+    """Processor time of a live thread of this process, if the system knows it."""
     clock = getattr(time, "pthread_getcpuclockid", None)
     return time.clock_gettime(clock(thread)) if clock else 0.0

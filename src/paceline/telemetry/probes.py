@@ -1,7 +1,7 @@
 """What were a node and its connections doing meanwhile?
 
-The system counts by itself; a prober reads its counters and tells the difference since the last time. What a system
-does not offer is named once, with the reason, and left out: a probe never fails a run.
+A prober reads the system's counters and reports the difference from the last time. What a system does not offer is
+named once, with the reason, and left out: a probe never fails a run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NETWORK_INTERFACES = Path("/sys/class/net")
 DISKS = Path("/sys/block")
 LOOPBACK = ("lo", "lo0")
 
-# A whole system never has all of its tasks waiting for a processor: there is no `full` of that.
+# All tasks of a system never wait for a processor at once: there is no `full` for that.
 PRESSURES = {"cpu": ("some",), "io": ("some", "full"), "memory": ("some", "full")}
 MICRO = 1e-6
 
@@ -49,7 +49,7 @@ class CoreTimes(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """What the system had counted at one moment; None and missing names are what it does not offer."""
+    """The system's counters at one moment; what it does not offer is None or missing."""
 
     time: float
     cores: list[CoreTimes]
@@ -59,7 +59,7 @@ class Counters(NamedTuple):
 
 
 def _machine() -> str:
-    """What all nodes have in common that are one machine, such as those in containers or network namespaces of it."""
+    """The same for all nodes of one machine, such as its containers and network namespaces."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -67,11 +67,11 @@ def _machine() -> str:
 
 
 class NodeProber:
-    """Probes the node that it runs on: all of it, whoever uses it.
+    """Probes the node that it runs on, including what other programs use.
 
-    `network` is what crosses the node's boundary. Loopback is not in it, nor are bridges and bonds, whose bytes pass a
-    real interface too; so roles on one node that talk to each other show in their connections alone. Likewise `disk`
-    counts real disks, not what is stacked on them. Memory and cores are the system's, not those of a container's limit.
+    `network` is what crosses the node's boundary, without loopback, bridges and bonds (bytes of the latter also pass a
+    real interface). Traffic between roles on one node shows only in their connections. Likewise, `disk` counts real
+    disks, not what is stacked on them. Memory and cores are the system's, not a container's limits.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class NodeProber:
         self._disks: list[str] = []
 
     def take(self) -> list[AnyRecord]:
-        """A probe of the time since the last call, which the first call only begins, and what is newly left out."""
+        """A probe of the time since the last call (none for the first call), and what is newly left out."""
         before, now = self._before, self._read()
         memory = self._offered("memory", psutil.virtual_memory)
         self._before = now
@@ -131,7 +131,7 @@ class NodeProber:
             outward = [name for name in counted if name not in LOOPBACK]
             self._interfaces = with_device(NETWORK_INTERFACES, counted) or outward
             if not self._interfaces:
-                raise NotImplementedError("there is no interface but loopback")
+                raise NotImplementedError("there is no interface except loopback")
         there = [counted[name] for name in self._interfaces if name in counted]
         return Flow(sum(c.bytes_sent for c in there), sum(c.bytes_recv for c in there))
 
@@ -145,7 +145,7 @@ class NodeProber:
         return Flow(sum(c.write_bytes for c in there), sum(c.read_bytes for c in there))
 
     def _offered(self, name: str, read: Callable[[], T]) -> T | None:
-        """What is read, or None: then it is named, the first time."""
+        """What `read` returns; None if it is not offered, which is recorded the first time."""
         try:
             return read()
         except NOT_OFFERED as error:
@@ -175,7 +175,7 @@ class TcpState(NamedTuple):
 
 
 class SeenSocket(NamedTuple):
-    """A socket as the last call left it. One that a new connection has replaced does not count as the same."""
+    """A socket as it was in the last call. A new connection to the same peer is a different socket."""
 
     socket: weakref.ref[socket.socket]
     time: float
@@ -183,7 +183,7 @@ class SeenSocket(NamedTuple):
 
 
 class ConnectionProber:
-    """Probes a role's connections, by what the system's TCP says of them."""
+    """Probes a role's connections through the system's TCP."""
 
     def __init__(self, role: str, rank: int) -> None:
         self._role = role
@@ -192,9 +192,9 @@ class ConnectionProber:
         self._offered = True
 
     def take(self, sockets: dict[str, socket.socket]) -> list[AnyRecord]:
-        """A probe of each open socket, named by its peer, that was there at the last call too.
+        """A probe of each open socket that was also open in the last call, named by its peer.
 
-        Reads no data and changes nothing; sockets may be in use by other threads, or be closed by them.
+        Reads no data and changes nothing. Other threads may use or close the sockets.
         """
         if not self._offered:
             return []
@@ -239,18 +239,18 @@ class ConnectionProber:
 
 
 def read_cores() -> list[CoreTimes]:
-    """The times of each core. Waiting for a disk is idle time; time that a hypervisor took away is busy."""
+    """The times of each core. Waiting for a disk counts as idle, time that a hypervisor took away as busy."""
     return [core_times(times) for times in psutil.cpu_times(percpu=True)]
 
 
 def core_times(times: Any) -> CoreTimes:
-    # A guest's time is within `user` and `nice` already.
+    # `user` and `nice` already include a guest's time.
     total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     return CoreTimes(total - times.idle - getattr(times, "iowait", 0.0), total)
 
 
 def read_pressure(resource: str) -> dict[str, int]:
-    """Microseconds in which tasks have stalled for a resource, by `resource_some` and `resource_full`."""
+    """Microseconds in which tasks stalled for a resource, as `resource_some` and `resource_full`."""
     totals = {}
     for line in (PRESSURE / resource).read_text("ascii").splitlines():
         kind, *fields = line.split()
@@ -260,12 +260,12 @@ def read_pressure(resource: str) -> dict[str, int]:
 
 
 def with_device(folder: Path, names: dict[str, Any]) -> list[str]:
-    """Those that stand for a piece of hardware, or what a hypervisor shows as one."""
+    """The names that stand for hardware, real or virtual."""
     return [name for name in names if (folder / name / "device").exists()]
 
 
 TCP_INFO = struct.Struct("=8B24I4Q6I4Q")
-"""Linux's `tcp_info` up to `tcpi_sndbuf_limited`, which came with Linux 4.10; later systems add fields behind it."""
+"""Linux's `tcp_info` up to `tcpi_sndbuf_limited`, which came with Linux 4.10; later systems append fields."""
 ROUND_TRIP, RETRANSMITTED, LEAST_ROUND_TRIP = 8 + 15, 8 + 23, 8 + 24 + 4 + 3
 DELIVERED = 8 + 24 + 2
 DELIVERY_RATE, BUSY, RECEIVER_LIMITED, BUFFER_LIMITED = range(42, 46)
@@ -273,7 +273,7 @@ NO_ROUND_TRIP = 0xFFFFFFFF
 
 
 def read_tcp(connection: socket.socket) -> TcpState | None:
-    """What TCP says of a connection; None if it is closed. NotImplementedError if this system says nothing."""
+    """TCP's state of a connection; None if it is closed. NotImplementedError if the system does not offer it."""
     if sys.platform != "linux":
         raise NotImplementedError(f"TCP_INFO is read on Linux only, and this is {sys.platform}")
     try:
@@ -300,12 +300,12 @@ def read_tcp(connection: socket.socket) -> TcpState | None:
 
 
 def share(spent: float, seconds: float) -> float:
-    """A part of the time, 0 to 1: the counters tick more coarsely than the clock."""
+    """A share of the time, cut to 0 to 1 because counters tick more coarsely than the clock."""
     return min(max(spent / seconds, 0.0), 1.0)
 
 
 def core_shares(before: list[CoreTimes], now: list[CoreTimes]) -> list[float]:
-    """How busy each core was; nothing where cores have come or gone since."""
+    """How busy each core was; empty if cores have come or gone."""
     if len(before) != len(now):
         return []
     return [
@@ -315,7 +315,7 @@ def core_shares(before: list[CoreTimes], now: list[CoreTimes]) -> list[float]:
 
 
 def rates(before: Flow | None, now: Flow | None, seconds: float) -> tuple[float | None, float | None]:
-    """Bytes a second out and in. Counters fall where an interface or a disk has gone: nothing is known then."""
+    """Bytes per second out and in; None if a counter fell because an interface or a disk has gone."""
     if before is None or now is None or now.out < before.out or now.into < before.into:
         return None, None
     return (now.out - before.out) / seconds, (now.into - before.into) / seconds
@@ -329,7 +329,7 @@ def left_out(name: str, why: str) -> LeftOut:
 
 
 def reason(error: Exception) -> str:
-    """An error as a person reads it: of a file, which one and why."""
+    """An error for people, with the file that it concerns."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__

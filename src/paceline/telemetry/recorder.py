@@ -17,14 +17,14 @@ from paceline.telemetry.records import KINDS, AnyRecord, ConnectionProbe, NodePr
 FOLDER = "telemetry"
 R = TypeVar("R", bound=Record)
 
-# Of steps and connections a part tells as much: there are many where a cluster is large, and not all are kept then.
+# A part of these says as much as all: a large cluster has many, and then not all are kept.
 THINNED = (StepSample, ConnectionProbe)
 BYTES_A_DOUBLING = 800_000
 FEWEST_BYTES_AT_ONCE = 8_000
 
 
 def room_at(seconds: float) -> float:
-    """How many bytes a kind of which not all records are kept may have after so long: as many more with each doubling.
+    """How many bytes a thinned kind of record may take after `seconds`: the same amount more with each doubling.
 
     >>> [round(room_at(seconds) / 1e6) for seconds in (10, 3600)]
     [4, 10]
@@ -33,9 +33,9 @@ def room_at(seconds: float) -> float:
 
 
 class Journal:
-    """Appends records to the files of a run's folder, about once a second at first, then the rarer the longer it lasts.
+    """Appends records to the files of a run's folder, about once per second at first, then less and less often.
 
-    A run that goes on after an interruption goes on in time too.
+    A resumed run continues the times of its earlier part.
     """
 
     def __init__(self, run: Path) -> None:
@@ -57,7 +57,7 @@ class Journal:
         return True
 
     def add(self, records: Sequence[AnyRecord]) -> None:
-        """Append some records, whose times are those of `time.perf_counter`."""
+        """Append records, whose times are those of `time.perf_counter`."""
         lines: dict[type[Record], list[bytes]] = {}
         for record in records:
             record.time -= self._began
@@ -72,12 +72,12 @@ class Journal:
                     file.write(b"".join(kept))
 
     def _thin(self, lines: list[bytes], room: float) -> list[bytes]:
-        """Every so manieth line, from another one on each time, where there is no room for all."""
+        """Every n-th line, with another first one each time, if there is no room for all."""
         stride = math.ceil(sum(map(len, lines)) / max(room, FEWEST_BYTES_AT_ONCE))
         return lines[self._turn % stride :: stride]
 
     def _end_cut_lines(self) -> None:
-        """Where a kill has cut a line short, what comes next begins a new one."""
+        """End lines that a kill has cut off, so that the next record begins a new line."""
         for path in self._folder.glob("*.jsonl"):
             with translated_disk_errors(path):
                 if not path.read_bytes().endswith(b"\n"):
@@ -86,13 +86,13 @@ class Journal:
 
 
 class Telemetry:
-    """The records of a run, by kind, in the order in which they came."""
+    """The records of a run, by kind, in the order in which they were written."""
 
     def __init__(self, run: Path) -> None:
         self._folder = run / FOLDER
 
     def read(self, kind: type[R]) -> list[R]:
-        """All records of a kind; what a kill or a full disk cut short is left out."""
+        """All records of a kind, without lines that a kill or a full disk has cut off."""
         name = next(name for name, known in KINDS.items() if known is kind)
         path = self._folder / f"{name}.jsonl"
         if not path.exists():

@@ -1,8 +1,8 @@
-"""What does a run write down about itself?
+"""What does a run record about itself?
 
-One JSON object a line, one file a kind, in the run's `telemetry/` folder. Times are seconds since training began on the
-coordinator's clock; durations are seconds. Chunks and probes come about once a second at first and the rarer the longer
-a run lasts, so that an hour takes megabytes.
+One JSON object per line, one file per kind, in the run's `telemetry/` folder. Times are seconds since training began,
+on the coordinator's clock; durations are seconds. Chunks and probes come about once per second at first, and less often
+the longer a run lasts, so that an hour takes megabytes.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import msgspec
 
 
 class Record(msgspec.Struct, kw_only=True, omit_defaults=True, tag=True):
-    """One line; `time` is when what it tells of ended."""
+    """One line; `time` is the end of what it describes."""
 
     time: float
 
 
 class WorkerChunk(Record, kw_only=True):
-    """Where a worker's time went over some steps. The phases add up to `seconds`, but for what was not timed.
+    """Where a worker's time went over some steps. The phases add up to `seconds`, except for unmeasured time.
 
-    `input` is reading rows or waiting for them, `compute` numbering keys and gradients, `push` and `pull` sending to
-    shards and waiting for their replies, `wait` what of that was spent at the gate. `processor` is this worker's
-    processor time, of which it `looked` for replies so long instead of sleeping. `queue`, `held` and `service` are what
-    shards say of their replies, added up. `compute_alone` and `compute_in_company` are the processor time of a step's
-    computing while nothing is waited for, and the same while other cores are busy, measured before training began:
-    processors that have idled are slower for a while.
+    `input` is reading rows or waiting for them, `compute` is numbering keys and computing gradients, `push` is sending
+    to shards, `pull` is waiting for their replies, and `wait` is waiting at the gate. `processor` is this worker's
+    processor time, of which it spent `spun` on spinning for replies instead of sleeping. `queue`, `held` and `service`
+    are sums of what shards report with their replies. `compute_alone` and `compute_in_company` are the processor time
+    of computing a step without waiting, and the same while other cores are busy. They are measured before training
+    begins, because processors that have idled are slower for a while.
     """
 
     rank: int
@@ -44,14 +44,14 @@ class WorkerChunk(Record, kw_only=True):
     service: float = 0.0
     bytes_sent: int = 0
     bytes_received: int = 0
-    looked: float = 0.0
+    spun: float = msgspec.field(default=0.0, name="looked")
     compute_alone: float = 0.0
     compute_in_company: float = 0.0
 
 
 class ShardChunk(Record, kw_only=True):
-    """What a shard did: requests answered, how long they waited to be looked at and were worked on, processor time,
-    of which it `looked` for requests so long instead of sleeping.
+    """What a shard did: requests answered, the seconds that they spent in the queue and in service, and processor time,
+    of which it spent `spun` on spinning for requests instead of sleeping.
     """
 
     rank: int
@@ -61,7 +61,7 @@ class ShardChunk(Record, kw_only=True):
     requests: int
     queue: float
     service: float
-    looked: float = 0.0
+    spun: float = msgspec.field(default=0.0, name="looked")
 
 
 class Reply(msgspec.Struct, array_like=True):
@@ -77,8 +77,8 @@ class Reply(msgspec.Struct, array_like=True):
 class StepSample(Record, kw_only=True):
     """One step of a worker, from `time - seconds` to `time`, or several that one loop ran; phases as in a chunk.
 
-    Of workers that take turns on a thread there are samples under the first one's rank, for all of them together.
-    `input_processor`, `compute_processor` and `push_processor` are the processor time within those phases.
+    Workers that take turns on a thread have common samples, under the first one's rank. `input_processor`,
+    `compute_processor` and `push_processor` are the processor time within those phases.
     """
 
     rank: int
@@ -98,8 +98,8 @@ class StepSample(Record, kw_only=True):
 
 
 class NodeProbe(Record, kw_only=True):
-    """A node over the last `seconds`: processor share of each core (0 to 1), memory in use, bytes a second, and
-    pressure-stall shares by name (`cpu_some`, `io_full`, …: parts of the time in which something had to wait).
+    """A node over the last `seconds`: processor share of each core (0 to 1), memory in use, bytes per second, and
+    pressure-stall shares by name (`cpu_some`, `io_full`, …): shares of the time in which something had to wait.
     """
 
     node: str
@@ -118,9 +118,8 @@ class NodeProbe(Record, kw_only=True):
 class ConnectionProbe(Record, kw_only=True):
     """A role's connection over the last `seconds`, as the system's TCP sees it; shares are of the time.
 
-    `delivered_bytes` are those that it sent and the other side has; while there were any on the way it was `busy`.
-    `receiver_limited` and `buffer_limited`: time in which data waited for the receiver's window or the send buffer;
-    the rest of `busy` was the network's.
+    `delivered_bytes` have reached the other side. `busy` is the share with data in flight, of which data waited for the
+    receiver's window (`receiver_limited`) or for the send buffer (`buffer_limited`); the rest is due to the network.
     """
 
     role: str
@@ -138,7 +137,7 @@ class ConnectionProbe(Record, kw_only=True):
 
 
 class LeftOut(Record, kw_only=True):
-    """Something that a node does not offer, by name: not measured there."""
+    """Something that a node does not offer, by name, and that is not measured there."""
 
     node: str
     name: str

@@ -1,8 +1,7 @@
-"""A grid of runs from one recipe: all checked first, a failure loses nothing, the same command carries it on."""
+"""A sweep runs every point once; a failure loses nothing, and the same command continues it."""
 
 from __future__ import annotations
 
-import csv
 import os
 import shutil
 import signal
@@ -15,35 +14,13 @@ from typing import Any
 import pytest
 
 import paceline.run
-from paceline import sweep
-from paceline.config import RunConfig
-from paceline.errors import ConfigError, RunError
+from paceline.errors import RunError
 from paceline.files import locked
-from paceline.run_folder import Run
-from paceline.sweep import read_sweep
+from paceline.run_folder import RunFolder
+from paceline.settings import RunConfig
+from paceline.sweep.run import LOCK
 from tests.conftest import Command
-
-GRID = """
-data = "{data}"
-optimizer = {{ name = "sgd", learning_rate = 0.1 }}
-epochs = 1
-
-[sweep]
-pace = ["sync", "async"]
-batch_size = [50, 500]
-"""
-
-
-@pytest.fixture
-def recipe(tmp_path: Path, clicks: Path) -> Path:
-    path = tmp_path / "grid.toml"
-    path.write_text(GRID.format(data=clicks))
-    return path
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    with path.open() as file:
-        return list(csv.DictReader(file))
+from tests.sweep.conftest import read_csv
 
 
 def test_every_combination_is_run_once(recipe: Path, tmp_path: Path, command: Command) -> None:
@@ -56,7 +33,7 @@ def test_every_combination_is_run_once(recipe: Path, tmp_path: Path, command: Co
         ("sync", "50"), ("sync", "500"), ("async", "50"), ("async", "500"),
     ]  # fmt: skip
     for row in rows:
-        run = Run(out / f"pace-{row['pace']}_batch_size-{row['batch_size']}")
+        run = RunFolder(out / f"pace-{row['pace']}_batch_size-{row['batch_size']}")
         assert float(row["test_loss"]) == run.result["test"]["loss"]
         assert run.config.batch_size == int(row["batch_size"])
     assert (out / "summary.md").read_text().startswith("| pace | batch_size | status |")
@@ -69,67 +46,15 @@ def test_every_combination_is_run_once(recipe: Path, tmp_path: Path, command: Co
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/result.json")} == before
 
 
-def test_points_and_grid_combine(recipe: Path, clicks: Path) -> None:
-    recipe.write_text(
-        f'data = "{clicks}"\n[sweep.optimizer]\nlearning_rate = [0.1, 0.2]\n'
-        '[[points]]\nworkers = 1\n[[points]]\nworkers = 2\npace = "async"\n[points.optimizer]\nname = "sgd"\n'
-    )
-    points = read_sweep(recipe, {"seed": 7}, ["checkpoint_every=0"])
-    assert [point.name for point in points] == [
-        "workers=1, optimizer.learning_rate=0.1",
-        "workers=1, optimizer.learning_rate=0.2",
-        "workers=2, pace=async, optimizer.name=sgd, optimizer.learning_rate=0.1",
-        "workers=2, pace=async, optimizer.name=sgd, optimizer.learning_rate=0.2",
-    ]
-    last = points[-1].config
-    assert isinstance(last, RunConfig)
-    assert (last.workers, last.pace, last.optimizer.name, last.optimizer.learning_rate) == (2, "async", "sgd", 0.2)
-    assert (last.seed, last.checkpoint_every) == (7, 0)
-
-
-@pytest.mark.parametrize(
-    ("added", "said"),
-    [
-        ("workerz = [1, 2]", "point pace=sync, batch_size=50, workerz=1: unknown setting `workerz`"),
-        ("workers = []", "`sweep.workers` is []; it is a list of values"),
-        ("workers = 3", "`sweep.workers` is 3; it is a list of values"),
-        ("workers = [1, 0]", "point pace=sync, batch_size=50, workers=0: `workers` is 0"),
-        ("shards = [1, 2]", "point pace=sync, batch_size=50, shards=2: `shards` is 2; the engine `local`"),
-        (
-            'model = ["softmax"]',
-            "batch_size=50, model=softmax: the model `softmax` learns from images",
-        ),
-        ("seed = [3, 3]", "asks for pace=sync, batch_size=50, seed=3 more than once"),
-        ("train_rows = [0, 1_000_000]", "batch_size=50, train_rows=1000000: "),
-        ("[[points]]\nseed = 1\nbatch_size = 5", "has `batch_size` in [[points]] and in [sweep]"),
-    ],
-)
-def test_all_is_checked_before_the_first_run(
-    recipe: Path, tmp_path: Path, command: Command, added: str, said: str
-) -> None:
-    recipe.write_text(recipe.read_text() + added + "\n")
-    done = command("sweep", recipe, "--out", tmp_path / "out")
-    assert done.code == 2
-    assert said in done.err
-    assert not list((tmp_path / "out").glob("*/*"))
-
-
-def test_a_recipe_that_varies_nothing(recipe: Path, clicks: Path, command: Command) -> None:
-    recipe.write_text(f'data = "{clicks}"\n')
-    done = command("sweep", recipe)
-    assert done.code == 2
-    assert "varies nothing" in done.err
-
-
 def test_a_failed_point_is_named_and_tried_again(
     recipe: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train: Any = paceline.run.train
 
-    def fail_once(config: RunConfig, *rest: Any, **more: Any) -> Run:
+    def fail_once(config: RunConfig, *rest: Any, **more: Any) -> RunFolder:
         if config.pace == "async" and config.batch_size == 50:
             raise RunError("worker 0 is gone")
-        run: Run = train(config, *rest, **more)
+        run: RunFolder = train(config, *rest, **more)
         return run
 
     out = tmp_path / "out"
@@ -143,23 +68,6 @@ def test_a_failed_point_is_named_and_tried_again(
     assert [row["status"] for row in rows] == ["done", "done", "failed", "done"]
     assert command("sweep", recipe, "--out", out).code == 0
     assert [row["status"] for row in read_csv(out / "summary.csv")] == ["done"] * 4
-
-
-def test_the_page_names_what_failed(
-    recipe: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create = Run.create
-
-    def refuse(config: RunConfig) -> Run:
-        if (config.pace, config.batch_size) == ("async", 500):
-            raise RunError("no luck today")
-        return create(config)
-
-    monkeypatch.setattr(Run, "create", staticmethod(refuse))
-    assert command("sweep", recipe, "--out", tmp_path / "out").code != 0
-    page = (tmp_path / "out" / "comparison.html").read_text()
-    assert "no luck today" in page
-    assert "pace=async, batch_size=500" in page
 
 
 def test_killed_and_gone_on_with(recipe: Path, tmp_path: Path, command: Command, clicks: Path) -> None:
@@ -182,15 +90,15 @@ def test_killed_and_gone_on_with(recipe: Path, tmp_path: Path, command: Command,
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     assert [row["seed"] for row in read_csv(out / "summary.csv")] == ["1"]
-    first = Run(out / "seed-1").result["model_sha256"]
+    first = RunFolder(out / "seed-1").result["model_sha256"]
     inode = (out / "seed-2" / "config.toml").stat().st_ino
     done = command("sweep", recipe, "--out", out)
     assert done.code == 0, done.err
     assert "[1/2] seed=1: done before" in done.err
     # Begun anew, it would be another file.
     assert (out / "seed-2" / "config.toml").stat().st_ino == inode
-    assert Run(out / "seed-1").result["model_sha256"] == first
-    assert Run(out / "seed-2").result["rows"] == 300 * 6_000
+    assert RunFolder(out / "seed-1").result["model_sha256"] == first
+    assert RunFolder(out / "seed-2").result["rows"] == 300 * 6_000
 
 
 def test_another_recipe_in_the_same_folder(recipe: Path, tmp_path: Path, command: Command) -> None:
@@ -258,25 +166,12 @@ def test_a_file_in_place_of_the_folder(recipe: Path, tmp_path: Path, command: Co
 def test_two_sweeps_in_one_folder(recipe: Path, tmp_path: Path, command: Command) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    (out / sweep.LOCK).touch()
-    with locked(out / sweep.LOCK):
+    (out / LOCK).touch()
+    with locked(out / LOCK):
         done = command("sweep", recipe, "--out", out)
     assert done.code == 2
     assert "another process is at work" in done.err
     assert not list(out.glob("*/*"))
-
-
-def test_what_is_varied_cannot_be_set(recipe: Path, tmp_path: Path, command: Command) -> None:
-    done = command("sweep", recipe, "--out", tmp_path / "out", "--set", "batch_size=5")
-    assert done.code == 2
-    assert "`batch_size` is what" in done.err
-
-
-def test_names_that_differ_only_in_what_folders_cannot_have(recipe: Path, clicks: Path) -> None:
-    recipe.write_text(f'data = "{clicks}"\n[sweep]\nrun = ["a/b", "a-b", "{"x" * 300}"]\n')
-    folders = [point.folder for point in read_sweep(recipe, {})]
-    assert len(set(folders)) == 3
-    assert max(map(len, folders)) <= 255
 
 
 class CrashError(Exception):
@@ -288,8 +183,8 @@ def test_an_error_that_is_not_ours_loses_nothing(
 ) -> None:
     train: Any = paceline.run.train
 
-    def crash(config: RunConfig, *rest: Any, **more: Any) -> Run:
-        run: Run = train(config, *rest, **more)
+    def crash(config: RunConfig, *rest: Any, **more: Any) -> RunFolder:
+        run: RunFolder = train(config, *rest, **more)
         if config.pace == "sync" and config.batch_size == 50:
             raise CrashError("out of memory | on a GPU\nwith details")
         return run
@@ -314,7 +209,9 @@ def test_operations_that_are_missing_are_timed_without_training_again(
     done = command("sweep", recipe, "--out", out)
     assert done.code == 0, done.err
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/result.json")} == before
-    assert all(row["gather_ns_a_row"] for row in read_csv(out / "summary.csv"))
+    rows = read_csv(out / "summary.csv")
+    assert len(rows) == 4
+    assert all(row["gather_ns_a_row"] for row in rows)
 
 
 def test_stopped_by_the_user(recipe: Path, tmp_path: Path, clicks: Path) -> None:
@@ -336,14 +233,8 @@ def test_stopped_by_the_user(recipe: Path, tmp_path: Path, clicks: Path) -> None
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the same command goes on with the sweep" in err
+    assert "the same command continues the sweep" in err
     assert [row["epochs"] for row in read_csv(out / "summary.csv")] == ["1"]
-
-
-def test_too_many(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "MOST_POINTS", 3)
-    with pytest.raises(ConfigError, match="asks for 4 runs; 3 is the most"):
-        read_sweep(recipe, {})
 
 
 def test_a_sweep_of_traces(tmp_path: Path, command: Command) -> None:
@@ -353,61 +244,11 @@ def test_a_sweep_of_traces(tmp_path: Path, command: Command) -> None:
     assert done.code == 0, done.err
     rows = read_csv(out / "summary.csv")
     assert [row["blocks"] for row in rows] == ["1", "3"]
-    assert [float(row["trace"]) for row in rows] == [Run(out / f"blocks-{blocks}").result["trace"] for blocks in (1, 3)]
+    assert [float(row["trace"]) for row in rows] == [
+        RunFolder(out / f"blocks-{blocks}").result["trace"] for blocks in (1, 3)
+    ]
     assert float(rows[0]["trace"]) == pytest.approx(float(rows[1]["trace"]), rel=1e-10)
     page = (out / "comparison.html").read_text()
     assert "elements/s" in page
     assert "Learning" not in page
     assert command("sweep", recipe, "--out", out).err.count("done before") == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('job = "matmul"\n[sweep]\nblocks = [1]', "is 'matmul'; it is train or trace"),
-        ('job = "trace"\nsize = 10\n[sweep]\nblocks = [1, 0]', "point blocks=0: "),
-        ('job = "trace"\nsize = 10\npace = "sync"\n[sweep]\nblocks = [1]', "point blocks=1: unknown setting `pace`"),
-        ('job = "trace"\n[sweep]\nblocks = [1]', "point blocks=1: object missing required field `size`"),
-        ('job = "trace"\nsize = 10\nops = true\n[sweep]\nblocks = [1]', "`ops` is for the steps of `logistic` only"),
-        ("ops = 3\n[sweep]\nworkers = [1]", "`ops` in"),
-    ],
-)
-def test_jobs_that_make_no_sense(tmp_path: Path, command: Command, text: str, said: str) -> None:
-    recipe = tmp_path / "bad.toml"
-    recipe.write_text(text)
-    done = command("sweep", recipe, "--out", tmp_path / "out")
-    assert done.code == 2
-    assert said in done.err
-    assert "hint: " in done.err
-
-
-def test_the_operations_of_a_step_are_timed_where_the_recipe_asks(
-    recipe: Path, tmp_path: Path, command: Command
-) -> None:
-    recipe.write_text("ops = true\n" + recipe.read_text())
-    out = tmp_path / "out"
-    assert command("sweep", recipe, "--out", out).code == 0
-    rows = read_csv(out / "summary.csv")
-    for row in rows:
-        timed = Run(out / f"pace-{row['pace']}_batch_size-{row['batch_size']}").diagnosis["operations"]
-        assert {one["name"] for one in timed} >= {"gather", "score", "sigmoid", "scatter"}
-        assert float(row["gather_ns_a_row"]) == next(
-            one["nanoseconds_per_row"] for one in timed if one["name"] == "gather"
-        )
-    # A run that is done, but whose operations were not timed, is not done.
-    run = Run(out / "pace-sync_batch_size-50")
-    run.write_json("diagnosis.json", {**run.diagnosis, "operations": []})
-    assert command("sweep", recipe, "--out", out).err.count("done before") == 3
-
-
-def test_each_node_of_a_run_has_its_line(recipe: Path, tmp_path: Path) -> None:
-    point = read_sweep(recipe, {})[0]
-    run = Run.make(str(tmp_path / "run"), "run", b"")
-    nodes = [{"node": name, "cpu": 0.5, "pressure": {"cpu_some": 0.1}} for name in ("a", "b")]
-    run.write_json("diagnosis.json", {"bottleneck": "network", "nodes": nodes})
-    outcome = sweep.Outcome(point, run, "")
-    assert sweep.node_table([outcome]) == (
-        ["pace", "batch_size", "node", "cpu"], [["sync", 50, "a", 0.5], ["sync", 50, "b", 0.5]],
-    )  # fmt: skip
-    run.write_json("diagnosis.json", {"bottleneck": "network", "nodes": nodes[:1]})
-    assert sweep.node_table([outcome]) == ([], [])

@@ -1,0 +1,130 @@
+"""What came out of a sweep? One table of all points, and a page that compares their runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from paceline.files import replace_file
+from paceline.reports.compare import write_comparison
+from paceline.reports.measures import MEASURES, NOTHING
+from paceline.run_folder import RunFolder
+from paceline.sweep.points import Point
+
+# The columns that a terminal has room for, besides what varied.
+IN_SHORT = {*(measure.name for measure in MEASURES if measure.in_short), "bottleneck", "error"}
+
+Table = tuple[list[str], list[list[Any]]]
+
+
+class Outcome(NamedTuple):
+    """The outcome of a point: its run, and what went wrong."""
+
+    point: Point
+    run: RunFolder | None
+    error: str = ""
+    hint: str = ""
+
+
+def in_short(outcomes: list[Outcome]) -> tuple[list[str], list[list[str]]]:
+    """The columns of `summarise` that a terminal has room for, as text."""
+    columns, rows = summarise(outcomes)
+    kept = [place for place, name in enumerate(columns) if name in {*_varied(outcomes), *IN_SHORT}]
+    return [columns[place] for place in kept], [[in_words(row[place]) for place in kept] for row in rows]
+
+
+def summarise(outcomes: list[Outcome]) -> Table:
+    """One line per point: what varied, the results and the verdict. Columns without any value are left out."""
+    settings = _varied(outcomes)
+    rows: list[dict[str, Any]] = []
+    for outcome in outcomes:
+        result = (outcome.run.result if outcome.run else {}) or {"status": "failed"}
+        diagnosis = outcome.run.saved_diagnosis if outcome.run else {}
+        row: dict[str, Any] = {key: outcome.point.settings.get(key) for key in settings}
+        row |= {measure.name: measure.value(result) for measure in MEASURES}
+        row["seconds_a_step"] = result["train_seconds"] / result["steps"] if result.get("steps") else None
+        row["bottleneck"] = diagnosis.get("bottleneck")
+        for one in diagnosis.get("operations", []):
+            row[f"{one['name'].replace(' ', '_')}_ns_a_row"] = one["nanoseconds_per_row"]
+        row["error"] = outcome.error or None
+        rows.append(row)
+    keys = dict.fromkeys(key for row in rows for key in row)
+    columns = [key for key in keys if key in settings or any(row.get(key) is not None for row in rows)]
+    return columns, [[row.get(key) for key in columns] for row in rows]
+
+
+def node_table(outcomes: list[Outcome]) -> Table:
+    """One line per run and node: how much each node was used. Empty if every run was on one node."""
+    settings = _varied(outcomes)
+    columns: list[str] = []
+    rows = []
+    for outcome in outcomes:
+        nodes = outcome.run.saved_diagnosis.get("nodes", []) if outcome.run else []
+        for node in nodes if len(nodes) > 1 else []:
+            used = {name: value for name, value in node.items() if name != "pressure"}
+            rows.append([*(outcome.point.settings.get(key) for key in settings), *used.values()])
+            columns = [*settings, *used]
+    return columns, rows
+
+
+def _varied(outcomes: list[Outcome]) -> list[str]:
+    return list(dict.fromkeys(key for outcome in outcomes for key in outcome.point.settings))
+
+
+def write_summary(outcomes: list[Outcome], out: Path) -> list[Path]:
+    """Write `summary` and, for runs on several nodes, `nodes`, both as .csv and .md, and `comparison.html` for at least
+    two runs. Files for which there is nothing to write are removed.
+    """
+    written = write_tables(outcomes, out)
+    runs = [outcome.run for outcome in outcomes if outcome.run and outcome.run.result]
+    page = out / "comparison.html"
+    if len(runs) > 1:
+        write_comparison(runs, page, {outcome.point.name: outcome.error for outcome in outcomes if outcome.error})
+        written.append(page)
+    else:
+        page.unlink(missing_ok=True)
+    return written
+
+
+def write_tables(outcomes: list[Outcome], out: Path) -> list[Path]:
+    """Write the tables of `write_summary`."""
+    written = []
+    for name, table in {"summary": summarise(outcomes), "nodes": node_table(outcomes)}.items():
+        if table[1]:
+            written += _write_table(*table, out / name)
+        else:
+            for suffix in (".csv", ".md"):
+                (out / name).with_suffix(suffix).unlink(missing_ok=True)
+    return written
+
+
+def _write_table(columns: list[str], rows: list[list[Any]], path: Path) -> list[Path]:
+    """A table for programs (.csv) and for people (.md)."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(rows)
+    cells = [[" ".join(in_words(value).replace("|", "\\|").split()) for value in row] for row in rows]
+    lines = [columns, ["---"] * len(columns), *cells]
+    files = {
+        ".csv": text.getvalue(),
+        ".md": "".join(f"| {' | '.join(line)} |\n" for line in lines),
+    }
+    for suffix, content in files.items():
+        replace_file(path.with_suffix(suffix), content.encode())
+    return [path.with_suffix(suffix) for suffix in files]
+
+
+def in_words(value: Any) -> str:
+    """A cell of a table.
+
+    >>> [in_words(value) for value in (None, 0.123456, 1234567.8, 12, "sync")]
+    ['–', '0.12346', '1,234,568', '12', 'sync']
+    """
+    if value is None:
+        return NOTHING
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.5g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,0 +1,84 @@
+"""What must be known about a run besides what happened in it? One small file, `telemetry/run.json`.
+
+With it a run folder explains itself: diagnosing it needs neither the dataset, nor what `paceline doctor` measured on
+the machine that trained, nor the user's model module.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from paceline.errors import DataError
+from paceline.files import translated_disk_errors
+from paceline.telemetry.ceilings import Ceilings
+from paceline.telemetry.recorder import FOLDER
+
+FILE = "run.json"
+BYTES_PER_FLOAT = 4
+# Advice on larger batches compares a run's batches with batches of this many times the rows.
+TIMES_LARGER = 4
+
+
+class Traits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model declares about itself.
+
+    `input` is "rows" or "images". With `keyed` parameters, only a batch's keys travel; otherwise all parameters travel
+    in each step. `metrics` are what evaluations measure, and `headline` is the one that tables show beside loss and
+    error. `operations` says whether `paceline diagnose --ops` can time a step's operations.
+    """
+
+    input: str
+    keyed: bool
+    metrics: tuple[str, ...]
+    headline: str
+    operations: bool
+
+    @staticmethod
+    def of(declared: object) -> Traits:
+        """Those of an entry of the registry, which has the same attributes."""
+        return Traits(**{name: getattr(declared, name) for name in Traits.__struct_fields__})
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run trains, on which data and on which machine. 0, empty or None means "not recorded".
+
+    `rows` are the training rows. The model has `keys` keys, including the bias, with `floats_per_key` numbers each.
+    `keys_per_batch` is the mean number of distinct keys in a batch, by its number of rows. `ceilings` are what
+    `paceline doctor` had measured on the machine that trained.
+    """
+
+    traits: Traits
+    rows: int = 0
+    keys: int = 0
+    floats_per_key: int = 0
+    nonzeros_per_row: float = 0.0
+    keys_per_batch: dict[int, float] = {}
+    ceilings: Ceilings | None = None
+
+    @property
+    def table_bytes(self) -> int:
+        """The size of the table in which a batch's keys are looked up."""
+        return BYTES_PER_FLOAT * self.floats_per_key * self.keys
+
+
+def write_facts(run: Path, facts: Facts) -> None:
+    """Write a run's facts, replacing earlier ones."""
+    path = run / FOLDER / FILE
+    temporary = path.with_name(f".{FILE}.new")
+    with translated_disk_errors(path):
+        path.parent.mkdir(exist_ok=True)
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=2) + b"\n")
+        temporary.replace(path)
+
+
+def read_facts(run: Path) -> Facts | None:
+    """A run's facts; None for a run that has none."""
+    path = run / FOLDER / FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Facts)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"`{path}` is broken: {error}", "remove it: then less of the run can be explained") from None
