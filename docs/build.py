@@ -1,4 +1,4 @@
-"""Write docs/reference.md from the commands' own help, and check that every link in the docs leads somewhere.
+"""Write docs/reference.md from the help of the commands, and check that no link in the docs is broken.
 
 With --check, write nothing and fail if the reference is out of date.
 """
@@ -19,22 +19,31 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)")
 
 
 def reference() -> str:
-    """Every command's --help, as one page."""
-    parts = ["# Commands\n\nMade by `make docs` from `paceline COMMAND --help`.\n"]
-
-    def add(command: click.Command, path: str) -> None:
-        context = click.Context(command, info_name=path, terminal_width=100, max_content_width=100)
-        parts.append(f"## `{path}`\n\n```text\n{command.get_help(context).strip()}\n```\n")
-        if isinstance(command, click.Group):
-            for name in command.list_commands(context):
-                add(command.commands[name], f"{path} {name}")
-
-    add(cli, "paceline")
+    """The --help of every command, as one page, under the headings of `paceline --help`."""
+    top = context_of(cli, None)
+    parts = ["# Commands\n\nWritten by `make docs` from `paceline COMMAND --help`.\n", help_text(top)]
+    for heading, commands in cli.sections.items():
+        parts.append(f"## {heading}\n")
+        for command in commands:
+            context = context_of(command, top)
+            below = command.commands.values() if isinstance(command, click.Group) else []
+            contexts = [context, *(context_of(child, context) for child in below)]
+            parts += [f"### `{one.command_path}`\n\n{help_text(one)}" for one in contexts]
     return "\n".join(parts)
 
 
+def context_of(command: click.Command, parent: click.Context | None) -> click.Context:
+    """What a command knows when it prints its help."""
+    return command.make_context(command.name, [], parent, resilient_parsing=True)
+
+
+def help_text(context: click.Context) -> str:
+    """A command's help as a block of Markdown."""
+    return f"```text\n{context.get_help().strip()}\n```\n"
+
+
 def broken_links() -> list[str]:
-    """Links in Markdown files to files that are not there."""
+    """Links in Markdown files to files that do not exist."""
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")]
     return [
         f"{page.relative_to(ROOT)}: {target}"
@@ -51,7 +60,7 @@ def main() -> None:
     elif current != reference():
         sys.exit("docs/reference.md is out of date: run `make docs`")
     if broken := broken_links():
-        sys.exit("links that lead nowhere:\n" + "\n".join(broken))
+        sys.exit("broken links:\n" + "\n".join(broken))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,81 @@
+"""The command `paceline`. Commands parse, call and print; they never compute."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import click
+
+from paceline.cli import data, demo, explain, matrices, report, sweep, train, use
+from paceline.cli.help import CONTEXT, CommandGroup
+from paceline.errors import PacelineError
+
+SECTIONS = {
+    "Start here": [demo.demo],
+    "Data": [data.generate, data.prepare],
+    "Train": [train.train, train.resume, sweep.sweep],
+    "Use a model": [use.evaluate, use.predict],
+    "Understand a run": [explain.diagnose, explain.plan, explain.doctor, report.report, report.compare],
+    "Matrices": [matrices.trace, matrices.matmul],
+}
+
+
+@click.group("paceline", cls=CommandGroup, sections=SECTIONS, context_settings=CONTEXT)
+@click.version_option(package_name="paceline", prog_name="paceline")
+def cli() -> None:
+    """Train models by SGD at any pace, on one machine or on a cluster.
+
+    `paceline COMMAND --help` shows the options of a command.
+    """
+
+
+class RememberedInterrupts:
+    """Python's Ctrl-C, remembered in `asked`: libraries may swallow it while they load."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self, _signal: int, _frame: object) -> None:
+        self.asked = True
+        raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Run the command, print errors as one line and a hint, and exit with their code."""
+    interrupts = RememberedInterrupts()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupts)
+    try:
+        cli.main(prog_name="paceline", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "")
+        sys.exit(2)
+    except click.ClickException as error:
+        fail(*split_suggestion(error), code=2)
+    except PacelineError as error:
+        fail(error.message, error.hint, error.exit_code)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        fail("interrupted", "", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def split_suggestion(error: click.ClickException) -> tuple[str, str]:
+    """What is wrong, and click's suggestion as our hint; without one, where to look."""
+    message, _, hint = error.format_message().partition("\n")
+    for start in (" Did you mean", " (Did you mean", " (Possible options"):
+        at = message.find(start)
+        if at >= 0:
+            return message[:at], message[at:].strip(" ()")
+    context = getattr(error, "ctx", None)
+    return message, hint or f"see `{context.command_path if context else 'paceline'} --help`"
+
+
+def fail(message: str, hint: str, code: int) -> None:
+    """Say what is wrong and exit."""
+    click.echo(f"error: {message}", err=True)
+    if hint:
+        click.echo(f"hint: {hint}", err=True)
+    sys.exit(code)

@@ -1,0 +1,162 @@
+"""Commands that make datasets: `generate` and `prepare`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from paceline.cli.help import Command, CommandGroup, command
+from paceline.cli.options import number, one_of, option
+from paceline.cli.progress import print_notice
+
+if TYPE_CHECKING:
+    from paceline.data.blocks.dataset import Dataset
+
+FORMATS = ("auto", "criteo", "libsvm", "tfrecord", "parquet", "arrow", "csv", "idx", "cifar", "images")
+INDEX_BASES = ("auto", "0", "1")
+LABEL_KINDS = ("two-classes", "classes", "numbers")
+INTEGERS = ("log", "bucket")
+T = TypeVar("T")
+
+new_dataset = option("--out", "DIR", "Dataset folder to create.", required=True)
+train_rows = number("--rows", "Training rows.", required=True)
+test_rows = number("--test-rows", "Test rows.  [default: a tenth of --rows]")
+seed = number("--seed", "Random seed.", default=0)
+
+
+@command("paceline generate clicks --rows 1000000 --features 33762578 --out data/clicks")
+@train_rows
+@number("--features", "Number of features. The default is Criteo's.", default=33_762_578)
+@new_dataset
+@seed
+@test_rows
+def clicks(**options: Any) -> None:
+    """Generate click data like Criteo's.
+
+    Each row has 39 nonzeros. A few features are very frequent, most are rare. The labels depend on the features, so
+    that models have something to learn.
+    """
+    from paceline.data.synthetic import generate_clicks
+
+    began = time.perf_counter()
+    print_dataset(generate_with_progress(generate_clicks, **options), time.perf_counter() - began)
+
+
+@command("paceline generate images --rows 10000 --size 64 --out data/images")
+@train_rows
+@number("--size", "Height and width in pixels.", default=256)
+@number("--classes", "Number of classes.", default=1000)
+@number("--channels", "3 for RGB, 1 for greyscale.", default=3)
+@new_dataset
+@seed
+@test_rows
+def images(**options: Any) -> None:
+    """Generate images: noise with a faint pattern per class.
+
+    They are meant for measuring speed, but models can learn the patterns.
+    """
+    from paceline.data.synthetic_images import generate_images
+
+    began = time.perf_counter()
+    print_dataset(generate_with_progress(generate_images, **options), time.perf_counter() - began)
+
+
+generate = CommandGroup(
+    "generate", sections={"Commands": [clicks, images]}, help="Generate synthetic data.", epilog=clicks.epilog
+)
+
+
+def generate_with_progress(make: Callable[..., T], *, out: Any, rows: int, test_rows: int | None, **options: Any) -> T:
+    """Call `make` with a progress bar; by default, it makes a tenth as many test rows as training rows."""
+    from paceline.reports.terminal import meter
+
+    held_out = max(1, rows // 10) if test_rows is None else test_rows
+    with meter("generate") as bar:
+
+        def show(done: int) -> None:
+            bar.show(done / (rows + held_out), f"{done:,} rows")
+
+        return make(out, rows=rows, test_rows=held_out, progress=show, **options)
+
+
+class PrepareCommand(Command):
+    """Its option `--test` takes all values up to the next option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        inside = False
+        for word in args:
+            if word.startswith("-"):
+                inside = word == "--test"
+                spread += [] if inside else [word]
+            else:
+                spread += ["--test", word] if inside else [word]
+        return super().parse_args(ctx, spread)
+
+
+@command(
+    "paceline prepare train.tsv.gz --test-fraction 0.1 --out data/criteo",
+    "paceline prepare a9a --test a9a.t --features 123 --out data/a9a",
+    "paceline prepare 'part-*.tfrecord' --test last.tfrecord --out data/records",
+    "paceline prepare clicks.parquet --label clicked --hash-bits 20 --out data/mine",
+    "paceline prepare mnist --out data/mnist",
+    "paceline prepare photos --size 256 --test-fraction 0.1 --out data/photos",
+    cls=PrepareCommand,
+)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@new_dataset
+@option("--format", "NAME", f"{one_of(FORMATS)}.", click.Choice(FORMATS), default="auto")
+@number("--features", "Number of features.  [default: from the largest key]")
+@number("--hash-bits", "Hash strings into 2^N keys.", default=22)
+@option("--index-base", None, "First key in LIBSVM and TFRecord files.", click.Choice(INDEX_BASES), default="auto")
+@option("--test", "SOURCE", "Test data: all sources up to the next option.", multiple=True)
+@option("--test-fraction", "F", "Hold out this fraction of the rows as test data.", float, default=0.0)
+@number("--skip-bad-rows", "Skip up to N rows that cannot be parsed.", default=0)
+@number("--seed", "Random seed: which rows are held out, and in which order image files are read.", default=0)
+@option("--integers", None, "Turn Criteo's integers into log-scaled values or hashed buckets.", click.Choice(INTEGERS),
+        default="log")  # fmt: skip
+@option("--label", "COLUMN", "Label column in Parquet, Arrow and CSV files.", default="label")
+@option("--labels", None, "Labels are 0/1 (or -1/+1), class numbers, or any numbers.",
+        click.Choice(LABEL_KINDS), default="two-classes")  # fmt: skip
+@number("--size", "Scale the shorter side of image files to N pixels and crop the centre.  [default: no scaling]")
+@number("--classes", "Number of classes in IDX files.  [default: from the largest label]")
+def prepare(sources: tuple[str, ...], test: tuple[str, ...], **options: Any) -> None:
+    """Convert raw files into a dataset.
+
+    A SOURCE is a file, a folder, a glob in quotes, or a URL. Files may be compressed (gzip or zstd). The format is
+    detected unless --format is given.
+    """
+    from paceline.data.prepare import PrepareConfig, PrepareProgress
+    from paceline.data.prepare import prepare as prepare_data
+    from paceline.reports.terminal import meter
+
+    config = PrepareConfig(sources=list(sources), test=list(test), **options)
+    began = time.perf_counter()
+    with meter("prepare") as bar:
+
+        def show(at: PrepareProgress) -> None:
+            speed = at.bytes_read / 1e6 / max(1e-9, time.perf_counter() - began)
+            share = at.bytes_read / at.bytes_total if at.bytes_total else 0.0
+            bar.show(min(share, 1.0), f"{at.rows:,} rows, {speed:.0f} MB/s")
+
+        prepared = prepare_data(config, show)
+    if prepared.bad_rows:
+        print_notice(f"skipped {prepared.bad_rows:,} bad rows")
+    for name in prepared.left_out:
+        print_notice(f"`{name}` is a test file: not used for training")
+    for note in prepared.notes:
+        print_notice(note)
+    print_dataset(prepared.dataset, prepared.seconds)
+
+
+def print_dataset(dataset: Dataset[Any], seconds: float) -> None:
+    """Print what a dataset holds, and how long it took to make."""
+    what = dataset.kind.describe(dataset.manifest)
+    train, test = dataset.split("train").rows, dataset.split("test").rows
+    click.echo(
+        f"{dataset.folder}: {train:,} training and {test:,} test rows, {what}, "
+        f"in {seconds:.1f} s ({(train + test) / seconds:,.0f} rows/s)"
+    )

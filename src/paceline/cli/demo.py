@@ -1,0 +1,58 @@
+"""`demo`: click data, trained in sync and in async, side by side."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from paceline.cli.data import generate_with_progress
+from paceline.cli.help import command
+from paceline.cli.options import PATH, number, option
+from paceline.cli.progress import train_with_progress
+
+FEATURES = 33_762_578
+# A step of sync takes the rows of all workers, so its batches are small; async learns from single rows.
+PACES = ({"pace": "sync", "batch_size": 250}, {"pace": "async", "batch_size": 1})
+SHARED = {"workers": 4, "optimizer": "adagrad", "learning_rate": 0.05}
+
+
+@command("paceline demo", "paceline demo --rows 100000 --folder /tmp/demo")
+@number("--rows", "Training rows to generate.", default=1_000_000)
+@option("--folder", "DIR", "Folder for the data and the runs. Existing data is reused.", PATH, default=Path("demo"))
+def demo(rows: int, folder: Path) -> None:
+    """Generate click data, train it in sync and async, and compare."""
+    from paceline.config import read_config
+    from paceline.data.sparse.dataset import SparseDataset
+    from paceline.data.synthetic import generate_clicks
+    from paceline.reports.compare import write_comparison
+    from paceline.reports.terminal import print_table, result_columns, result_row
+
+    data = folder / f"clicks-{rows}"
+    if not (data / "manifest.json").exists():
+        click.echo(f"generating {rows:,} rows of clicks with {FEATURES:,} features …", err=True)
+        generate_with_progress(generate_clicks, out=data, rows=rows, test_rows=None, features=FEATURES, seed=0)
+    info = SparseDataset(data).split("train")
+    click.echo(f"{data}: {info.rows:,} training rows, {info.nonzeros / info.rows:.0f} nonzeros per row", err=True)
+    runs = []
+    for settings in PACES:
+        click.echo(f"training in {settings['pace']} with {SHARED['workers']} workers …", err=True)
+        flags = {"data": data, "run": free_path(folder / f"run-{settings['pace']}"), **SHARED, **settings}
+        runs.append(train_with_progress(read_config(None, flags), time.time()))
+    traits = runs[0].facts.traits
+    print_table(result_columns(traits), [result_row(run.path.name, run.result, traits) for run in runs])
+    for run in runs:
+        click.echo(f"run: {run.path}")
+    page = folder / "comparison.html"
+    write_comparison(runs, page)
+    click.echo(f"comparison: {page}")
+
+
+def free_path(path: Path) -> Path:
+    """`path`, or the first of `path-2`, `path-3`, … that does not exist."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free

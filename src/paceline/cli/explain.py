@@ -1,0 +1,161 @@
+"""Commands that explain speed: `diagnose`, `plan` and `doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline.cli.help import command
+from paceline.cli.options import address, as_json, option
+from paceline.cli.progress import print_notice
+
+if TYPE_CHECKING:
+    from paceline.telemetry.ceilings import Ceilings
+
+
+@command("paceline diagnose runs/my-run", "paceline diagnose runs/my-run --ops --json")
+@click.argument("run")
+@click.option("--ops", is_flag=True, help="Also time each operation of a gradient step, on the run's data.")
+@as_json("Print diagnosis.json.")
+def diagnose(run: str, ops: bool, as_json: bool) -> None:
+    """Explain what limited a run and what to change.
+
+    Says how much faster the run would be without its bottleneck, and what would limit it next.
+    """
+    import json
+
+    from paceline.diagnosis import write_diagnosis
+    from paceline.run_folder import RunFolder
+
+    folder = RunFolder(run)
+    found = write_diagnosis(folder)
+    if not as_json:
+        click.echo(found["sentence"])
+        for line in found["evidence"]:
+            click.echo(f"  {line}")
+    if ops:
+        from paceline.diagnosis.operations import add_operations
+
+        add_operations(folder, found)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    elif ops:
+        print_operations(found["operations"])
+
+
+def print_operations(operations: list[dict[str, Any]]) -> None:
+    """Print how long each operation of a gradient step takes."""
+    from paceline.reports.terminal import print_table
+
+    whole = sum(one["nanoseconds_per_row"] for one in operations)
+    click.echo("one gradient step, operation by operation:")
+    print_table(
+        ("operation", "ns per row", "share", "what"),
+        [
+            (one["name"], f"{one['nanoseconds_per_row']:.0f}", f"{one['nanoseconds_per_row'] / whole:.0%}", one["what"])
+            for one in operations
+        ],
+    )
+
+
+@command(
+    "paceline plan runs/my-run --workers 1..16",
+    "paceline plan runs/my-run --workers 1..64 --bandwidth 1Gbit..25Gbit",
+)
+@click.argument("run")
+@option("--workers", "N..M", "Number of workers, or a range.", default="1..8")
+@option("--shards", "N..M", "Number of shards, or a range.", default="1")
+@option("--bandwidth", "B..C", "Bandwidth or range, with one machine per worker and shard.  [default: as recorded]")
+@as_json("Print the predictions as JSON.")
+def plan(run: str, workers: str, shards: str, bandwidth: str | None, as_json: bool) -> None:
+    """Predict the speed of a run on other clusters and at other paces."""
+    import json
+
+    from paceline.diagnosis.evidence import gather_evidence
+    from paceline.diagnosis.plan import bandwidths, choices, counts, plan_of, predict
+    from paceline.reports.predictions import print_plan
+    from paceline.reports.terminal import meter
+    from paceline.run_folder import RunFolder
+
+    folder = RunFolder(run)
+    speeds: list[float | None] = [None] if bandwidth is None else [*bandwidths(bandwidth)]
+    asked = counts(workers, "workers"), counts(shards, "shards"), speeds
+    evidence = gather_evidence(folder)
+    wanted, found = choices(evidence, *asked), []
+    with meter("plan") as bar:
+        for number, choice in enumerate(wanted):
+            bar.show(number / len(wanted), f"{number} of {len(wanted)}")
+            found.append(predict(evidence, choice))
+    planned = plan_of(evidence, found)
+    if as_json:
+        click.echo(json.dumps(planned, indent=2))
+    else:
+        print_plan(planned)
+
+
+@command("paceline doctor", "paceline doctor --folder data --json", "paceline doctor --address auto")
+@option("--folder", "DIR", "Measure the disk of this folder.", click.Path(exists=True, file_okay=False, path_type=Path),
+        default=Path("."))  # fmt: skip
+@address("Also measure the links of a Ray cluster: auto or HOST:PORT.")
+@as_json("Print one JSON object.")
+def doctor(folder: Path, address: str | None, as_json: bool) -> None:
+    """Measure how fast this machine can be, for use in diagnoses.
+
+    Takes about ten seconds, or a little longer with a cluster. Run nothing else at the same time.
+    """
+    import msgspec
+
+    from paceline.telemetry.ceilings import load_ceilings, save_ceilings
+    from paceline.telemetry.measure_ceilings import measure_ceilings
+
+    def say(what: str) -> None:
+        click.echo(f"measuring {what} …", err=True)
+
+    before = load_ceilings()
+    links = before.links if before is not None else []
+    if address:
+        # Links come first, so that a wrong address fails at once.
+        from paceline.engines.links import measure_links
+
+        links = measure_links(address, say)
+    ceilings = msgspec.structs.replace(measure_ceilings(folder, say), links=links)
+    if as_json:
+        click.echo(msgspec.json.encode(ceilings))
+    else:
+        print_ceilings(ceilings)
+    click.echo(f"saved to {save_ceilings(ceilings)}", err=True)
+
+
+def print_ceilings(best: Ceilings) -> None:
+    """Print what `doctor` measured."""
+    from paceline.reports.terminal import number, print_table
+
+    def scaled(unit: str, scale: float, digits: int, *values: float | None) -> list[str]:
+        return [f"{number(v / scale, digits)} {unit}" if v is not None else number(v, digits) for v in values]
+
+    print_table(
+        (f"{best.processor}, {best.cores} cores", "one thread", "all cores"),
+        [
+            ("memory copy",
+             *scaled("GB/s", 1e9, 2, best.copy_bytes_per_second, best.copy_bytes_per_second_all_cores)),
+            (f"random reads of {best.table_bytes / 1e6:.0f} MB",
+             *scaled("M/s", 1e6, 0, best.gathers_per_second, best.gathers_per_second_all_cores)),
+            ("matrix product, float32", *scaled("GFLOP/s", 1e9, 0, None, best.matrix_flop_per_second)),
+            ("disk read", *scaled("GB/s", 1e9, 2, best.disk_read_bytes_per_second, None)),
+            ("loopback", *scaled("GB/s", 1e9, 2, best.loopback_bytes_per_second, None)),
+            ("loopback round trip", *scaled("µs", 1e-6, 0, best.loopback_round_trip_seconds, None)),
+        ],
+    )  # fmt: skip
+    if best.links:
+        print_table(
+            ("link to node", "bandwidth", "round trip"),
+            [
+                (link.node, *scaled("GB/s", 1e9, 2, link.bytes_per_second),
+                 *scaled("µs", 1e-6, 0, link.round_trip_seconds))
+                for link in best.links
+            ],
+        )  # fmt: skip
+    for name, reason in best.left_out.items():
+        print_notice(f"{name} was not measured: {reason}")

@@ -1,0 +1,77 @@
+"""Help texts: commands under headings, examples at the end, 80 columns on any terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import click
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "terminal_width": 80}
+NEVER_CUT_OFF = 1000
+DEFAULT = re.compile(r"\[default: .*\]")
+NO_BREAK = "\u00a0"
+
+
+class Formatter(click.HelpFormatter):
+    """Keeps each default on one line."""
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        whole = [(term, DEFAULT.sub(lambda found: found[0].replace(" ", NO_BREAK), text)) for term, text in rows]
+        super().write_dl(whole, col_max, col_spacing)
+
+    def getvalue(self) -> str:
+        return super().getvalue().replace(NO_BREAK, " ")
+
+
+class Context(click.Context):
+    formatter_class = Formatter
+
+
+class Command(click.Command):
+    """A command whose epilog is a list of examples, one per line."""
+
+    context_class = Context
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_examples(formatter, (self.epilog or "").splitlines())
+
+
+class CommandGroup(click.Group):
+    """Commands under headings, with the first example of each."""
+
+    context_class = Context
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[click.Command]], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.sections = sections
+        for command in chain.from_iterable(sections.values()):
+            self.add_command(command)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.commands))
+        for heading, commands in self.sections.items():
+            with formatter.section(heading):
+                rows = [((one.name or "").ljust(width), one.get_short_help_str(NEVER_CUT_OFF)) for one in commands]
+                formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        first = [one.epilog.splitlines()[0] for one in self.commands.values() if one.epilog]
+        write_examples(formatter, first)
+
+
+def command(*examples: str, cls: type[Command] = Command) -> Callable[[Callable[..., Any]], Command]:
+    """`click.command` with examples."""
+    return click.command(cls=cls, epilog="\n".join(examples))
+
+
+def write_examples(formatter: click.HelpFormatter, examples: Iterable[str]) -> None:
+    """Write one example per line, as it is: never wrapped."""
+    with formatter.section("Examples"):
+        for line in examples:
+            formatter.write(f"  {line}\n")

@@ -1,0 +1,98 @@
+"""What commands show while they run and when they are done."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from paceline.matrices.settings import Settings
+    from paceline.run_folder import RunFolder
+    from paceline.settings import RunConfig
+    from paceline.training.coordinator import Status, Watch
+
+FASTEST_IN_FULL = 100_000.0
+
+
+def process_start() -> float:
+    """When this process started, so that start-up time includes the interpreter and the imports."""
+    try:
+        # psutil would add this to the boot time, which Linux gives in whole seconds only.
+        started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+    except (OSError, AttributeError, ValueError, IndexError):
+        import psutil
+
+        return float(psutil.Process().create_time())
+
+
+def train_with_progress(config: RunConfig, began: float) -> RunFolder:
+    """Train with a progress bar; start-up time counts from `began`."""
+    from paceline.training.cluster.placement import engine_for
+
+    print_engine(config)
+    with engine_for(config) as engine:
+        from paceline.run import train
+
+        return watched(f"train {config.pace}", lambda watch: train(config, engine, watch, began, print_notice))
+
+
+def job_with_progress(settings: Settings, work: Callable[[Callable[[float, str], None]], RunFolder]) -> RunFolder:
+    """Run a matrix job with a progress bar."""
+    from paceline.reports.terminal import meter
+
+    print_engine(settings)
+    with meter(settings.job) as bar:
+        return work(bar.show)
+
+
+def watched(title: str, work: Callable[[Watch], RunFolder]) -> RunFolder:
+    """Call `work` with a function that shows a run's status. Narrow terminals cut off the end of the line."""
+    from paceline.reports.terminal import meter
+
+    with meter(title) as bar:
+
+        def watch(at: Status) -> None:
+            if not at.train_loss > 0:
+                return
+            speed = at.rows / at.seconds if at.seconds else 0.0
+            rate = f"{speed / 1e6:.2f} M" if speed > FASTEST_IN_FULL else f"{speed:,.0f}"
+            bar.show(at.share, f"{rate} rows/s, loss {at.train_loss:.4f}{in_short(at.quality)}, {at.rows:,} rows")
+
+        return work(watch)
+
+
+def in_short(quality: dict[str, float] | None) -> str:
+    """The test loss and the last metric, for the progress bar."""
+    if quality is None:
+        return ""
+    name, best = list(quality.items())[-1]
+    return f", test {quality['loss']:.4f}, {name.replace('auc', 'AUC')} {best:.4f}"
+
+
+def print_engine(settings: RunConfig | Settings) -> None:
+    """Say so if Ray must start or be joined first."""
+    if settings.engine == "ray":
+        where = f"joining Ray at {settings.address}" if settings.address else "starting Ray on this machine"
+        click.echo(f"{where} …", err=True)
+
+
+def print_notice(text: str) -> None:
+    """Print something that the user should know, but that is not an error."""
+    click.echo(f"note: {text}", err=True)
+
+
+def print_run(run: RunFolder) -> None:
+    """Print a run's result, its verdict if there is one, and its folder."""
+    from paceline.reports.terminal import print_table, result_columns, result_row
+
+    traits = run.facts.traits
+    print_table(result_columns(traits)[1:], [result_row("", run.result, traits)[1:]])
+    if diagnosis := run.saved_diagnosis:
+        click.echo(diagnosis["sentence"])
+    click.echo(f"run: {run.path}")

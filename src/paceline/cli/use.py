@@ -1,0 +1,53 @@
+"""Commands that use a trained model: `evaluate` and `predict`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from paceline.cli.help import command
+from paceline.cli.options import as_json, option
+
+data = option("--data", "DIR", "Dataset folder.", required=True)
+split = option(
+    "--split", None, "Which rows.  [default: test if there are any, else train]", click.Choice(["train", "test"])
+)
+
+
+@command("paceline evaluate runs/my-run --data data/clicks")
+@click.argument("run")
+@data
+@split
+@as_json("Print one line of JSON.")
+def evaluate(run: str, data: str, split: Any, as_json: bool) -> None:
+    """Measure the quality of a model on a dataset.
+
+    Prints loss, error and AUC, or accuracy if there are several classes.
+    """
+    import json
+
+    from paceline.predict import evaluate_model
+    from paceline.reports.terminal import number, print_table
+
+    rows, quality = evaluate_model(run, data, split)
+    if as_json:
+        click.echo(json.dumps({"rows": rows, **quality}))
+    else:
+        print_table(("rows", *quality), [(f"{rows:,}", *(number(value, 5) for value in quality.values()))])
+
+
+@command("paceline predict runs/my-run --data data/clicks --out scores.parquet")
+@click.argument("run")
+@data
+@option("--out", "FILE", "File to write: .parquet or .csv.", required=True)
+@split
+def predict(run: str, data: str, out: str, split: Any) -> None:
+    """Write a prediction for every row of a dataset.
+
+    The columns are row, label and probability. If there are several classes, the column class is the most likely one,
+    and probability is its probability.
+    """
+    from paceline.predict import write_predictions
+
+    click.echo(f"{write_predictions(run, data, out, split):,} rows written to {out}")

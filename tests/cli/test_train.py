@@ -1,0 +1,78 @@
+"""`train` and `resume` as users meet them: run folders, results, failures."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import paceline
+from tests.cli.files import tree
+from tests.conftest import Command
+
+
+def test_result_has_what_scripts_rely_on(clicks: Path, tmp_path: Path) -> None:
+    result = paceline.train(data=clicks, run=tmp_path / "run", workers=2).result
+    assert set(result) == {
+        "status", "model", "pace", "engine", "device", "workers", "shards", "batch_size", "optimizer", "rows", "steps",
+        "data_fingerprint", "startup_seconds", "train_seconds", "rows_per_second", "test", "wire", "max_staleness",
+        "restarts", "recoveries", "peak_memory_bytes", "model_sha256",
+    }  # fmt: skip
+    assert set(result["test"]) == {"loss", "error", "auc"}
+    assert result["wire"] == {"bytes_sent": 0, "bytes_received": 0, "bytes_per_row": 0.0, "refused": 0}
+    assert result["recoveries"] == []
+    assert result["restarts"] == {"workers": 0, "shards": 0}
+    assert result["peak_memory_bytes"] > 0
+    assert result["rows_per_second"] == pytest.approx(result["rows"] / result["train_seconds"])
+
+
+def test_without_a_name_a_run_goes_under_runs(
+    command: Command, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {command("train", "--data", clicks).out.splitlines()[-1] for _ in range(2)}
+    assert len(names) == 2
+    for name in names:
+        assert re.fullmatch(r"run: runs/\d{8}-\d{6}-logistic-sync(-2)?", name)
+
+
+def test_no_test_rows_is_fine(command: Command, one_key_a_row: Path, tmp_path: Path) -> None:
+    outcome = command("train", "--data", one_key_a_row, "--run", tmp_path / "run")
+    assert outcome.code == 0
+    assert paceline.Run(tmp_path / "run").result["test"] == {}
+
+
+def test_an_existing_run_folder_is_left_alone(command: Command, clicks: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine").write_text("precious")
+    outcome = command("train", "--data", clicks, "--run", tmp_path / "run")
+    assert outcome.code == 2
+    assert "exists already" in outcome.err
+    assert tree(tmp_path) == ["run/mine"]
+
+
+def test_a_damaged_block_is_found_when_it_is_read(command: Command, clicks: Path, tmp_path: Path) -> None:
+
+    shutil.copytree(clicks, tmp_path / "data")
+    path = tmp_path / "data" / "train-00002.arrow"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    outcome = command("train", "--data", tmp_path / "data", "--run", tmp_path / "run", "--workers", 2)
+    assert outcome.code == 2
+    assert "train-00002.arrow` has a wrong checksum" in outcome.err
+    assert paceline.Run(tmp_path / "run").result["status"] == "failed"
+
+
+def test_divergence_fails_the_run(command: Command, clicks: Path, tmp_path: Path) -> None:
+    outcome = command("train", "--data", clicks, "--optimizer", "sgd", "--learning-rate", 1e38, "--run", tmp_path / "r")
+    assert outcome.code == 1
+    assert "no longer a number" in outcome.err
+    assert "--learning-rate" in outcome.err.splitlines()[-1]
+
+
+def test_seconds_alone_have_no_other_limit(command: Command, clicks: Path, tmp_path: Path) -> None:
+    assert command("train", "--data", clicks, "--seconds", 0.3, "--run", tmp_path / "run").code == 0
+    assert paceline.Run(tmp_path / "run").result["train_seconds"] >= 0.3

@@ -1,0 +1,33 @@
+"""From `generate` to `predict`: what is printed, and which files are left."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import paceline
+from tests.cli.files import tree
+from tests.conftest import Command
+
+
+def test_generate_train_evaluate_predict(command: Command, tmp_path: Path) -> None:
+    data, run, scores = tmp_path / "clicks", tmp_path / "run", tmp_path / "scores.parquet"
+    made = command("generate", "clicks", "--rows", 3000, "--features", 2000, "--test-rows", 500, "--out", data)
+    assert made.code == 0
+    assert "3,000 training and 500 test rows, 2,000 features" in made.out
+    trained = command("train", "--data", data, "--pace", "async", "--workers", 2, "--batch-size", 1, "--run", run)
+    assert trained.code == 0
+    assert trained.out.splitlines()[-1] == f"run: {run}"
+    assert re.search(r"async\s+2\s+1\s+[\d,]+\s+\d+\.\d+\s+0\.\d+\s+0\.\d+\s+0\.\d+", trained.out)
+    left = tree(run)
+    assert {"telemetry/steps.jsonl", "telemetry/workers.jsonl"} <= set(left)
+    assert [name for name in left if not name.startswith(("telemetry/", "tensorboard/"))] == [
+        "config.toml", "metrics.jsonl", "model/model.json", "model/model.safetensors", "result.json", "roles.json",
+    ]  # fmt: skip
+    evaluated = command("evaluate", run, "--data", data, "--json")
+    assert json.loads(evaluated.out) == pytest.approx({"rows": 500, **paceline.Run(run).result["test"]}, rel=1e-6)
+    assert command("predict", run, "--data", data, "--out", scores).code == 0
+    assert scores.exists()
