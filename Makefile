@@ -1,48 +1,81 @@
-# The one list of what can be done here. Everything runs in .venv, made by the first target that needs it.
+# Everything you can do in this repository. Each target makes the virtual environment that it needs.
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
+DOCS := .venv-docs/bin
+DIST := .venv-dist/bin
+INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+METADATA := pyproject.toml constraints.txt src/paceline/version.py
 
-.PHONY: help demo test lint bench peers recipes bottleneck docs setup clean
+.PHONY: help setup demo test lint format docs dist bench peers recipes bottleneck clean
 
+##@ Start here
 help:  ## Show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z]+:.*## / {printf "  %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: .venv/ready  ## Make the virtual environment
+setup: .venv/ready  ## Make the virtual environment .venv, with every extra and the development tools
 
-.venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("paceline needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	@touch $@
-
-demo: setup  ## Make up click data, train it in sync and async, compare
+demo: setup  ## Generate click data, train on it in sync and in async, compare the two runs
 	$(BIN)/paceline demo
 
-test: setup lint  ## Everything that must hold: lint, types, directions, tests, doctests
+##@ Check
+test: setup lint  ## Run everything that CI runs: lint, types, import directions, tests, doctests
 	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal
 
-lint: setup  ## Style, types, and who may import whom
+lint: setup  ## Check style, types, import directions, workflows and CITATION.cff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 
-bench: setup  ## Measure against the peers; prints JSON lines and tables
+format: setup  ## Format the code and fix what ruff can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+##@ Build
+docs: .venv-docs/ready  ## Write docs/reference.md from --help, check links, build the site into site/
+	$(DOCS)/python docs/build.py
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/mkdocs build --strict
+
+dist: .venv-dist/ready  ## Build the wheel and the sdist into dist/, check them, train with the installed wheel
+	rm -rf dist
+	$(DIST)/python -m build --quiet --outdir dist
+	$(DIST)/twine check --strict dist/*
+	PYTHON=$(PYTHON) .ci/check-wheel dist/*.whl
+
+##@ Measure
+bench: setup  ## Compare training and reading speed with the peers; print JSON lines and tables
 	$(BIN)/python benchmarks/embedded.py
 	$(BIN)/python benchmarks/prepare.py
 
-recipes: setup  ## Run every sweep of recipes/ (MNIST=FOLDER for its IDX files); under an hour on 2 cores
-	$(BIN)/python benchmarks/recipes.py $(if $(MNIST),--mnist $(MNIST))
-
-bottleneck: setup  ## The five-host sweep alone, in network namespaces (as root)
-	$(BIN)/python benchmarks/recipes.py --only clicks-bottleneck
-
-peers: setup  ## Measure against six other systems, each in an environment of its own; half an hour, some GB
+peers: setup  ## Compare with six other systems, each in its own environment; half an hour, several GB
 	$(BIN)/python benchmarks/peers.py --write
 
-docs: setup  ## Write docs/reference.md from --help and check every link
-	$(BIN)/python docs/build.py
+recipes: setup  ## Run every sweep in recipes/ (MNIST=FOLDER for its IDX files); under an hour on 2 cores
+	$(BIN)/python benchmarks/recipes.py $(if $(MNIST),--mnist $(MNIST))
 
-clean:  ## Remove the virtual environment and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+bottleneck: setup  ## Run only the five-host sweep, in network namespaces (needs root)
+	$(BIN)/python benchmarks/recipes.py --only clicks-bottleneck
+
+##@ Clean up
+clean:  ## Remove virtual environments, caches, dist/ and site/
+	rm -rf .venv .venv-docs .venv-dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist site
+
+# Virtual environments
+.venv/ready: $(METADATA)
+	$(PYTHON) -c 'import sys; sys.exit("paceline needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python $(INSTALL) --editable '.[dev]'
+	@touch $@
+
+.venv-docs/ready: $(METADATA)
+	$(PYTHON) -m venv .venv-docs
+	$(DOCS)/python $(INSTALL) --editable '.[docs]'
+	@touch $@
+
+.venv-dist/ready: constraints.txt
+	$(PYTHON) -m venv .venv-dist
+	$(DIST)/python $(INSTALL) build twine
+	@touch $@
