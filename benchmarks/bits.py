@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def _kill_after_checkpoint(command: list[str], place: Path, environment: dict[str, str], out: Path) -> None:
-    """Start a run in a process group of its own and kill that once a checkpoint is there."""
+    """Start a run in its own process group and kill the group once there is a checkpoint."""
     process = subprocess.Popen(
         command,
         cwd=place,

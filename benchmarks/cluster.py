@@ -1,15 +1,15 @@
-"""How fast is training over Ray: beside TensorFlow's parameter server, and over hosts with slow links?
+"""How fast is training over Ray, compared with TensorFlow's parameter server, and over hosts with slow links?
 
     python benchmarks/cluster.py --hosts 1 [--tensorflow-python PYTHON_WITH_TENSORFLOW] [--rounds 3] [--write]
     python benchmarks/cluster.py --hosts 5 [--bandwidth 1.8Gbit] [--rounds 3] [--write]    (as root)
 
-One host: two workers and a shard on this machine, TensorFlow with two workers and a server on the same rows right after
-each case; rows per second, bytes a row, seconds to the first step. Five hosts: a shard and four workers, each in a
-network namespace with a Ray node and a rate-limited link of its own; rows per second, and what each host sends,
-receives and computes.
+One host: two workers and a shard on this machine. Right after each case, TensorFlow trains on the same rows with two
+workers and a server. Measures rows per second, bytes per row and seconds to the first step. Five hosts: a shard and
+four workers, each in a network namespace with its own Ray node and its own rate-limited link. Measures rows per second,
+and what each host sends, receives and computes.
 
-Prints a JSON line a measurement, then a line and a table of the medians; `--write` keeps the table under
-benchmarks/results/. Whatever is started is ended: Ray, TensorFlow, namespaces.
+Prints one JSON line per measurement, then a line and a table of the medians; `--write` keeps the table under
+benchmarks/results/. Everything that was started is ended: Ray, TensorFlow, namespaces.
 """
 
 from __future__ import annotations
@@ -40,21 +40,19 @@ from hosts import Hosts, Sampler, bits_per_second, exit_on_signals, measure_link
 
 HERE = Path(__file__).parent
 SECONDS = 5.0
-# Over slow links the whole model takes seconds a step: 135 MB to each worker.
+# Over slow links the whole model takes seconds per step: 135 MB for each worker.
 SLOW_SECONDS = 12.0
 GIVE_UP_SECONDS = 300.0
 MARGIN_SECONDS = 0.5
 
-# (pace, batch size, at least so many times TensorFlow's rows per second)
+# (pace, batch size, the least ratio to TensorFlow's rows per second)
 SPEED_CASES = [("async", 100, 20.0), ("async", 1000, 12.0), ("async", 10_000, 6.0), ("sync", 1000, 8.0)]
-# name → (settings, bytes a row at most)
+# name → (settings, most bytes per row)
 BYTES_CASES: dict[str, tuple[list[str], float | None]] = {
-    "as it comes": ([], 140.0),
+    "default settings": ([], 140.0),
     "key deltas": (["wire.key_deltas=true"], 115.0),
     "key deltas, float16": (["wire.key_deltas=true", 'wire.values="float16"'], 70.0),
     "key deltas, bfloat16": (["wire.key_deltas=true", 'wire.values="bfloat16"'], None),
-    "key cache": (["wire.key_cache=true"], None),
-    "key cache, key deltas": (["wire.key_cache=true", "wire.key_deltas=true"], None),
     "whole model": (['wire.pull="all"'], None),
 }
 BYTES_BATCH_SIZE = 1000
@@ -64,7 +62,7 @@ PULLS = ("keys", "all")
 
 
 def make_data(folder: Path, rows: int) -> Path:
-    """The dataset of made-up clicks, kept in the folder."""
+    """The dataset of generated clicks, kept in the folder."""
     from paceline.data.synthetic import generate_clicks
 
     data = folder / f"clicks-{rows}"
@@ -74,13 +72,13 @@ def make_data(folder: Path, rows: int) -> Path:
 
 
 def export_rows(data: Path) -> Path:
-    """The training rows for TensorFlow, in the input's keys: keys.npy, values.npy, labels.npy in a folder beside."""
-    from paceline.data.sparse.dataset import Dataset
+    """The training rows for TensorFlow, with the input's keys: keys.npy, values.npy, labels.npy in a sibling folder."""
+    from paceline.data.sparse.dataset import SparseDataset
 
     out = data.with_name(f"{data.name}-arrays")
     if out.exists():
         return out
-    dataset = Dataset(data)
+    dataset = SparseDataset(data)
     blocks = [dataset.block("train", i) for i in range(len(dataset.split("train").blocks))]
     input_key = dataset.key_order.to_blocks(np.arange(dataset.features, dtype=np.int32))
     num_rows = sum(block.num_rows for block in blocks)
@@ -97,7 +95,7 @@ def export_rows(data: Path) -> Path:
 
 
 def end_session(process: subprocess.Popen[Any]) -> None:
-    """End a process that leads a session of its own, and every process in that session."""
+    """End a process that leads its own session, and every process in that session."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:
@@ -124,7 +122,7 @@ def in_session(pid: int, session: int) -> bool:
 
 @contextmanager
 def session(command: Sequence[str], env: dict[str, str], **streams: Any) -> Iterator[subprocess.Popen[Any]]:
-    """A command in a session of its own, all of which ends with the context."""
+    """A command in its own session; the whole session ends with the context."""
     process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True, **streams)
     try:
         yield process
@@ -134,7 +132,7 @@ def session(command: Sequence[str], env: dict[str, str], **streams: Any) -> Iter
 
 
 def wait_for(process: subprocess.Popen[Any], log: Path) -> None:
-    """Wait until a command is done; where it fails or does not end, so does the benchmark, with the end of its log."""
+    """Wait until a command is done. If it fails or does not end, stop the benchmark and show the end of its log."""
     try:
         status = f"ended with {process.wait(GIVE_UP_SECONDS)}"
     except subprocess.TimeoutExpired:
@@ -156,7 +154,7 @@ def train_command(data: Path, run: Path, flags: dict[str, Any], settings: Iterab
 def train(
     data: Path, flags: dict[str, Any], settings: Iterable[str] = (), env: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """Train on this machine with two workers and a shard; the run's result. Without `address` it starts its own Ray."""
+    """Train on this machine with two workers and a shard; return the result. Without `address`, start a Ray."""
     with tempfile.TemporaryDirectory(prefix="plb") as folder:
         run, log = Path(folder, "run"), Path(folder, "log")
         command = train_command(data, run, {"workers": 2, "shards": 1, **flags}, settings)
@@ -183,12 +181,12 @@ def train_tensorflow(python: str, rows: Path, pace: str, batch_size: int) -> dic
 
 
 def environment(more: dict[str, str] | None = None) -> dict[str, str]:
-    """This process's environment; a Ray that somebody else has running is left alone."""
+    """The environment of this process, without the address of any Ray that is already running."""
     return {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | (more or {})
 
 
 def ray_command(address: str, folder: Path, num_cpus: int, head: str | None = None) -> list[str]:
-    """Start a Ray node and stay with it. `head` is where to find the head, None where the node is the head itself."""
+    """The command that runs a Ray node. `head` is the address of the head, or None if the node is the head."""
     ip, _, port = address.partition(":")
     place = [f"--address={head}"] if head else ["--head", f"--port={port}", "--include-dashboard=false"]
     return [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *place, f"--node-ip-address={ip}",
@@ -215,7 +213,7 @@ def wait_for_ray(process: subprocess.Popen[Any], log: Path) -> None:
 @contextmanager
 def running_ray() -> Iterator[tuple[str, dict[str, str]]]:
     """A Ray node on the loopback: (its address, the environment that a driver needs)."""
-    # Of 127.0.0.1 Ray makes the address of the machine's network; the rest of 127.0.0.0/8 it takes as it is.
+    # Ray replaces 127.0.0.1 by the machine's network address, but keeps other addresses in 127.0.0.0/8.
     with socket.create_server(("127.0.0.2", 0)) as free:
         address = f"127.0.0.2:{free.getsockname()[1]}"
     with tempfile.TemporaryDirectory(prefix="plb", ignore_cleanup_errors=True) as folder:
@@ -269,7 +267,7 @@ def measure_bytes(data: Path, address: str, env: dict[str, str]) -> list[dict[st
         flags = {"pace": "async", "batch_size": BYTES_BATCH_SIZE, "address": address, "seconds": SECONDS}
         result = train(data, flags, settings, env)
         value = result["wire"]["bytes_per_row"]
-        line = {"case": f"bytes a row, {name}", "value": round(value, 1),
+        line = {"case": f"bytes per row, {name}", "value": round(value, 1),
                 "rows_per_second": round(result["rows_per_second"])}  # fmt: skip
         lines.append(line | ({} if at_most is None else {"at_most": at_most, "holds": value <= at_most}))
         say(lines[-1])
@@ -284,7 +282,7 @@ def measure_first_step(data: Path, flags: dict[str, Any], env: dict[str, str] | 
 
 def one_host(data: Path, python: str | None, rounds: int) -> list[dict[str, Any]]:
     """Every case on this machine alone, as rows of the table."""
-    train(data, {"pace": "async", "batch_size": 1000, "steps": 10})  # so that everything is compiled
+    train(data, {"pace": "async", "batch_size": 1000, "steps": 10})  # compiles everything
     lines, tensorflow_startups = measure_speed(data, python, rounds)
     startups = {"starting Ray": measure_first_step(data, {}, None, rounds)}
     with running_ray() as (address, env):
@@ -304,10 +302,10 @@ def one_host_markdown(lines: list[dict[str, Any]], rows: int, rounds: int) -> st
     out = (
         f"# Training over Ray, {datetime.now(UTC):%Y-%m-%d}\n\n"
         f"{machine()}. {rows:,} click rows, {FEATURES:,} features, 2 workers and 1 shard on this machine, SGD, "
-        f"{SECONDS:g} seconds a measurement, medians of {rounds} rounds; TensorFlow's parameter server with 2 workers "
-        f"and 1 server on the same rows, each time right after. Bytes a row are of async at batch "
+        f"{SECONDS:g} seconds per measurement, medians of {rounds} rounds; TensorFlow's parameter server with "
+        f"2 workers and 1 server on the same rows, each time right after. Bytes per row are measured in async at batch "
         f"{BYTES_BATCH_SIZE:,}. `python benchmarks/cluster.py --hosts 1`.\n\n"
-        f"| case | figure | rows/s | TensorFlow, rows/s | ratio | asked for | holds |\n|---|---|---|---|---|---|---|\n"
+        f"| case | figure | rows/s | TensorFlow, rows/s | ratio | required | holds |\n|---|---|---|---|---|---|---|\n"
     )
     for line in lines:
         peer = f"{line['tensorflow_rows_per_second']:,}" if "tensorflow_rows_per_second" in line else ""
@@ -361,7 +359,7 @@ def lab(num_hosts: int, bandwidth: str) -> Iterator[tuple[Hosts, dict[str, str]]
 
 
 def train_in_lab(hosts: Hosts, env: dict[str, str], data: Path, case: LabCase) -> dict[str, Any]:
-    """One run, its command on host 0: speed, bytes, and what each role's host used meanwhile."""
+    """One run with its command on host 0: speed, bytes, and what the host of each role used."""
     run, log = hosts.folder / f"run-{time.monotonic_ns()}", hosts.folder / "log"
     flags = {"pace": case.pace, "batch_size": case.batch_size, "workers": len(hosts.names) - 1, "shards": 1,
              "address": f"{hosts.addresses[0]}:{RAY_PORT}",
@@ -374,7 +372,7 @@ def train_in_lab(hosts: Hosts, env: dict[str, str], data: Path, case: LabCase) -
         wait_for(process, log)
     result = json.loads((run / "result.json").read_text())
     began = asked + result["startup_seconds"]
-    # Not to the very end, right after which the trained model goes to host 0.
+    # Stop before the very end, when the trained model travels to host 0.
     margin = min(MARGIN_SECONDS, result["train_seconds"] / 4)
     used = sampler.rates(began + margin, began + result["train_seconds"] - margin)
     places = places_of_roles(roles, hosts.addresses)
@@ -430,7 +428,7 @@ def over_hosts(data: Path, num_hosts: int, bandwidth: str, rounds: int) -> tuple
 
 
 def medians(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """One row of a case's rounds: the medians of the numbers, and every host that a role was at."""
+    """One table row per case: the medians over its rounds, and every host that a role ran on."""
     line: dict[str, Any] = {}
     for name, value in results[0].items():
         each = [result[name] for result in results]
@@ -452,11 +450,11 @@ def over_hosts_markdown(lines: list[dict[str, Any]], passed: str, rows: int, rou
         f"{num_hosts} network namespaces of one machine, each with a link of {bandwidth} both ways "
         f"({bits_per_second(bandwidth) / 8e6:,.0f} MB/s; measured with TCP one way, the other, and two hosts to one: "
         f"{passed} Gbit/s) and a Ray node with a token. **All hosts share the processors of the machine**: "
-        f"{machine()}. Where the processors are the limit, hosts of their own would be faster.\n\n"
-        f"{rows:,} click rows, {FEATURES:,} features, {num_hosts - 1} workers and 1 shard, SGD, {SECONDS:g} seconds a "
-        f"measurement, {SLOW_SECONDS:g} where the whole model is pulled, medians of {rounds} rounds; the command runs "
+        f"{machine()}. If the processors are the limit, separate machines would be faster.\n\n"
+        f"{rows:,} click rows, {FEATURES:,} features, {num_hosts - 1} workers and 1 shard, SGD, {SECONDS:g} seconds "
+        f"per measurement, {SLOW_SECONDS:g} if the whole model is pulled, medians of {rounds} rounds; the command runs "
         f"on host 0. `python benchmarks/cluster.py --hosts {num_hosts} --bandwidth {bandwidth}`.\n\n"
-        f"| case | rows/s | step, ms | bytes a row | start-up, s |\n|---|---|---|---|---|\n"
+        f"| case | rows/s | step, ms | bytes per row | start-up, s |\n|---|---|---|---|---|\n"
     )
     for line in lines:
         out += (
@@ -481,11 +479,11 @@ def over_hosts_markdown(lines: list[dict[str, Any]], passed: str, rows: int, rou
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=1, help="1 for this machine alone, more for network namespaces")
-    parser.add_argument("--bandwidth", default="1.8Gbit", help="of each host's link, as tc writes it")
+    parser.add_argument("--bandwidth", default="1.8Gbit", help="bandwidth of each host's link, in tc's notation")
     parser.add_argument("--tensorflow-python", help="a Python that has tensorflow, to compare with")
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3, help="measure so many times and take the medians")
-    parser.add_argument("--folder", type=Path, help="where the data is kept; a temporary folder if left out")
+    parser.add_argument("--rounds", type=int, default=3, help="how often to measure; the medians count")
+    parser.add_argument("--folder", type=Path, help="where the data is kept; default: a temporary folder")
     parser.add_argument("--write", action="store_true", help="keep the table under benchmarks/results/")
     arguments = parser.parse_args()
     if arguments.hosts < 1:

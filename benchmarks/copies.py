@@ -2,15 +2,15 @@
 
     python benchmarks/copies.py [--write]
 
-A module of 10 and then of 40 million weights, nearly all in one layer (so that its gradient alone is as large as all
-weights), trains in sync on three workers and a shard with momentum, a checkpoint every half second. The highest memory
-of each process is taken every few milliseconds from the system; the difference between the two sizes, divided by
-that of the weights, is the number of copies: whatever does not grow with the model drops out.
+A module with 10 and then 40 million weights trains in sync on three workers and a shard, with momentum and a checkpoint
+every half second. Nearly all weights are in one layer, so that its gradient alone is as large as all weights. The peak
+memory of each process is sampled every few milliseconds. The number of copies is the difference between the two sizes,
+divided by the difference in weights: everything that does not grow with the model cancels out.
 
-What is allowed: a worker that pushes to shards needs weights and gradient, and may have one copy more; a shard needs
-weights and momentum, and may have two more; a worker that adds up needs weights, momentum and gradient, and may have
-one more. With shared memory, what several processes see is counted once, for all of them together. The coordinator is
-the command itself, which tests the model and saves checkpoints: nothing is asked of it.
+Limits: a worker that pushes to shards needs weights and gradient, and may hold one more copy. A shard needs weights and
+momentum, and may hold two more. A worker of an allreduce needs weights, momentum and gradient, and may hold one more.
+Shared memory is counted once, for all its processes together. The coordinator is the command itself, which evaluates
+the model and saves checkpoints; it has no limit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SETTINGS = {
     "shared memory": ["--exchange", "shard"],
     "allreduce": ["--exchange", "allreduce"],
 }
-# What rows become within the module grows with it, too.
+# Activations within the module grow with it, too.
 NOT_WEIGHTS = 0.02
 COORDINATOR = "coordinator 0"
 ALLOWED = {"worker": 3, "shard": 4, "adding worker": 4}
@@ -50,7 +50,7 @@ def num_weights(hidden: int) -> int:
 
 
 def module_in(folder: Path, hidden: int) -> str:
-    """Write a module of so many hidden units; its name for --model."""
+    """Write a module with this many hidden units; return its name for --model."""
     (folder / f"wide_{hidden}.py").write_text(
         "from torch import nn\n\n\ndef build():\n"
         f"    layers = nn.Linear({SIZE * SIZE * 3}, {hidden}), nn.Linear({hidden}, {CLASSES})\n"
@@ -60,7 +60,7 @@ def module_in(folder: Path, hidden: int) -> str:
 
 
 def peaks(folder: Path, data: Path, hidden: int, words: list[str], shared: bool) -> dict[str, float]:
-    """The highest memory of each role, or with shared memory of all together, in bytes."""
+    """The peak memory of each role, or of all together with shared memory, in bytes."""
     run = folder / f"run-{time.monotonic_ns()}"
     command = [
         sys.executable, "-m", "paceline", "train", "--data", str(data), "--model", module_in(folder, hidden), "--run",
@@ -89,7 +89,7 @@ def peaks(folder: Path, data: Path, hidden: int, words: list[str], shared: bool)
 
 
 def memory_of(pid: int, shared: bool) -> float:
-    """What a process holds for itself, or with its share of what several see."""
+    """A process's own memory, or with its share of what several processes map."""
     with suppress(psutil.Error):
         found = psutil.Process(pid).memory_full_info() if shared else psutil.Process(pid).memory_info()
         return float(found.pss) if shared else float(found.rss - found.shared)
@@ -123,11 +123,11 @@ def main() -> None:
             f"# Copies of a dense model's weights, {today}",
             "",
             f"{machine()}. Three workers in sync and a shard, momentum, a checkpoint every half second; from the "
-            "highest memory of each process with 10 and with 40 million weights. `python benchmarks/copies.py`. "
-            f"Up to {NOT_WEIGHTS} beyond what is allowed is no copy of weights: what rows become within the "
-            "module grows with it, too.",
+            "peak memory of each process with 10 and with 40 million weights. `python benchmarks/copies.py`. "
+            f"Up to {NOT_WEIGHTS} beyond the limit does not count as a copy, because activations within the module "
+            "grow with it, too.",
             "",
-            "| exchange | role | copies at most | allowed | holds |",
+            "| exchange | role | most copies | allowed | holds |",
             "|---|---|---|---|---|",
             *lines,
         ]

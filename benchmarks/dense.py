@@ -1,16 +1,16 @@
-"""How fast do dense models train, beside plain PyTorch?
+"""How fast do dense models train, compared with plain PyTorch?
 
     python benchmarks/dense.py [--mnist FOLDER] [--only PART_OF_A_NAME] [--rounds 3] [--write]
     python benchmarks/dense.py --device cuda [--write]     (on a machine with a GPU)
 
-- Softmax on MNIST (with --mnist; else on made-up images of its size), 100 epochs at batch 275, one worker: beside a
-  loop of the same steps in PyTorch, whose images lie in memory as floats.
-- AlexNet on 224 × 224 pixels at batch 64 and 128, one worker: beside a loop of the same steps in PyTorch.
-- AlexNet, two workers in sync: allreduce beside PyTorch's DistributedDataParallel with gloo; and over a shard, beside
-  the time that moving the weights takes at the measured bandwidth of the loopback.
-- With --device cuda: AlexNet in bfloat16 at batch 512, its images on the card, beside the same loop in PyTorch.
+- Softmax on MNIST (with --mnist; otherwise on generated images of its size), 100 epochs at batch 275, one worker:
+  compared with a loop of the same steps in PyTorch, with images in memory as floats.
+- AlexNet on 224 × 224 pixels at batch 64 and 128, one worker: compared with a loop of the same steps in PyTorch.
+- AlexNet, two workers in sync: allreduce compared with PyTorch's DistributedDataParallel with gloo; over a shard,
+  compared with the time to move the weights at the measured bandwidth of the loopback.
+- With --device cuda: AlexNet in bfloat16 at batch 512, images on the GPU, compared with the same loop in PyTorch.
 
-Each peer runs right after paceline's run. Prints a JSON line a measurement, then a table; `--write` keeps it under
+Each peer runs right after paceline. Prints one JSON line per measurement, then a table; `--write` keeps it under
 benchmarks/results/.
 """
 
@@ -42,7 +42,7 @@ def say(line: dict[str, Any]) -> None:
 
 
 def train(look: Callable[[Path], Any] | None = None, **flags: Any) -> Any:
-    """A run of paceline in a process of its own, as a user has it: its result, or what `look` finds in its folder."""
+    """A run of paceline in its own process: its result, or what `look` finds in its folder."""
     with tempfile.TemporaryDirectory(prefix="plb") as folder:
         words = [sys.executable, "-m", "paceline", "train", "--run", f"{folder}/run", "--checkpoint-every", "0"]
         settings = flags.pop("settings", [])
@@ -58,13 +58,13 @@ def train(look: Callable[[Path], Any] | None = None, **flags: Any) -> Any:
 
 
 def seconds_a_step(steps: int = STEPS, **flags: Any) -> float:
-    """What a step takes once things are warm: of two lengths, the difference."""
+    """Seconds per step once everything is warm: the difference between runs of two lengths."""
     short, long = (train(steps=count, **flags) for count in (WARM_UP, WARM_UP + steps))
     return float((long["train_seconds"] - short["train_seconds"]) / steps)
 
 
 def peer(what: str, *words: Any) -> float:
-    """A peer of dense_peers.py in a process of its own; its seconds."""
+    """The seconds of a peer of dense_peers.py, in its own process."""
     command = [sys.executable, str(HERE / "peers" / "pytorch_dense.py"), what, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -116,9 +116,9 @@ def alexnet_allreduce(folder: Path) -> dict[str, Any]:
 
 
 def exchange_seconds(run: Path) -> tuple[float, float]:
-    """What a step takes, and what of that is not computing for the worker that the others wait for: medians.
+    """Medians: seconds per step, and the part in which the worker that the others wait for does not compute.
 
-    From one run, step by step: what computing takes differs from run to run by more than all the rest.
+    Taken from one run, step by step: compute time varies from run to run by more than everything else.
     """
     from paceline.telemetry.recorder import Telemetry
     from paceline.telemetry.records import StepSample
@@ -133,8 +133,8 @@ def exchange_seconds(run: Path) -> tuple[float, float]:
 
 
 def alexnet_shards(folder: Path) -> dict[str, Any]:
-    """Two workers and a shard: what exchanging takes, on top of the computing."""
-    from paceline.telemetry.ceilings import Effort, measure_loopback
+    """Two workers and a shard: the time for the exchange, on top of computing."""
+    from paceline.telemetry.measure_ceilings import Effort, measure_loopback
 
     ours, beyond = train(
         look=exchange_seconds, steps=WARM_UP + 2 * STEPS, data=pictures(folder), model="alexnet", engine="ray",
@@ -157,7 +157,7 @@ def alexnet_on_gpu(folder: Path) -> dict[str, Any]:
     return {"seconds": ours, "peer": theirs, "ratio": theirs / ours}
 
 
-# name → (measurement, its peer in words, the least ratio, or the most where it is negative)
+# name → (measurement, its peer in words, the least ratio, or the largest if it is negative)
 CASES: dict[str, tuple[Callable[..., dict[str, Any]], str, float]] = {
     "softmax, 100 epochs, batch 275": (softmax, "PyTorch", 1.5),
     "AlexNet, batch 64": (lambda folder: alexnet_alone(folder, 64), "PyTorch", 0.97),
@@ -174,9 +174,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mnist", type=Path, help="a folder with MNIST's IDX files")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--only", default="", help="a part of the cases' names")
+    parser.add_argument("--only", default="", help="part of the name of a case")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where data is kept")
+    parser.add_argument("--folder", type=Path, help="where the data is kept")
     parser.add_argument("--write", action="store_true", help="keep the table under benchmarks/results/")
     flags = parser.parse_args()
     cases = GPU_CASES if flags.device == "cuda" else CASES
@@ -206,11 +206,11 @@ def main() -> None:
 def markdown(lines: list[dict[str, Any]], rounds: int, device: str) -> str:
     where = machine() if device == "cpu" else f"{machine()}, {gpu_name()}"
     out = (
-        f"# Dense models, {datetime.now(UTC):%Y-%m-%d}\n\n{where}. Seconds of training (softmax: all of it; AlexNet: a "
-        f"step, of {STEPS} after {WARM_UP}), the round of the median ratio of {rounds}; the peer right after. Over a "
-        f"shard the ratio is what a step takes beyond computing, to the time that moving the weights takes. "
+        f"# Dense models, {datetime.now(UTC):%Y-%m-%d}\n\n{where}. Seconds of training (softmax: in total; AlexNet: "
+        f"per step, over {STEPS} after {WARM_UP}), from the round with the median ratio of {rounds}; the peer right "
+        f"after. Over a shard, the ratio is the time of a step beyond computing to the time for moving the weights. "
         f"`python benchmarks/dense.py`.\n\n"
-        f"| case | seconds | peer | its seconds | ratio | asked for | holds |\n|---|---|---|---|---|---|---|\n"
+        f"| case | seconds | peer | its seconds | ratio | required | holds |\n|---|---|---|---|---|---|---|\n"
     )
     for line in lines:
         asked = f"≤ {-line['asked']:g}" if line["asked"] < 0 else f"≥ {line['asked']:g}"

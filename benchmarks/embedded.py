@@ -1,11 +1,10 @@
-"""How fast is embedded training, beside scikit-learn's SGDClassifier on the same rows?
+"""How fast is embedded training, compared with scikit-learn's SGDClassifier on the same rows?
 
     python benchmarks/embedded.py [--rows 1000000] [--rounds 3] [--folder DIR] [--write]
 
-Prints one JSON line a case and a table. Each measurement runs in a process of its own, the peer and paceline one after
-the other, `--rounds` times over; the median counts, as a ratio to the peer of the same rounds: absolute figures of a
-shared machine move by a third. Data is prepared and kernels are compiled before. `--write` keeps the table under
-benchmarks/results/.
+Prints one JSON line per case and a table. Each measurement runs in its own process. The peer and paceline alternate for
+`--rounds` rounds, and the median of the ratios within a round counts, because absolute figures on a shared machine vary
+by a third. Data is prepared and kernels are compiled beforehand. `--write` keeps the table under benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ FEATURES = 33_762_578
 EPOCHS = 4
 HERE = Path(__file__).parent
 
-# name → (flags of paceline.train, what its ratio is against, at least)
+# name → (flags of paceline.train, what its ratio refers to, least ratio)
 CASES: dict[str, tuple[dict[str, Any], str, float]] = {
     "async, SGD, batch 1, 1 worker": ({"pace": "async", "workers": 1, "batch_size": 1}, "scikit-learn", 2.0),
     "async, SGD, batch 1, 2 workers": (
@@ -52,7 +51,7 @@ LOSS_TOLERANCE = 0.01
 
 
 def measure_paceline(data: str, flags: dict[str, Any]) -> dict[str, Any]:
-    """Train in this process; the run's result."""
+    """Train in this process; return the result."""
     import paceline
 
     with tempfile.TemporaryDirectory() as folder:
@@ -61,14 +60,14 @@ def measure_paceline(data: str, flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_sklearn(data: str, shuffle: bool) -> dict[str, Any]:
-    """Train scikit-learn in this process on the rows of the dataset, as CSR in memory, with the input's keys."""
+    """Train scikit-learn in this process on the rows of the dataset, as CSR in memory, with the keys of the input."""
     import numpy as np
     import scipy.sparse
     from sklearn.linear_model import SGDClassifier
 
-    from paceline.data.sparse.dataset import Dataset
+    from paceline.data.sparse.dataset import SparseDataset
 
-    dataset = Dataset(data)
+    dataset = SparseDataset(data)
     blocks = [dataset.block("train", i) for i in range(len(dataset.split("train").blocks))]
     input_key = dataset.key_order.to_blocks(np.arange(dataset.features, dtype=np.int32))
     keys = np.concatenate([input_key[block.keys] for block in blocks])
@@ -87,16 +86,16 @@ def measure_sklearn(data: str, shuffle: bool) -> dict[str, Any]:
 
 
 def in_a_process(kind: str, *arguments: Any) -> dict[str, Any]:
-    """Call one of the measurements above in a fresh process; its answer."""
+    """Call one of the measurements above in a new process; return its answer."""
     command = [sys.executable, __file__, "--measure", kind, json.dumps(arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def measure_memory(data: str) -> int:
-    """The peak of a training process's private memory, checkpoints and the model's saving included.
+    """The peak of a training process's private memory, including checkpoints and saving the model.
 
-    In a run of its own: looking every few milliseconds takes time from whoever is looked at.
+    In a separate run, because sampling every few milliseconds slows the training down.
     """
     flags = {"pace": "async", "workers": 2, "batch_size": 1, "checkpoint_every": 0.2}
     command = [sys.executable, __file__, "--measure", "paceline", json.dumps([data, flags])]
@@ -107,7 +106,7 @@ def measure_memory(data: str) -> int:
 
 
 def watch_memory(process: subprocess.Popen[bytes], peak: list[int]) -> None:
-    """Keep the largest anonymous resident memory of a process: what it owns, mapped files left out (Linux)."""
+    """Keep the largest anonymous resident memory of a process: its own, without mapped files (Linux)."""
     path = Path(f"/proc/{process.pid}/status")
     while process.poll() is None:
         try:
@@ -122,7 +121,7 @@ def watch_memory(process: subprocess.Popen[bytes], peak: list[int]) -> None:
 def measure_first_step(data: str) -> float:
     """Seconds from typing `paceline train` to its first step."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "paceline.cli", "train", "--data", data, "--optimizer", "sgd", "--steps", "1"]
+        command = [sys.executable, "-m", "paceline", "train", "--data", data, "--optimizer", "sgd", "--steps", "1"]
         subprocess.run([*command, "--run", f"{folder}/run"], check=True, capture_output=True)
         return float(json.loads(Path(folder, "run", "result.json").read_text())["startup_seconds"])
 
@@ -141,7 +140,7 @@ def measure_losses(data: str) -> dict[str, Any]:
 
 
 def run_all(data: str, rounds: int) -> list[dict[str, Any]]:
-    """Every case, as rows of the table; each is printed as JSON when it is known."""
+    """Every case, as rows of the table; each is printed as JSON when it is done."""
     rates: dict[str, list[float]] = {}
     for number in range(rounds):
         for peer, shuffle in PEERS.items():
@@ -173,8 +172,8 @@ def markdown(lines: list[dict[str, Any]], rows: int) -> str:
     """The table, with date and machine."""
     head = (
         f"# Embedded training, {datetime.now(UTC):%Y-%m-%d}\n\n"
-        f"{machine()}. {rows:,} click rows, {FEATURES:,} features, {EPOCHS} epochs a measurement; "
-        f"`python benchmarks/embedded.py`.\n\n| case | figure | ratio | asked for | holds |\n|---|---|---|---|---|\n"
+        f"{machine()}. {rows:,} click rows, {FEATURES:,} features, {EPOCHS} epochs per measurement; "
+        f"`python benchmarks/embedded.py`.\n\n| case | figure | ratio | required | holds |\n|---|---|---|---|---|\n"
     )
     body = ""
     for line in lines:
@@ -203,7 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where the data is kept; a temporary folder if left out")
+    parser.add_argument("--folder", type=Path, help="where the data is kept; default: a temporary folder")
     parser.add_argument("--write", action="store_true", help="keep the table under benchmarks/results/")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

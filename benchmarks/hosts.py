@@ -1,16 +1,16 @@
 """How does one machine become several hosts with slow links between them?
 
 Each host is a network namespace with one link, rate-limited both ways, to a switch: a bridge in a namespace of its own.
-The machine's own network is not touched, and nothing leads from the hosts to it. Linux, `ip`, `tc` and root are needed.
+The machine's own network is not touched, and the hosts cannot reach it. Needs Linux, `ip`, `tc` and root.
 
     with Hosts(5, "1.8Gbit") as hosts:
         hosts.start(0, ["python", "-m", "http.server"])
 
-Everything is gone when the context ends, however it ends: what ran in the namespaces, the namespaces, the folder.
+When the context ends, for whatever reason, everything is removed: processes, namespaces and the folder.
 
     python benchmarks/hosts.py [--bandwidth 1.8Gbit]
 
-measures what TCP gets through the links.
+measures the throughput of TCP over the links.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Usage(NamedTuple):
 class Hosts:
     """`count` hosts on one switch, as a context; `close` may be called any number of times.
 
-    Host i has the address `addresses[i]`, which no other network needs to know, and `folders[i]` for its files.
+    Host i has the address `addresses[i]`, which is unknown outside, and the folder `folders[i]` for its files.
     """
 
     def __init__(self, count: int, bandwidth: str) -> None:
@@ -127,7 +127,7 @@ class Hosts:
         stdout: int | IO[bytes] | None = None,
         stderr: int | IO[bytes] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start a command on a host, in a session of its own: Ctrl-C reaches it only through `close`."""
+        """Start a command on a host, in its own session: Ctrl-C reaches it only through `close`."""
         process = subprocess.Popen(
             ["ip", "netns", "exec", self.names[host], *command],
             env={**os.environ, **(env or {})},
@@ -140,7 +140,7 @@ class Hosts:
         return process
 
     def usage(self) -> list[Usage]:
-        """What each host has used so far; hosts that run nothing keep the traffic last seen. Starts no process."""
+        """What each host has used so far. Idle hosts keep the last known traffic. Starts no process."""
         pids = self._pids()
         for i, name in enumerate(self.names):
             for pid in pids[name]:
@@ -157,7 +157,7 @@ class Hosts:
         ]
 
     def _pids(self) -> dict[str, list[int]]:
-        """The processes in each of the namespaces that exist, the switch's included."""
+        """The processes in each existing namespace, including the switch's."""
         names: dict[int, str] = {}
         for name in [*self.names, self._switch]:
             path = Path("/run/netns", name)
@@ -176,7 +176,7 @@ class Hosts:
         return found
 
     def end_processes(self) -> None:
-        """End everything that runs in the namespaces, and wait until it has."""
+        """End all processes in the namespaces and wait for them."""
         self._signal_all(signal.SIGTERM)
         deadline = time.monotonic() + END_SECONDS
         while any(self._pids().values()) and time.monotonic() < deadline:
@@ -197,7 +197,7 @@ class Hosts:
                 signal_in_namespace(name, pid, number)
 
     def close(self) -> None:
-        """End what runs, remove the namespaces and the folder. Interrupts wait until it is done."""
+        """End all processes, remove the namespaces and the folder. Interrupts are delayed until then."""
         with uninterrupted():
             self.end_processes()
             for name in [*self.names, self._switch]:
@@ -207,7 +207,7 @@ class Hosts:
 
 
 class Sampler:
-    """Looks, as a context, at what each host has used, every so often; `rates` says what it used in a window."""
+    """A context that samples what each host has used; `rates` tells what it used in a window."""
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
@@ -230,7 +230,7 @@ class Sampler:
             self._seen.append(self._hosts.usage())
 
     def rates(self, first: float, last: float) -> list[Usage]:
-        """What each host used a second between two moments of `time.monotonic`."""
+        """What each host used per second between two moments of `time.monotonic`."""
         seen = np.array(self._seen, np.float64)  # [moments, hosts, 3]
         rates = [
             [float(np.diff(np.interp([first, last], self._times, seen[:, i, k]))[0]) / (last - first) for k in range(3)]
@@ -240,7 +240,7 @@ class Sampler:
 
 
 def run(*command: str) -> str:
-    """Run a command to its end; its output. A failure says what the command said."""
+    """Run a command to its end and return its output. An error contains the command's message."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
@@ -258,7 +258,7 @@ def read_traffic(pid: int) -> tuple[int, int]:
 
 
 def check_bandwidth(text: str) -> None:
-    """Refuse what `tc` would not read, before anything is made."""
+    """Refuse what `tc` cannot read, before anything is created."""
     if re.fullmatch(r"\d+(\.\d+)?[KMG]bit", text, re.IGNORECASE) is None:
         sys.exit(f"error: `bandwidth` is `{text}`; it is a number and Kbit, Mbit or Gbit\nhint: --bandwidth 1.8Gbit")
 
@@ -272,7 +272,7 @@ def bits_per_second(bandwidth: str) -> float:
 
 
 def signal_in_namespace(name: str, pid: int, number: signal.Signals) -> None:
-    """Signal a process if it is (still) one of this network namespace, and never another that has got its number."""
+    """Signal a process if it is still in this network namespace, but never another one that got the same number."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -288,7 +288,7 @@ def signal_in_namespace(name: str, pid: int, number: signal.Signals) -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let nothing but SIGKILL keep a cleaning-up from its end."""
+    """Let nothing except SIGKILL interrupt a clean-up."""
     held = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *ENDING_SIGNALS)}
     try:
         yield
@@ -308,7 +308,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 
 def receive(num_senders: int) -> None:
-    """Take what so many senders send at once; print a JSON line with the speed of all together."""
+    """Receive from this many senders at once; print a JSON line with their total speed."""
     with socket.create_server(("", TEST_PORT)) as server, selectors.DefaultSelector() as ready:
         print("ready", flush=True)
         for _ in range(num_senders):
@@ -333,7 +333,7 @@ def send(address: str) -> None:
 
 
 def measure_links(hosts: Hosts) -> list[dict[str, Any]]:
-    """What TCP gets from host 0 to host 1, back, and from two hosts to one at once: a link's limit, shared."""
+    """The throughput of TCP from host 0 to host 1, back, and from two hosts to one at once (a shared link)."""
     return [
         {"from": senders, "to": to, "bits_per_second": measure_link(hosts, senders, to)}
         for senders, to in (([0], 1), ([1], 0), ([1, 2], 0))

@@ -1,12 +1,12 @@
-"""How fast are products and traces of matrices that do not fit, and how many bytes do they move?
+"""How fast are products and traces of matrices that do not fit in memory, and how many bytes do they move?
 
     python benchmarks/matrices.py [--case product|trace|hosts]... [--rounds 3] [--folder DIR] [--write]
 
-Prints one JSON line a case and a table. Each measurement runs in a process of its own. The product is measured beside
-NumPy's of the same matrices in memory, the trace beside making its random numbers alone, one after the other,
-`--rounds` times over, and the median of the ratios counts: absolute figures of a shared machine move by a third. The
-hosts are network namespaces (`hosts.py`, which needs root). Kernels are compiled before. `--write` keeps the table
-under benchmarks/results/.
+Prints one JSON line per case and a table. Each measurement runs in its own process. The product is compared with
+NumPy's product of the same matrices in memory, the trace with only generating its random numbers. They alternate for
+`--rounds` rounds, and the median of the ratios counts, because absolute figures on a shared machine vary by a third.
+The hosts are network namespaces (`hosts.py`, which needs root). Kernels are compiled beforehand. `--write` keeps the
+table under benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def numpy_product(left: str, right: str) -> dict[str, float]:
 
 
 def paceline_product(left: str, right: str, out: str) -> dict[str, float]:
-    """Multiply two matrices from disk to disk, its last write to the disk included."""
+    """Multiply two matrices from disk to disk, including the last write."""
     from paceline.matrices.product import multiply_to_file, prepare_product
     from paceline.matrices.sources import open_matrix
 
@@ -77,7 +77,7 @@ def trace(size: int, blocks: int) -> dict[str, float]:
 
 
 def generation(size: int, blocks: int) -> dict[str, float]:
-    """Make every block of A once, on all cores, in strips that stay in a core's cache: as fast as it can be."""
+    """Generate every block of A once, on all cores, in strips that stay in a core's cache: as fast as possible."""
     import threading
     from concurrent.futures import ThreadPoolExecutor
 
@@ -106,7 +106,7 @@ def generation(size: int, blocks: int) -> dict[str, float]:
 
 
 def in_a_process(kind: str, *arguments: Any) -> dict[str, Any]:
-    """Call one of the measurements above in a fresh process; its answer."""
+    """Call one of the measurements above in a new process; return its answer."""
     command = [sys.executable, __file__, "--measure", kind, json.dumps(arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -126,7 +126,7 @@ def make_matrix(folder: Path, size: int, seed: int) -> str:
 
 
 def measure_product(folder: Path, rounds: int) -> list[dict[str, Any]]:
-    """Disk to disk within 1 GB, beside NumPy in memory."""
+    """Disk to disk within 1 GB, compared with NumPy in memory."""
     factors = [make_matrix(folder, PRODUCT_SIZE, seed) for seed in (1, 2)]
     ratios, ours, theirs = [], [], []
     for _ in range(rounds):
@@ -140,14 +140,14 @@ def measure_product(folder: Path, rounds: int) -> list[dict[str, Any]]:
             "figure": f"{median(ours, 'flop_per_second') / 1e9:.0f} GFLOP/s (NumPy in memory "
             f"{median(theirs, 'flop_per_second') / 1e9:.0f}), peak {median(ours, 'peak_memory_bytes') / 1e6:,.0f} MB",
             "ratio": round(ratio, 3),
-            "asked": f"≥ {PRODUCT_RATIO} × NumPy",
+            "asked": f"≥ {PRODUCT_RATIO} × NumPy's rate",
             "holds": ratio >= PRODUCT_RATIO,
         }
     ]
 
 
 def measure_trace(_folder: Path, rounds: int) -> list[dict[str, Any]]:
-    """The trace of A², and making the numbers alone."""
+    """The trace of A², and only generating the numbers."""
     in_a_process("trace", 1_000, 4)
     in_a_process("generation", 1_000, 4)
     ours, alone, ratios = [], [], []
@@ -166,8 +166,8 @@ def measure_trace(_folder: Path, rounds: int) -> list[dict[str, Any]]:
             "holds": seconds <= TRACE_SECONDS,
         },
         {
-            "case": f"{name}, beside making the numbers alone",
-            "figure": f"{seconds:.2f} s (alone {median(alone, 'seconds'):.2f} s)",
+            "case": f"{name}, compared with only generating the numbers",
+            "figure": f"{seconds:.2f} s (only generating {median(alone, 'seconds'):.2f} s)",
             "ratio": round(ratio, 3),
             "asked": f"≤ {TRACE_RATIO} ×",
             "holds": ratio <= TRACE_RATIO,
@@ -176,7 +176,7 @@ def measure_trace(_folder: Path, rounds: int) -> list[dict[str, Any]]:
 
 
 def measure_hosts(folder: Path, _rounds: int) -> list[dict[str, Any]]:
-    """Bytes that a product moves between five hosts; counted, so once is enough."""
+    """Bytes that a product moves between five hosts. They are counted, so one run is enough."""
     factors = [make_matrix(folder, HOSTS_SIZE, seed) for seed in (1, 2)]
     out = folder / "product.npy"
     with lab(NUM_HOSTS, "1.8Gbit") as (hosts, env):
@@ -216,7 +216,7 @@ def markdown(lines: list[dict[str, Any]], rounds: int) -> str:
     """The table, with date and machine."""
     head = (
         f"# Matrices, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. Medians of {rounds} rounds; "
-        f"`python benchmarks/matrices.py`.\n\n| case | figure | ratio | asked for | holds |\n|---|---|---|---|---|\n"
+        f"`python benchmarks/matrices.py`.\n\n| case | figure | ratio | required | holds |\n|---|---|---|---|---|\n"
     )
     return head + "".join(
         f"| {line['case']} | {line['figure']} | {line['ratio'] or ''} | {line['asked']} "

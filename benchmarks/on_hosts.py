@@ -1,10 +1,10 @@
-"""What does a command do on a cluster of slow links? Run it on the first of several hosts that are made for it.
+"""What does a command do on a cluster with slow links? Runs it on the first of several temporary hosts.
 
     python benchmarks/on_hosts.py [--hosts 5] [--bandwidth 1.8Gbit] -- paceline sweep RECIPE.toml --address auto
 
 The hosts are network namespaces with rate-limited links and a Ray node of one processor each (`benchmarks/hosts.py`);
-`RAY_ADDRESS` and Ray's token are set for the command. Ends with the command's exit code; whatever was started is gone
-then. Linux, `ip`, `tc` and root are needed.
+`RAY_ADDRESS` and Ray's token are set for the command. Exits with the command's exit code and removes everything it
+started. Needs Linux, `ip`, `tc` and root.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cluster import RAY_PORT, environment, lab
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=5)
-    parser.add_argument("--bandwidth", default="1.8Gbit", help="of each host's link, as tc writes it")
+    parser.add_argument("--bandwidth", default="1.8Gbit", help="bandwidth of each host's link, in tc's notation")
     parser.add_argument("command", nargs="+", help="after --, what to run on the first host")
     arguments = parser.parse_args()
     with lab(arguments.hosts, arguments.bandwidth) as (hosts, env):

@@ -1,7 +1,7 @@
 """Which rows do paceline and its peers train on, and how do the peers read them?
 
-Made-up clicks: a dataset of paceline's to measure with and, from another seed, one to tune on. Each is exported once
-for the peers, in the input's keys: arrays (`train/keys.npy`, …), LIBSVM text and Vowpal Wabbit's text.
+Generated clicks: one paceline dataset to measure with and one, with another seed, to tune on. Each is exported once for
+the peers, with the keys of the input: arrays (`train/keys.npy`, …), LIBSVM text and Vowpal Wabbit's text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedded import FEATURES
-from paceline.data.sparse.dataset import Dataset, Split
+from paceline.data.blocks.dataset import Split
+from paceline.data.sparse.dataset import SparseDataset
 from paceline.data.synthetic import generate_clicks
 
 SPLITS: tuple[Split, Split] = ("train", "test")
@@ -43,12 +44,12 @@ def _make(folder: Path, name: str, rows: int, seed: int) -> Data:
     if not exported.exists():
         partial = folder / f"{exported.name}-partial"
         shutil.rmtree(partial, ignore_errors=True)
-        export(Dataset(dataset), partial)
+        export(SparseDataset(dataset), partial)
         partial.rename(exported)
     return Data(rows, dataset, exported)
 
 
-def export(dataset: Dataset, folder: Path) -> None:
+def export(dataset: SparseDataset, folder: Path) -> None:
     """Write the rows of a dataset whose rows all have as many nonzeros."""
     input_key = dataset.key_order.to_blocks(np.arange(dataset.features, dtype=np.int32))
     for split in SPLITS:
@@ -70,7 +71,7 @@ def export(dataset: Dataset, folder: Path) -> None:
 def text_lines(
     keys: NDArray[np.int64], values: NDArray[np.float32], labels: NDArray[np.float32]
 ) -> Iterator[tuple[str, str]]:
-    """Each row as a line of LIBSVM, whose keys count from 1, and of Vowpal Wabbit, where a value of 1 goes unsaid."""
+    """Each row as a line of LIBSVM, whose keys count from 1, and of Vowpal Wabbit, where a value of 1 is omitted."""
     for first in range(0, len(labels), PIECE_ROWS):
         piece = slice(first, first + PIECE_ROWS)
         for row_keys, row_values, label in zip(

@@ -3,13 +3,13 @@
     python benchmarks/peers.py [--rows 1000000] [--folder DIR] [--environments DIR] [--only PART_OF_A_NAME] [--write]
 
 TensorFlow's parameter server, PyTorch's sparse embeddings, scikit-learn, Vowpal Wabbit, LIBLINEAR and Spark MLlib, each
-in an environment of its own: rows per second, seconds to a given test log loss, peak memory, seconds to the first step,
-bytes a row. An environment that is there is used as it is; a peer that cannot be installed is named, with the reason.
+in its own environment: rows per second, seconds to a given test log loss, peak memory, seconds to the first step, bytes
+per row. An existing environment is used without changes. A peer that cannot be installed is listed with the reason.
 
-Each case is tuned on rows of another seed, measured, and right after it the paceline case that it is held against. What
-was measured is kept in the folder and not measured again unless `--only` names it, so a stopped run goes on where it
-was. Prints a JSON line a case and the page; `--write` keeps page and chart under benchmarks/results/, and puts the
-table into README.md.
+Each case is tuned on rows with another seed and measured. Right after it, the paceline case that it is compared with is
+measured. Results are kept in the folder and not measured again unless `--only` names them, so a stopped run continues
+where it was. Prints one JSON line per case and the page; `--write` keeps the page and the chart under
+benchmarks/results/, and puts the table into README.md.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ PASSES = 3
 MOST_SECONDS = 90.0
 GIVE_UP_SECONDS = 280.0
 SPEED_SECONDS = 4.0
-# What takes seconds is measured so many times, and the median counts.
+# How often to measure cases that take only seconds; the median counts.
 ROUNDS = 3
 LOOK_SECONDS = 0.25
 
 
 class Environment(NamedTuple):
-    """What a peer needs: the module that must import, and what pip is asked for."""
+    """What a peer needs: the module to import, and what pip installs."""
 
     module: str
     requirements: list[str]
@@ -147,7 +147,7 @@ class FailedError(Exception):
 
 
 def python_of(folder: Path, name: str) -> str:
-    """The Python of a peer's environment, which is made if it is not there."""
+    """The Python of a peer's environment, which is created if it does not exist."""
     module, requirements = ENVIRONMENTS[name]
     python = folder / name / "bin" / "python"
     if not imports(python, module):
@@ -195,7 +195,7 @@ def without_places(text: str) -> str:
 
 
 class Finished(NamedTuple):
-    """What a command printed, when it began (time of day), and the sum of its processes' peaks of memory."""
+    """What a command printed, when it started (time of day), and the sum of the memory peaks of its processes."""
 
     printed: str
     began: float
@@ -203,7 +203,7 @@ class Finished(NamedTuple):
 
 
 def run(command: list[str]) -> Finished:
-    """Run a command to its end in a session of its own, all of which ends with it."""
+    """Run a command to its end, in its own session, which ends with it."""
     with tempfile.TemporaryDirectory(prefix="plb") as folder:
         out, log = Path(folder, "out"), Path(folder, "log")
         began, peaks = time.time(), dict[int, int]()
@@ -225,7 +225,7 @@ def run(command: list[str]) -> Finished:
 
 
 def memory_of_session(leader: int) -> dict[int, int]:
-    """process → the most memory it has had resident so far (VmHWM), of the processes in a session."""
+    """The peak resident memory so far (VmHWM) of each process in a session."""
     peaks = {}
     for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
         try:
@@ -277,19 +277,19 @@ def train_peer(case: Case, python: str, data: Data, setting: dict[str, Any]) -> 
     }
 
 
-def tensorflow_words(exported: Path, setting: dict[str, Any], looked_at: bool = True) -> list[str]:
-    """The command line of tensorflow_server.py: it trains for a time, not for so many passes."""
+def tensorflow_words(exported: Path, setting: dict[str, Any], evaluated: bool = True) -> list[str]:
+    """The command line of tensorflow_server.py, which trains for a given time, not for a number of passes."""
     seconds = 5.0 if setting["tune"] else 20.0
-    looks = ["--test", str(exported / "test"), "--test-every", "50"] if looked_at else []
+    tests = ["--test", str(exported / "test"), "--test-every", "50"] if evaluated else []
     return [
         str(exported / "train"), "--features", str(setting["features"]), "--pace", setting["pace"],
-        "--batch-size", str(setting["batch_size"]), "--rate", str(setting["rate"]), "--seconds", str(seconds), *looks,
+        "--batch-size", str(setting["batch_size"]), "--rate", str(setting["rate"]), "--seconds", str(seconds), *tests,
     ]  # fmt: skip
 
 
 def tensorflow_speed(case: Case, python: str, data: Data, setting: dict[str, Any]) -> Record:
-    """Rows a second and bytes a row of TensorFlow's server when nobody looks at it, as paceline's are."""
-    words = tensorflow_words(data.exported, {"features": FEATURES, **setting, "tune": True}, looked_at=False)
+    """Rows per second and bytes per row of TensorFlow's server without evaluations, as for paceline."""
+    words = tensorflow_words(data.exported, {"features": FEATURES, **setting, "tune": True}, evaluated=False)
     found = json.loads(run([python, str(HERE / "peers" / case.script), *words]).printed.splitlines()[-1])
     return {name: found[name] for name in ("rows_per_second", "bytes_per_row")}
 
@@ -298,7 +298,7 @@ def tensorflow_speed(case: Case, python: str, data: Data, setting: dict[str, Any
 
 
 def tune(case: Case, python: str, data: Data) -> dict[str, Any]:
-    """Of the grid, what has the least loss on held-out tuning rows after a pass over the others, and is fastest."""
+    """The setting with the lowest loss on held-out tuning rows after one pass; among equals, the fastest."""
     found_at: list[tuple[float, float, dict[str, Any]]] = []
     for values in itertools.product(*case.grid.values()):
         tried = dict(zip(case.grid, values, strict=True))
@@ -321,7 +321,7 @@ def tune(case: Case, python: str, data: Data) -> dict[str, Any]:
 
 
 def measure(case: Case, python: str, data: Data, tuned: dict[str, Any]) -> Record:
-    """The record of a case: of several rounds, the one whose training took the median time."""
+    """The record of a case: the round whose training took the median time."""
     setting = {**case.setting, **tuned}
     if case.environment:
         found = median([train_peer(case, python, data, {**setting, "tune": False}) for _ in range(num_rounds(case))])
@@ -341,14 +341,14 @@ def num_rounds(case: Case) -> int:
 
 
 def speed(case: Case, data: Data, tuned: dict[str, Any]) -> float:
-    """Rows per second of a paceline case that nobody looks at."""
+    """Rows per second of a paceline case without evaluations."""
     setting = {**case.setting, **tuned}
     rounds = [train_paceline(data.dataset, setting, seconds=SPEED_SECONDS) for _ in range(num_rounds(case))]
     return float(statistics.median(record["rows_per_second"] for record in rounds))
 
 
 def take(case: Case, records: dict[str, Record], folders: argparse.Namespace, data: Data, tuning: Data) -> Record:
-    """Install, tune and measure a case; what stands in the way of that is its record."""
+    """Install, tune and measure a case; if that fails, the reason is its record."""
     record: Record = {"case": case.name, "against": case.against, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
     try:
         python = python_of(folders.environments, case.environment) if case.environment else sys.executable
@@ -409,12 +409,12 @@ def main() -> None:
 
 
 def is_measured(case: Case, records: dict[str, Record]) -> bool:
-    """Whether a case need not be tried; one that was left out may work now."""
+    """Whether a case is already measured; one that was left out is tried again."""
     return case.name in records and "left_out" not in records[case.name]
 
 
 def show(records: list[Record], flags: argparse.Namespace) -> None:
-    """Print the page; keep it and the chart if that is wanted."""
+    """Print the page; on request, keep it and the chart."""
     name = f"{datetime.now(UTC):%Y-%m-%d}-{machine_name()}"
     about = About(machine(), flags.rows, FEATURES, PASSES, ROUNDS)
     text = page(records, about, flags.target, f"{name}-peers.svg")

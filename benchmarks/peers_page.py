@@ -1,9 +1,9 @@
-"""What do the page and the chart of `make peers` say about what was measured?
+"""The page and the chart of `make peers`.
 
-A record is what benchmarks/peers.py keeps of a case: `case`, `against` (the paceline case that a peer is held against;
-paceline's own have none), `rows_per_second`, `paceline_rows_per_second` (of that case, measured right after the peer),
-`startup_seconds`, `curve` of [rows, seconds, test log loss], `peak_memory_bytes`, `bytes_per_row`; or `left_out`, which
-says why.
+A record is what benchmarks/peers.py keeps per case: `case`, `against` (the paceline case that a peer is compared with;
+paceline's own cases have none), `rows_per_second`, `paceline_rows_per_second` (of that case, measured right after the
+peer), `startup_seconds`, `curve` of [rows, seconds, test log loss], `peak_memory_bytes`, `bytes_per_row`; or
+`left_out`, the reason why the peer could not be measured.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 Record = dict[str, Any]
+TO_TARGET = "seconds to log loss"
 
 
 def seconds_to(curve: Sequence[Sequence[float]], target: float) -> float | None:
-    """Seconds of training up to the first point at or below a loss; None where there is none.
+    """Seconds of training until the loss first reaches the target; None if it never does.
 
     >>> seconds_to([[100, 1.5, 0.6], [200, 3.0, 0.5]], 0.55), seconds_to([[100, 1.5, 0.6]], 0.5)
     (3.0, None)
@@ -26,7 +27,7 @@ def seconds_to(curve: Sequence[Sequence[float]], target: float) -> float | None:
 
 
 class Measure(NamedTuple):
-    """A column of the table: `value` of a record (None if it has none), which `better` chooses between two, as text."""
+    """A column of the table: the `value` of a record (None if unknown), the `better` of two, and a value as `text`."""
 
     title: str
     value: Callable[[Record], float | None]
@@ -42,36 +43,36 @@ def measures(target: float) -> list[Measure]:
         return seconds_to(record.get("curve", []), target)
 
     return [
-        Measure(f"s to log loss {target:g}", time_to_target, min, lambda value: f"{value:,.2f}"),
-        Measure("least log loss", best_loss, min, lambda value: f"{value:.4f}"),
-        Measure("peak memory, MB", lambda r: r.get("peak_memory_bytes"), min, lambda value: f"{value / 1e6:,.0f}"),
-        Measure("first step, s", lambda r: r.get("startup_seconds"), min, lambda value: f"{value:,.1f}"),
-        Measure("bytes a row", lambda r: r.get("bytes_per_row"), min, lambda value: f"{value:,.0f}"),
+        Measure(f"{TO_TARGET} {target:g}", time_to_target, min, lambda value: f"{value:,.2f}"),
+        Measure("lowest log loss", best_loss, min, lambda value: f"{value:.4f}"),
+        Measure("peak memory (MB)", lambda r: r.get("peak_memory_bytes"), min, lambda value: f"{value / 1e6:,.0f}"),
+        Measure("seconds to first step", lambda r: r.get("startup_seconds"), min, lambda value: f"{value:,.1f}"),
+        Measure("bytes per row", lambda r: r.get("bytes_per_row"), min, lambda value: f"{value:,.0f}"),
     ]
 
 
 def ratio(record: Record) -> float | None:
-    """How many times the peer's rows per second paceline makes; below 1 the peer wins."""
+    """How many times faster than the peer paceline is; below 1 the peer is faster."""
     if not record.get("rows_per_second") or not record.get("paceline_rows_per_second"):
         return None
     return float(record["paceline_rows_per_second"] / record["rows_per_second"])
 
 
 def wins(record: Record, against: Record | None, measure: Measure) -> bool:
-    """Whether a peer is strictly better than the paceline case it is held against; reaching a target beats not to."""
+    """Whether a peer is strictly better than its paceline case; reaching a target beats missing it."""
     value = measure.value(record)
     if against is None or value is None or "curve" not in against:
         return False
     other = measure.value(against)
     if other is None:
-        return measure.title.startswith("s to")
+        return measure.title.startswith(TO_TARGET)
     return value != other and measure.better(value, other) == value
 
 
 def table(records: Sequence[Record], target: float) -> str:
-    """A line a case; what a peer does better than the paceline case it is held against is bold."""
+    """One line per case. Bold: what a peer does better than the paceline case it is compared with."""
     columns, by_case = measures(target), {record["case"]: record for record in records}
-    out = f"| | rows/s | paceline makes | {' | '.join(column.title for column in columns)} |\n"
+    out = f"| | rows/s | paceline is | {' | '.join(column.title for column in columns)} |\n"
     out += "|---|---|---|" + "---|" * len(columns) + "\n"
     for record in records:
         if "left_out" in record:
@@ -82,7 +83,7 @@ def table(records: Sequence[Record], target: float) -> str:
         cells = [f"**{rate}**" if times is not None and times < 1 else rate, ratio_text(times)]
         for column in columns:
             value = column.value(record)
-            text = column.text(value) if value is not None else "never" if column.title.startswith("s to") else "–"
+            text = column.text(value) if value is not None else "never" if column.title.startswith(TO_TARGET) else "–"
             cells.append(f"**{text}**" if wins(record, against, column) else text)
         out += f"| {record['case']} | {' | '.join(cells)} |\n"
     return out
@@ -91,15 +92,17 @@ def table(records: Sequence[Record], target: float) -> str:
 def ratio_text(times: float | None) -> str:
     """
     >>> ratio_text(3.333), ratio_text(0.5), ratio_text(None)
-    ('3.3 ×', '0.50 ×, the peer wins', '')
+    ('3.3× faster', '0.50×: the peer is faster', '')
     """
     if times is None:
         return ""
-    return f"{times:.2f} ×, the peer wins" if times < 1 else f"{times:,.1f} ×" if times < 100 else f"{times:,.0f} ×"
+    if times < 1:
+        return f"{times:.2f}×: the peer is faster"
+    return f"{times:,.1f}× faster" if times < 100 else f"{times:,.0f}× faster"
 
 
 def victories(records: Sequence[Record], target: float) -> list[str]:
-    """Where peers win, in words: a line a peer that does."""
+    """Where peers win, in words: one line per peer."""
     by_case, lines = {record["case"]: record for record in records}, []
     for record in records:
         against, times = by_case.get(record.get("against", "")), ratio(record)
@@ -113,50 +116,54 @@ def victories(records: Sequence[Record], target: float) -> list[str]:
 # -- the page
 
 HOW_TO_READ = """\
-- **rows/s**: of steady training; of the batch solvers (LIBLINEAR, Spark) rows × passes over them.
-- **paceline makes**: so many times the peer's rows/s, by the paceline line that fits it, measured right after the peer:
-  TensorFlow is held against paceline over Ray, everything else against paceline in one process (PyTorch and Spark
-  against sync, Vowpal Wabbit against AdaGrad, which is its own rule's kin, the rest against async with 1 worker).
-  In one process paceline's async takes one row at a time; in sync two workers make an update of 2,000 rows. On a
-  shared machine figures move by a third from run to run, so neighbours are compared, not lines of the table.
-- **s to log loss {target}**: seconds of training until the test rows' log loss is there, within {passes} passes; looked
-  at ten times a pass. Starting, loading and evaluating are not in it. Of a batch solver: of the shortest fit that gets
-  there.
-- **peak memory**: resident (VmHWM), rows in memory or mapped included, summed over the processes of the command.
-- **first step**: from the command's start to its first update; of a batch solver, to where the solver begins.
-- **bytes a row**: over the network, both ways; a dash where there is none.
-- **Bold**: better than the paceline line it is held against.
+- **rows/s**: rows per second of steady training. For the batch solvers (LIBLINEAR, Spark): rows × passes per second.
+- **paceline is**: paceline's rows/s divided by the peer's. Each peer is compared with the paceline case that fits it,
+  measured right after the peer: TensorFlow with paceline over Ray, all others with paceline in one process (PyTorch
+  and Spark with sync; Vowpal Wabbit with AdaGrad, which is close to its own update; the rest with async and 1
+  worker). In one process, paceline's async updates after every row; in sync, two workers make one update from 2,000
+  rows. On this shared machine figures vary by a third between runs, so the ratio is of two neighbouring measurements,
+  not of two lines of the table.
+- **seconds to log loss {target}**: seconds of training until the log loss on the test rows is that low, within
+  {passes} passes. It is measured ten times per pass. Starting, loading and evaluating do not count. For a batch
+  solver: the shortest fit that gets there.
+- **lowest log loss**: the lowest of these measurements.
+- **peak memory**: resident memory (VmHWM), including rows in memory or mapped, summed over the processes of the
+  command.
+- **seconds to first step**: from the start of the command to its first update; for a batch solver, until the solver
+  begins.
+- **bytes per row**: over the network, both ways; a dash if there is no network.
+- **Bold**: better than the paceline case that the peer is compared with.
 """
 HOW_TUNED = """\
-Each case takes, of a few settings, the one with the least log loss on held-out rows after a pass over half as many rows
-of another seed, and the fastest of those that are alike to four digits; no test row of the table is seen. Whatever is
-not named stands as the peer has it.
+Each case is tuned over a small grid, on half as many rows from another seed. It gets the setting with the lowest log
+loss on held-out rows after one pass; if several agree to four digits, the fastest of them. No test row of the table
+is used. All other settings are the peer's defaults.
 """
 NOTES = """\
-- TensorFlow: 2 workers and 1 server, one gather of a batch's distinct keys and a sparse update; two threads a kind and
-  process. It trains for a time: 5 seconds a rate while tuning, a pass or more, and then 20 seconds,
-  of which the first {passes} passes count. Its rows/s and its bytes are of 5 seconds more, without looks at the test
-  rows.
-- PyTorch: one process, its own threads; gradients of the batch's keys alone.
-- Neither TensorFlow's model nor PyTorch's has a bias, since one key of each categorical column is in every row; all
-  others have one. Without it plain SGD in large batches bears a larger learning rate.
-- paceline over Ray was tuned over its paces, too: `async`, where a worker has two batches in flight, and `1`, where it
-  has one and is at most a clock ahead.
-- scikit-learn: CSR of float64 in memory, `partial_fit`; its default shuffles the rows before each pass.
-- Vowpal Wabbit: its default rule (adaptive, normalized, invariant), 2²⁵ weights, a table slot for nearly every key.
-  Reading is in its figures: it reads while it learns; text is for one pass. paceline reads text once, when data is
-  prepared (see benchmarks/prepare.py), which is not in its figures.
-- LIBLINEAR: one thread, to ever smaller tolerances; while tuning, to its default. Solver 0 is its trust region Newton
-  method, 7 its dual coordinate descent.
-- Spark: one Java process on all cores, rows cached, L-BFGS without regularization, 3 iterations: each moves vectors of
-  all features.
-- What takes seconds (scikit-learn, paceline in one process) is measured {rounds} times; the round with the median time
-  counts, and the median rows/s of paceline. Everything else is measured once.
+- TensorFlow: 2 workers and 1 server. Each step gathers the distinct keys of a batch once and makes a sparse update.
+  Each process has two threads of each kind. It trains for a fixed time: 5 seconds per rate while tuning (at least one
+  pass), then 20 seconds, of which the first {passes} passes count. Its rows/s and bytes come from 5 more seconds
+  without evaluation.
+- PyTorch: one process with its default threads; gradients only for the keys of the batch.
+- The models of TensorFlow and PyTorch have no bias, because every row has one key of each categorical column. All
+  other models have a bias. Without it, plain SGD in large batches tolerates a larger learning rate.
+- paceline over Ray was tuned over its pace, too: `async`, with two batches in flight per worker, and `1`, with one
+  batch in flight and a lead of at most one clock.
+- scikit-learn: float64 CSR in memory, `partial_fit`. By default it shuffles the rows before each pass.
+- Vowpal Wabbit: its default update (adaptive, normalized, invariant) with 2²⁵ weights, so that nearly every key has
+  its own slot. Its figures include reading, because it reads while it learns; text is for one pass. paceline reads
+  text once, when data is prepared (benchmarks/prepare.py), which its figures do not include.
+- LIBLINEAR: one thread, with ever smaller tolerances; while tuning, its default. Solver 0 is its trust region Newton
+  method, solver 7 its dual coordinate descent.
+- Spark: one Java process on all cores, rows cached, L-BFGS without regularization, 3 iterations. Each iteration moves
+  vectors of all features.
+- Cases that take seconds (scikit-learn, paceline in one process) are measured {rounds} times. The round with the
+  median time counts, and paceline's median rows/s. All other cases are measured once.
 """
 
 
 class About(NamedTuple):
-    """What every record was measured on and how: the machine in words, training rows, features, passes, rounds."""
+    """What all records share: the machine in words, training rows, features, passes, rounds."""
 
     machine: str
     rows: int
@@ -166,11 +173,11 @@ class About(NamedTuple):
 
 
 def page(records: Sequence[Record], about: About, target: float, chart_name: str) -> str:
-    """The results page: machine, chart, table, where peers win, and how everything was set."""
+    """The results page: machine, chart, table, where peers win, and all settings."""
     dates = sorted({record["date"] for record in records if "date" in record})
     out = (
         f"# Peers, {' to '.join(dict.fromkeys([dates[0], dates[-1]]))}\n\n"
-        f"{about.machine}. {about.rows:,} click rows of 39 nonzeros, {about.rows // 10:,} test rows, "
+        f"{about.machine}. {about.rows:,} click rows with 39 nonzeros each, {about.rows // 10:,} test rows, "
         f"{about.features:,} features; "
         f"`make peers`.\n\n![Rows per second of paceline and its peers]({chart_name})\n\n"
         f"{table(records, target)}\n{HOW_TO_READ.format(target=f'{target:g}', passes=about.passes)}\n"
@@ -182,7 +189,9 @@ def page(records: Sequence[Record], about: About, target: float, chart_name: str
         if "setting" in record:
             grid = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in record["grid"].items())
             chosen = ", ".join(f"{name} {record['setting'][name]}" for name in record["grid"])
-            out += f"| {record['case']} | {grid or 'as it comes'} | {chosen} | {record.get('version', '')} |\n"
+            out += (
+                f"| {record['case']} | {grid or 'nothing: its defaults'} | {chosen} | {record.get('version', '')} |\n"
+            )
     return out + f"\n{NOTES.format(rounds=about.rounds, passes=about.passes)}"
 
 
@@ -192,12 +201,12 @@ BEGINNING, END = "<!-- from here: make peers -->", "<!-- to here -->"
 
 
 def in_readme(text: str, records: Sequence[Record], about: About, target: float, name: str) -> str:
-    """The text with this table and chart between the two marks; `name` is that of the run's files."""
+    """The text with this table and chart between the two markers; `name` is the name of the results page."""
     before, _, rest = text.partition(BEGINNING)
     _, _, after = rest.partition(END)
     shown = (
-        f"{about.rows:,} click rows of 39 nonzeros, {about.features:,} features, on {about.machine}\n"
-        f"([the page of this run](benchmarks/results/{name}.md)):\n\n{table(records, target)}\n"
+        f"{about.rows:,} click rows with 39 nonzeros each and {about.features:,} features, on {about.machine}\n"
+        f"([all figures and settings](benchmarks/results/{name}.md)):\n\n{table(records, target)}\n"
         f"![Rows per second of paceline and its peers, log scale](benchmarks/results/{name}-peers.svg)\n"
     )
     return f"{before}{BEGINNING}\n{shown}{END}{after}"
@@ -219,7 +228,7 @@ STYLE = """
 
 
 def chart(records: Sequence[Record], title: str) -> str:
-    """Bars of rows per second on a log scale, as an SVG that is legible on light and dark pages."""
+    """Bars of rows per second on a log scale: an SVG that is legible on light and dark pages."""
     shown = [record for record in records if record.get("rows_per_second")]
     exponents = [math.log10(record["rows_per_second"]) for record in shown] or [0.0, 1.0]
     low, high = math.floor(min(exponents) - 0.2), math.ceil(max(exponents))

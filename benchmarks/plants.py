@@ -1,9 +1,9 @@
-"""Roles with something planted in them: a bottleneck for benchmarks/verdicts.py, pauses of recording for
+"""Roles with planted behaviour: a bottleneck for benchmarks/verdicts.py, pauses in recording for
 benchmarks/recording.py.
 
     python benchmarks/plants.py ENTRY train …
 
-is the command `paceline` whose roles begin at one of the functions below.
+is the command `paceline` with roles that start at one of the functions below.
 """
 
 from __future__ import annotations
@@ -15,49 +15,48 @@ import time
 from pathlib import Path
 from typing import Any
 
-from paceline import engines
 from paceline.cli import main
-from paceline.data.sparse.reader import RowReader
-from paceline.parameters.slice import Slice
-from paceline.training.cluster import role
-from paceline.training.cluster.worker import Prepared
+from paceline.data.blocks.reader import Reader
+from paceline.parameters.keyed import KeyedStore
+from paceline.training.cluster import placement, role
+from paceline.training.cluster.numbered_batch import NumberedBatch
 
 TIMES_SLOWER = 12
 STRAGGLER_TIMES_SLOWER = 3
 BASE_TIMES = 8
 SHARD_SECONDS_A_PUSH = 0.01
 INPUT_SECONDS_A_BATCH = 0.012
-# No multiple of anything that happens once a second or twenty times.
+# Not a divisor or multiple of the intervals of anything periodic.
 TURN_SECONDS = 0.037
 
 
 def _repeat(times: Any) -> None:
-    """Let workers compute every gradient so many times; `times` is asked for the factor with each."""
-    gradient = Prepared.gradient
+    """Let workers compute every gradient several times; `times` returns the factor for each."""
+    gradient = NumberedBatch.gradient
 
-    def slow(batch: Prepared) -> float:
+    def slow(batch: NumberedBatch) -> float:
         losses = 0.0
         for _ in range(times()):
             losses = gradient(batch)
         return losses
 
-    Prepared.gradient = slow  # type: ignore[assignment, method-assign]
+    NumberedBatch.gradient = slow  # type: ignore[assignment, method-assign]
 
 
 def slow_workers(content: bytes, node: str, host: str) -> None:
-    """Extra work a row, on all workers."""
+    """Extra work per row, on all workers."""
     _repeat(lambda: TIMES_SLOWER)
     role.run_role(content, node, host)
 
 
 def even_workers(content: bytes, node: str, host: str) -> None:
-    """All workers alike, and slow enough that they are what counts."""
+    """All workers equal, and slow enough to be the limit."""
     _repeat(lambda: BASE_TIMES)
     role.run_role(content, node, host)
 
 
 def one_slow_worker(content: bytes, node: str, host: str) -> None:
-    """Worker 0 needs three times as long for everything that it computes."""
+    """Worker 0 takes three times as long for everything that it computes."""
     import msgspec
 
     from paceline.training.cluster.messages import RoleSpec
@@ -68,28 +67,28 @@ def one_slow_worker(content: bytes, node: str, host: str) -> None:
 
 
 def slow_shard(content: bytes, node: str, host: str) -> None:
-    """Extra work a push."""
-    apply = Slice.apply
+    """Extra work per push."""
+    apply = KeyedStore.apply
 
-    def slow(part: Slice, *arguments: Any) -> None:
+    def slow(store: KeyedStore, *arguments: Any) -> None:
         until = time.perf_counter() + SHARD_SECONDS_A_PUSH
-        apply(part, *arguments)
+        apply(store, *arguments)
         while time.perf_counter() < until:
             pass
 
-    Slice.apply = slow  # type: ignore[assignment, method-assign]
+    KeyedStore.apply = slow  # type: ignore[assignment, method-assign]
     role.run_role(content, node, host)
 
 
 def slow_input(content: bytes, node: str, host: str) -> None:
-    """A reader that is throttled."""
-    between = RowReader.between
+    """A throttled reader."""
+    between = Reader.between
 
-    def slow(reader: RowReader, *arguments: Any) -> Any:
+    def slow(reader: Reader[Any], *arguments: Any) -> Any:
         time.sleep(INPUT_SECONDS_A_BATCH)
         return between(reader, *arguments)
 
-    RowReader.between = slow  # type: ignore[assignment, method-assign]
+    Reader.between = slow  # type: ignore[assignment, method-assign]
     role.run_role(content, node, host)
 
 
@@ -99,16 +98,16 @@ def nothing(content: bytes, node: str, host: str) -> None:
 
 
 class Turns:
-    """What one worker did while it recorded and while it did not, turn by turn."""
+    """What one worker did with and without recording, turn by turn."""
 
     def __init__(self) -> None:
         self.on = True
         self.last = 0.0
-        # By turn: whether it was recorded, rows, and seconds.
+        # Per turn: whether it was recorded, rows, and seconds.
         self.turns: list[list[float]] = []
 
     def add(self, rows: int) -> None:
-        """A step has ended, or several: count it, and see whose turn it is."""
+        """One or more steps have ended: count them, and check whose turn it is."""
         now = time.perf_counter()
         on = int(time.monotonic() / TURN_SECONDS) % 2 == 0
         if self.last:
@@ -120,9 +119,9 @@ class Turns:
 
 
 def record_by_turns() -> None:
-    """In this process, workers use their meters for `TURN_SECONDS`, then leave them alone for as long, and so on; at
-    the same time in all processes. What they did in each turn, and the processor time of all that is taken down once
-    a second, is left in the folder that PACELINE_TURNS names.
+    """Let the workers of this process use their meters for `TURN_SECONDS`, do without for as long, and so on, at the
+    same time in all processes. Writes what they did in each turn, and the processor time of what is recorded once per
+    second, to the folder in PACELINE_TURNS.
     """
     from paceline.telemetry.meter import ShardReport, WorkerMeter, WorkerReport
     from paceline.telemetry.probes import ConnectionProber, NodeProber
@@ -148,7 +147,7 @@ def record_by_turns() -> None:
             switch(meter, turns.on)
 
     def switch(meter: WorkerMeter, on: bool) -> None:
-        # In place of the meter's own methods, which are called as ever while it is on.
+        # Replaces the meter's methods, which are still called while it is on.
         for name in ("mark", "mark_at", "now", "got_reply", "waited_within"):
             if not on:
                 setattr(meter, name, lambda *_: 0)
@@ -195,7 +194,7 @@ def record_by_turns() -> None:
 
 
 def by_turns(content: bytes, node: str, host: str) -> None:
-    """Recorded now and then."""
+    """Recorded in turns."""
     record_by_turns()
     role.run_role(content, node, host)
 
@@ -203,5 +202,5 @@ def by_turns(content: bytes, node: str, host: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "by_turns":
         record_by_turns()
-    engines.StartingEngine.__init__.__defaults__ = (f"plants:{sys.argv.pop(1)}",)
+    placement.ENTRY = f"plants:{sys.argv.pop(1)}"
     main()

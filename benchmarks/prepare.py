@@ -1,9 +1,9 @@
-"""How fast is `prepare`, and against Vowpal Wabbit's reading of text?
+"""How fast is `prepare`, compared with Vowpal Wabbit reading text?
 
     python benchmarks/prepare.py [--rows 1000000] [--rounds 3] [--vw-python PYTHON_WITH_VOWPALWABBIT] [--write]
 
-Makes files of click rows in a temporary folder (39 nonzeros a row, heavy-tailed keys over 33,762,578 features), runs
-`prepare` on each in a process of its own, kernels compiled before, and prints a line of JSON a case and a table.
+Writes files of click rows to a temporary folder (39 nonzeros per row, heavy-tailed keys over 33,762,578 features), runs
+`prepare` on each in its own process, with compiled kernels, and prints one JSON line per case and a table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from paceline.data.prepare import PrepareConfig, prepare
 from paceline.kernels.crc32c import checksum
 
 FEATURES, NUMERIC = 33_762_578, 13
-# How many different strings each of Criteo's 26 columns has.
+# The number of distinct strings in each of Criteo's 26 columns.
 VOCABULARY = [
     10131227, 8351593, 5461306, 7046547, 2202608, 286181, 142572, 93145, 25000, 14992, 12517, 10000, 5683,
     5652, 3194, 2173, 1460, 633, 583, 305, 105, 27, 24, 18, 15, 4,
@@ -135,7 +135,7 @@ FLOATS, INTEGERS = 2, 3
 
 @numba.njit  # type: ignore[untyped-decorator]
 def encode_records(labels: Any, keys: Any, values: Any, out: Any) -> int:
-    """Write rows as TFRecord of tf.Example; returns how many bytes they take."""
+    """Write rows as TFRecord of tf.Example; return their size in bytes."""
     packed = np.empty(keys.shape[1] * 5, np.uint8)
     start = 0
     for row in range(len(labels)):
@@ -215,7 +215,7 @@ def measure(case: str, path: Path, small: Path, folder: Path) -> dict[str, Any]:
     shutil.rmtree(warm)
     out = folder / f"{case}.data"
     made = prepare(PrepareConfig(sources=[str(path)], out=str(out), **settings), lambda _: None)
-    shutil.rmtree(out)  # or the system would go on writing it to the disk while the next case runs
+    shutil.rmtree(out)  # otherwise the system keeps writing it to disk while the next case runs
     return {
         "case": case,
         "rows": made.rows,
@@ -234,7 +234,7 @@ def measure_vowpal_wabbit(python: str, path: Path, num_rows: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3, help="measure so many times and take the medians")
+    parser.add_argument("--rounds", type=int, default=3, help="how often to measure; the medians count")
     parser.add_argument("--vw-python", help="a Python that has vowpalwabbit, to compare with")
     parser.add_argument("--cases", nargs="+", default=["criteo", "libsvm", "tfrecord"])
     parser.add_argument("--folder", help="keep the input files here, and take them from here if they exist")
@@ -255,7 +255,7 @@ def main() -> None:
 
 
 def measure_beside_peer(case: str, folder: Path, scratch: Path, rows: int, vw_python: str | None) -> dict[str, Any]:
-    """One case in a process of its own, and right after it Vowpal Wabbit on the same rows as its own text."""
+    """One case in its own process, then Vowpal Wabbit on the same rows in its own text format."""
     small, path = input_file(folder, case, 10_000), input_file(folder, case, rows)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         result = process.submit(measure, case, path, small, scratch).result()
@@ -286,10 +286,10 @@ def input_file(folder: Path, case: str, num_rows: int) -> Path:
 def markdown(results: list[dict[str, Any]], rounds: int) -> str:
     """The table, with date and machine."""
     out = (
-        f"# Preparing data, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. {results[0]['rows']:,} rows of 39 nonzeros, "
+        f"# Preparing data, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. {results[0]['rows']:,} rows with 39 nonzeros, "
         f"medians of {rounds} rounds; `python benchmarks/prepare.py`.\n\n"
-        f"| input | rows/s (asked for: {LEAST_ROWS_PER_SECOND:,}) | MB/s | peak MiB | Vowpal Wabbit on text, rows/s "
-        f"| ratio (asked for: {LEAST_TIMES_VOWPAL_WABBIT}) |\n|---|---|---|---|---|---|\n"
+        f"| input | rows/s (required: {LEAST_ROWS_PER_SECOND:,}) | MB/s | peak MiB | Vowpal Wabbit on text, rows/s "
+        f"| ratio (required: {LEAST_TIMES_VOWPAL_WABBIT}) |\n|---|---|---|---|---|---|\n"
     )
     for result in results:
         vw, times = result.get("vowpal_wabbit_rows_per_second"), result.get("times_vowpal_wabbit", "–")

@@ -3,7 +3,7 @@
     python benchmarks/quality.py DATA [--write]
 
 DATA holds `libsvm/a9a` and `a9a.t`, `criteo/criteo_80k.tsv.gz` and `tfrecord/criteo-80k/tfrecordsNN`. What is missing
-is named and left out. Prints one JSON line a case and a table; `--write` keeps it under benchmarks/results/.
+is listed and left out. Prints one JSON line per case and a table; `--write` keeps it under benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CASES: dict[str, tuple[Callable[[Path, Path], dict[str, Any]], list[tuple[str, f
 
 
 def measure(data: Path) -> Iterator[dict[str, Any]]:
-    """Prepare and train each case; a line a case."""
+    """Prepare and train each case; one line per case."""
     for name, (source, bounds) in CASES.items():
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
@@ -75,7 +75,7 @@ def measure(data: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_tiny(data: Path) -> dict[str, Any]:
-    """Every record of criteo-tfr-tiny must arrive: 23 files of 10 rows, 39 nonzeros or fewer each."""
+    """Every record of criteo-tfr-tiny must be read: 23 files of 10 rows with at most 39 nonzeros each."""
     files = sorted((data / "tfrecord" / "criteo-tfr-tiny").glob("tfrecords*"))
     with tempfile.TemporaryDirectory() as folder:
         config = PrepareConfig(sources=[str(file) for file in files], out=f"{folder}/data", features=33_762_578)
@@ -93,7 +93,7 @@ def main() -> None:
     table = (
         f"# Models of the shipped recipes, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. "
         "`python benchmarks/quality.py DATA`.\n\n"
-        "| recipe | rows | test rows | test loss | error | AUC | asked for | holds |\n"
+        "| recipe | rows | test rows | test loss | error | AUC | required | holds |\n"
         "|---|---|---|---|---|---|---|---|\n"
     )
     for line in measure(arguments.data):

@@ -1,11 +1,12 @@
-"""What do all shipped sweeps say? Run every one of them, one after the other.
+"""What are the results of all shipped sweeps? Runs them one after the other.
 
     python benchmarks/recipes.py [--data data] [--out runs] [--mnist FOLDER] [--only NAME] [--write]
 
-Data that is not there is made up first, below `--data`; `--mnist` names a folder with MNIST's four IDX files, in place
-of which images of the same shape are made up. `clicks-bottleneck` makes five hosts out of network namespaces and needs
-root; where that is missing it is left out, by name. What was done before is not done again: the same command goes on.
-Prints how long each took; `--write` keeps tables and curves under benchmarks/results/recipes/.
+Missing data is generated first, below `--data`. `--mnist` names a folder with MNIST's four IDX files; without it,
+images of the same shape are generated. `clicks-bottleneck` creates five hosts as network namespaces, which needs
+root; without root it is left out, with a message. Finished runs are not repeated: the same command
+continues a stopped sweep. Prints how long each sweep took; `--write` keeps tables and curves under
+benchmarks/results/recipes/.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from embedded import machine
 from paceline.reports.charts import HEIGHT, WIDTH, line_class
 from paceline.reports.curves import curves_of_several
 from paceline.reports.markup import Markup, element, joined
-from paceline.run_folder import Run
-from paceline.sweep import read_sweep
+from paceline.run_folder import RunFolder
+from paceline.sweep.points import read_sweep
 
 HERE = Path(__file__).parent
 RECIPES = HERE.parent / "recipes"
@@ -39,7 +40,7 @@ DIGIT_LOOKS = ["--size", "28", "--channels", "1", "--classes", "10"]
 
 
 def run(*words: object) -> int:
-    """Run a command to its end, which it sees to itself when it is interrupted; its exit code."""
+    """Run a command to its end and return its exit code. If interrupted, it ends by itself."""
     with subprocess.Popen([str(word) for word in words]) as process:
         while True:
             try:
@@ -53,19 +54,19 @@ def run(*words: object) -> int:
 
 
 def paceline(*words: object) -> None:
-    """Run a command of paceline; where it fails, so does this one."""
+    """Run a paceline command; exit if it fails."""
     print("$", "paceline", *words, flush=True)
     if code := run(sys.executable, "-m", "paceline", *words):
         sys.exit(code)
 
 
 def data_of(recipe: Path) -> str:
-    """The name of the data that a recipe trains on, below `data`; empty if it needs none."""
+    """The name of a recipe's data, below `data`; empty if it needs none."""
     return str(tomllib.loads(recipe.read_text()).get("data", "")).removeprefix("data/")
 
 
 def make_data(name: str, data: Path, mnist: Path | None) -> Path:
-    """Where the data of this name is; made if it is not there. Made-up digits have a folder of their own."""
+    """The folder of the data with this name, generated if it does not exist. Generated digits have their own folder."""
     data.mkdir(parents=True, exist_ok=True)
     path = data / (MADE_UP_DIGITS if name == "mnist" and not mnist and not (data / name).exists() else name)
     if path.exists():
@@ -77,13 +78,13 @@ def make_data(name: str, data: Path, mnist: Path | None) -> Path:
     elif mnist:
         paceline("prepare", mnist, "--out", path)
     else:
-        print("MNIST was not given (--mnist FOLDER): images of its shape are made up", flush=True)
+        print("no --mnist FOLDER: generating images of the same shape", flush=True)
         paceline("generate", "images", "--rows", DIGITS, *DIGIT_LOOKS, "--out", path)
     return path
 
 
 def command_of(recipe: Path, data: Path | None, out: Path) -> list[object]:
-    """What runs a recipe; nothing where this machine cannot."""
+    """The command that runs a recipe; empty if this machine cannot run it."""
     words: list[object] = [sys.executable, "-m", "paceline", "sweep", recipe, "--out", out]
     words += ["--data", data] if data else []
     if recipe.stem != ON_HOSTS:
@@ -95,15 +96,15 @@ def command_of(recipe: Path, data: Path | None, out: Path) -> list[object]:
 
 
 def keep(recipe: Path, data: Path | None, out: Path) -> None:
-    """The tables of a sweep and its curves, where it has some, with date and machine."""
+    """The tables and curves of a sweep, with date and machine."""
     kept = HERE / "results" / "recipes"
     kept.mkdir(parents=True, exist_ok=True)
     folders = [out / point.folder for point in read_sweep(recipe, {})]
-    runs = {path.name: Run(path).metrics for path in folders if (path / "metrics.jsonl").exists()}
+    runs = {path.name: RunFolder(path).metrics for path in folders if (path / "metrics.jsonl").exists()}
     how = "make bottleneck" if recipe.stem == ON_HOSTS else f"paceline sweep recipes/{recipe.name}"
     text = f"# {recipe.stem}, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. `{how}`.\n\n"
     if data and data.name == MADE_UP_DIGITS:
-        text += "On made-up images, not on MNIST's digits.\n\n"
+        text += "On generated images, not on MNIST's digits.\n\n"
     text += (out / "summary.md").read_text()
     if (out / "nodes.md").exists():
         text += "\n" + (out / "nodes.md").read_text()
@@ -121,7 +122,7 @@ def is_sweep(recipe: Path) -> bool:
 
 
 def standalone(figure: str, title: str, names: list[str]) -> str:
-    """A chart of a page as a file of its own, with its title, its legend and the colours of the page."""
+    """A chart of a page as a separate file, with its title, its legend and the colours of the page."""
     inside = re.findall("<svg[^>]*>(.*)</svg>", figure, re.DOTALL)[0]
     drawn = [element("style", Markup(resources.files("paceline.reports").joinpath("page.css").read_text("utf-8")))]
     drawn.append(

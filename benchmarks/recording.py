@@ -1,12 +1,12 @@
-"""What does it cost that every run records where its time goes?
+"""How much does it cost to record where the time of a run goes?
 
     python benchmarks/recording.py [--seconds 30] [--write]
 
-One run a case, embedded and over a running Ray, in which workers use their meters for 37 ms, do without for 37 ms, and
-so on: the machine's speed moves more within seconds than recording costs, but not within a tenth of one. The figure is
-the median over neighbouring turns of what the one with meters lacks in rows a second, and the interval that holds it
-with 95 % probability; beside it what is taken down once a second, by its processor time as a share of the machine's.
-Prints a JSON line a case, then a table; `--write` keeps it under benchmarks/results/.
+One run per case, embedded and over a running Ray. Workers use their meters for 37 ms, do without for 37 ms, and so on:
+the speed of the machine varies by more than the cost of recording within seconds, but not within a tenth of a second.
+The figure is the median loss in rows per second of turns with meters, compared with neighbouring turns without, and its
+95 % interval. A second figure is the processor time of what is recorded once per second, as a share of the machine's.
+Prints one JSON line per case, then a table; `--write` keeps it under benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
 def measure(
     name: str, data: Path, seconds: float, flags: dict[str, Any], env: dict[str, str], turns: Path
 ) -> dict[str, Any]:
-    """One training command whose roles record by turns, and leave what they did there, as plants.py has it."""
+    """One training command whose roles record in turns and leave their figures in a folder (see plants.py)."""
     for path in turns.iterdir():
         path.unlink()
     with tempfile.TemporaryDirectory(prefix="plb") as folder:
@@ -69,8 +69,8 @@ def measure(
 
 
 def costs_of(turns: list[list[float]]) -> list[float]:
-    """What each turn with meters lacks in rows a second, compared with its neighbours without; first and last left out,
-    and turns that a pause or a single long step cut.
+    """What each turn with meters loses in rows per second, compared with neighbours without. Leaves out the first and
+    last turns, and those that a pause or a single long step cut.
     """
     rates = [(bool(on), rows / seconds if seconds > TURN_SECONDS / 2 else None) for on, rows, seconds in turns]
     costs = []
@@ -84,9 +84,9 @@ def markdown(lines: list[dict[str, Any]], rows: int, seconds: float) -> str:
     out = (
         f"# What recording costs, {datetime.now(UTC):%Y-%m-%d}\n\n"
         f"{machine()}. {rows:,} click rows, {FEATURES:,} features, 2 workers (and a shard over Ray), {seconds:g} "
-        f"seconds a run, in turns of {TURN_SECONDS * 1000:g} ms with meters and without. "
+        f"seconds per run, in turns of {TURN_SECONDS * 1000:g} ms with meters and without. "
         f"`python benchmarks/recording.py`.\n\n"
-        f"| case | rows/s | turns compared | meters cost | 95 % interval | once a second | asked for | holds |\n"
+        f"| case | rows/s | turns compared | meters cost | 95 % interval | once per second | required | holds |\n"
         f"|---|---|---|---|---|---|---|---|\n"
     )
     for line in lines:
@@ -101,7 +101,7 @@ def markdown(lines: list[dict[str, Any]], rows: int, seconds: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--seconds", type=float, default=30, help="of training a case")
+    parser.add_argument("--seconds", type=float, default=30, help="training time per case")
     parser.add_argument("--folder", type=Path, help="where data is kept")
     parser.add_argument("--write", action="store_true", help="keep the table under benchmarks/results/")
     arguments = parser.parse_args()
@@ -109,7 +109,7 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     with ExitStack() as stack:
         temporary, turns = (Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="plb"))) for _ in range(2))
-        # Before Ray starts, which hands it on to the roles.
+        # Before Ray starts, which passes it on to the roles.
         os.environ["PACELINE_TURNS"] = str(turns)
         address, env = stack.enter_context(running_ray())
         folder = arguments.folder or temporary

@@ -1,10 +1,10 @@
-"""How long does a run over Ray take to recover from what happens to its roles?
+"""How long does a run over Ray take to recover from faults of its roles?
 
     python benchmarks/recovery.py [--rounds 3] [--write]
 
 A run of two workers and two shards on a Ray of three nodes on the loopback; while it trains, a role is killed, stopped
 or loses its node. Seconds are those of `recoveries` in the run's result.json: from the last sign of life of what was
-lost until its replacement is ready. Prints a JSON line a measurement, then a table; `--write` keeps it under
+lost until its replacement is ready. Prints one JSON line per measurement, then a table; `--write` keeps it under
 benchmarks/results/.
 """
 
@@ -35,7 +35,7 @@ FIRST_METRICS_SECONDS = 60.0
 
 
 class Fault(NamedTuple):
-    """What is done to which roles, and the seconds within which they must be replaced."""
+    """What happens to which roles, and within how many seconds they must be replaced."""
 
     roles: tuple[tuple[str, int], ...]
     by: signal.Signals | None
@@ -72,7 +72,7 @@ def nodes() -> Iterator[tuple[str, dict[str, str], dict[str, subprocess.Popen[An
 
 
 def recover_from(fault: Fault, data: Path, pace: str) -> list[dict[str, Any]]:
-    """Train, do it, and let the run end: its recoveries."""
+    """Train, cause the fault, and let the run end; return its recoveries."""
     with tempfile.TemporaryDirectory(prefix="plb") as folder, nodes() as (address, env, by_address):
         run, log = Path(folder, "run"), Path(folder, "log")
         flags = {"address": address, "workers": 2, "shards": 2, "pace": pace, "batch_size": 1000, "epochs": 60,
@@ -96,7 +96,7 @@ def recover_from(fault: Fault, data: Path, pace: str) -> list[dict[str, Any]]:
 
 
 def lose_a_node(roles: dict[tuple[str, int], dict[str, Any]], by_address: dict[str, subprocess.Popen[Any]]) -> None:
-    """End every process of a node that has a role but neither Ray's head nor the run's coordinator."""
+    """End every process of a node that has a role, but not Ray's head or the run's coordinator."""
     for ip in NODES[1:]:
         if any(role["node"].endswith(ip) or ip in str(role["address"]) for role in roles.values()):
             lead = by_address[ip].pid
@@ -121,9 +121,10 @@ def main() -> None:
     table = (
         f"# Recovery over Ray, {datetime.now(UTC):%Y-%m-%d}\n\n"
         f"{machine()}. 2 workers and 2 shards on three Ray nodes on the loopback, {ROWS:,} click rows, {FEATURES:,} "
-        f"features, batch 1,000, {arguments.rounds} rounds of each fault, in async and sync by turns. Seconds from the "
-        f"last sign of life of what was lost until its replacement is ready. `python benchmarks/recovery.py`.\n\n"
-        f"| what happened | recoveries | median, s | longest, s | asked for, s | holds |\n|---|---|---|---|---|---|\n"
+        f"features, batch 1,000, {arguments.rounds} rounds of each fault, alternating between async and sync. Seconds "
+        f"from the last sign of life of what was lost until its replacement is ready. "
+        f"`python benchmarks/recovery.py`.\n\n"
+        f"| what happened | recoveries | median, s | longest, s | required, s | holds |\n|---|---|---|---|---|---|\n"
     )
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "clicks")

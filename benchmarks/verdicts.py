@@ -1,12 +1,12 @@
-"""Is the diagnosis right? Bottlenecks are planted, named, removed, and the gain compared with the predicted one.
+"""Is the diagnosis right? Plants and removes bottlenecks, and compares predicted with measured gains.
 
     python benchmarks/verdicts.py [--rows 300000] [--repeats 10] [--write]    (as root, for the network)
 
-Each plant is a real run over Ray (or embedded, where nothing is planted). The prediction is the simulator's, from the
-planted run alone but for how fast the resource is without the plant: a straggler like the others, a network without
-limit, else what the run without the plant shows. `plan` is asked about runs over 200 Mbit/s links from one of them.
+Each plant is a real run over Ray (or embedded, if nothing is planted). The simulator predicts the gain from the planted
+run alone, except for the speed of the resource without the plant: a straggler becomes like the others, a network has no
+limit, and otherwise the run without the plant shows it. `plan` predicts runs over 200 Mbit/s links from one of them.
 
-Prints a JSON line a measurement, then a table; `--write` keeps it under benchmarks/results/.
+Prints one JSON line per measurement, then a table; `--write` keeps it under benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from paceline.diagnosis.evidence import Evidence, gather_evidence
 from paceline.diagnosis.plan import Choice, predict
 from paceline.diagnosis.simulator import Demand
 from paceline.diagnosis.verdict import RESOURCES, World, rate
-from paceline.run_folder import Run
+from paceline.run_folder import RunFolder
 
 HERE = Path(__file__).parent
 SECONDS = 6.0
 WHOLE_MODEL_SECONDS = 20.0
 WITHIN = 0.2
-# Of runs of which one is many times faster than the other: both have as many rows, and as many of them for the first
-# time, when files are read and memory is touched.
+# For pairs of runs with very different speeds: both get the same number of rows, and the same number of first reads, in
+# which files are read and memory is touched.
 EPOCHS = 12
-# Large enough that what a step costs is what its rows cost, with and without a plant: while a plant lets processors
-# idle, the small steps of small batches are recorded slower than they are when processors stay awake.
+# Large enough that the cost of a step is the cost of its rows, with and without a plant. While a plant lets processors
+# idle, the small steps of small batches look slower than they are when processors stay awake.
 BATCH_SIZE = 10_000
 
 
 class Plant(NamedTuple):
-    """A bottleneck: the roles' entry with and without it, and what the verdict should be."""
+    """A bottleneck: the roles' entry points with and without it, and the expected verdict."""
 
     name: str
     expected: str
@@ -58,8 +58,8 @@ class Plant(NamedTuple):
 
 
 PLANTS = [
-    Plant("extra work a row, all workers", "worker-compute", "slow_workers", "nothing", {}),
-    Plant("extra work a push", "shard-compute", "slow_shard", "nothing", {}),
+    Plant("extra work per row, all workers", "worker-compute", "slow_workers", "nothing", {}),
+    Plant("extra work per push", "shard-compute", "slow_shard", "nothing", {}),
     Plant(
         "one of four workers three times slower",
         "straggler",
@@ -85,7 +85,7 @@ def command(entry: str, data: Path, run: Path, flags: dict[str, Any]) -> list[st
 
 
 class Place:
-    """Where runs happen: this machine, or hosts with limited links."""
+    """Where runs take place: this machine, or hosts with limited links."""
 
     def __init__(self, folder: Path, data: Path, hosts: Hosts | None = None, env: dict[str, str] | None = None) -> None:
         self._folder = folder
@@ -93,7 +93,7 @@ class Place:
         self._hosts = hosts
         self._env = env
 
-    def train(self, entry: str, flags: dict[str, Any]) -> Run:
+    def train(self, entry: str, flags: dict[str, Any]) -> RunFolder:
         path = self._folder / f"run-{time.monotonic_ns()}"
         log = path.with_suffix(".log")
         if self._hosts is not None:
@@ -106,7 +106,7 @@ class Place:
             else:
                 process = self._hosts.start(0, words, env=environment(self._env), stdout=out, stderr=out)
                 wait_for(process, log)
-        return Run(path)
+        return RunFolder(path)
 
 
 def means(evidence: Evidence, field: str) -> float:
@@ -119,8 +119,8 @@ FIELDS = {"worker-compute": ("compute",), "shard-compute": ("service",), "input"
 
 
 def predicted_gain(expected: str, planted: Evidence, removed: Evidence) -> float:
-    """How many times faster the simulator says the planted run would be without its plant."""
-    world = World(planted.demands, planted.layout, planted.rules)
+    """How many times faster the planted run would be without its plant, according to the simulator."""
+    world = World(planted.demands, planted.topology, planted.rules)
     if expected in ("straggler", "network"):
         return rate(RESOURCES[expected](world, math.inf)) / rate(world)
     times = {field: means(planted, field) / max(1e-12, means(removed, field)) for field in FIELDS[expected]}
@@ -136,7 +136,7 @@ def predicted_gain(expected: str, planted: Evidence, removed: Evidence) -> float
     return rate(without) / rate(world)
 
 
-def compare(name: str, expected: str, planted: Run, removed: Run) -> dict[str, Any]:
+def compare(name: str, expected: str, planted: RunFolder, removed: RunFolder) -> dict[str, Any]:
     """One row of the table."""
     found, before, after = diagnose(planted), gather_evidence(planted), gather_evidence(removed)
     predicted, measured = predicted_gain(expected, before, after), after.rows_per_second / before.rows_per_second
@@ -156,7 +156,7 @@ def compare(name: str, expected: str, planted: Run, removed: Run) -> dict[str, A
 
 
 def nothing_planted(data: Path, folder: Path) -> dict[str, Any]:
-    """An embedded run: its processors or its memory limit it."""
+    """An embedded run: limited by its processors or its memory."""
     import paceline
 
     path = folder / "embedded"
@@ -176,7 +176,7 @@ def nothing_planted(data: Path, folder: Path) -> dict[str, Any]:
 
 
 def same_verdict(place: Place, repeats: int) -> dict[str, Any]:
-    """The verdicts of so many runs of the same configuration."""
+    """The verdicts of several runs with the same configuration."""
     verdicts = [diagnose(place.train("slow_shard", {}))["bottleneck"] for _ in range(repeats)]
     line = {
         "plant": f"{repeats} runs alike",
@@ -189,7 +189,7 @@ def same_verdict(place: Place, repeats: int) -> dict[str, Any]:
 
 
 def planned(where: str, recorded: Evidence, pace: str, workers: int, measured: float, within: float | None) -> Any:
-    """A row about what `plan` says of other workers and paces; without `within` its error is told, not judged."""
+    """A row on what `plan` predicts for other workers and paces. Without `within`, its error is only reported."""
     predicted = predict(recorded, Choice(pace, workers, 1, None)).rows_per_second
     line = {
         "plant": f"plan from 1 worker async, {where}: {workers} worker{'s' if workers > 1 else ''} {pace}",
@@ -205,7 +205,7 @@ def planned(where: str, recorded: Evidence, pace: str, workers: int, measured: f
 
 
 def plans_here(place: Place, data: Path, folder: Path) -> list[dict[str, Any]]:
-    """What `plan` says of more workers on this machine, whose cores they share: embedded, and over the loopback."""
+    """What `plan` predicts for more workers on this machine, which share its cores: embedded, and over the loopback."""
     import paceline
 
     def embedded(pace: str, workers: int) -> Evidence:
@@ -225,7 +225,7 @@ def plans_here(place: Place, data: Path, folder: Path) -> list[dict[str, Any]]:
 
 
 def over_slow_links(data: Path, folder: Path) -> list[dict[str, Any]]:
-    """The network, with all batches' keys and with the whole model; and what `plan` says of runs over slow links."""
+    """The network, with the keys of the batches and with the whole model; and what `plan` predicts over slow links."""
     lines = []
     with ExitStack() as stack:
         hosts, env = stack.enter_context(lab(3, "100Mbit"))
@@ -246,7 +246,7 @@ def over_slow_links(data: Path, folder: Path) -> list[dict[str, Any]]:
 
 
 def whole_model_or_keys(data: Path, folder: Path) -> list[dict[str, Any]]:
-    """Five hosts of a small lab at batch 1,000: sending the whole model fills the network, the batch's keys do not."""
+    """Five hosts at batch 1,000: sending the whole model fills the network, sending the batch's keys does not."""
     lines = []
     with lab(5, "1.8Gbit") as (hosts, env):
         place = Place(folder, data, hosts, env)
@@ -271,14 +271,14 @@ def whole_model_or_keys(data: Path, folder: Path) -> list[dict[str, Any]]:
 def markdown(lines: list[dict[str, Any]], rows: int) -> str:
     out = (
         f"# Verdicts on planted bottlenecks, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. {rows:,} click rows, "
-        f"{SECONDS:g} seconds a run, batch {BATCH_SIZE:,}, over Ray unless said otherwise. "
+        f"{SECONDS:g} seconds per run, batch {BATCH_SIZE:,}, over Ray unless stated otherwise. "
         f"`python benchmarks/verdicts.py`.\n\n"
         f"| planted | expected | found | replay off by | predicted gain | measured gain | holds |\n"
         f"|---|---|---|---|---|---|---|\n"
     )
     for line in lines:
         error = f"{line['replay_error']:.1%}" if "replay_error" in line else ""
-        holds = "told" if line.get("told") else "yes" if line["holds"] else "**no**"
+        holds = "reported" if line.get("told") else "yes" if line["holds"] else "**no**"
         out += (
             f"| {line['plant']} | {line['expected']} | {line['verdict']} | {error} | {line.get('predicted_gain', '')} "
             f"| {line.get('measured_gain', '')} | {holds} |\n"
@@ -290,8 +290,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=300_000)
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--folder", type=Path, help="where data is kept")
-    parser.add_argument("--only", help="a part of the plants' names")
+    parser.add_argument("--folder", type=Path, help="where the data is kept")
+    parser.add_argument("--only", help="part of the name of a plant")
     parser.add_argument("--write", action="store_true")
     flags = parser.parse_args()
     exit_on_signals()

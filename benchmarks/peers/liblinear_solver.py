@@ -1,9 +1,9 @@
-"""How fast is LIBLINEAR's logistic regression on the same rows?  (called as rows.py says)
+"""How fast is LIBLINEAR's logistic regression on the same rows?  (called as described in rows.py)
 
 The setting has the `solver` (0: trust region Newton, 7: dual coordinate descent) and the cost `C`. It is a batch
-solver: each point of the curve is a fit of its own, to the next smaller tolerance. A pass is an iteration of
-the dual solver; of the Newton method it is a gradient or a product with the Hessian. The first step is when rows are
-ready and the solver begins.
+solver: each point of the curve is a separate fit, with the next smaller tolerance. A pass is an iteration of the dual
+solver, or in the Newton method a gradient or a product with the Hessian. The first step is when the rows are ready and
+the solver starts.
 """
 
 from __future__ import annotations

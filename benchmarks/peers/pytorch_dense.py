@@ -1,12 +1,12 @@
 """The same steps in plain PyTorch, for benchmarks/dense.py.
 
-    python pytorch_dense.py softmax DATA BATCH EPOCHS     softmax regression on a dataset of paceline's
-    python pytorch_dense.py alexnet BATCH WARM_UP STEPS   AlexNet on one batch of made-up images after the other
-    python pytorch_dense.py apart BATCH WARM_UP STEPS     two processes that do so at the same time, exchanging nothing
+    python pytorch_dense.py softmax DATA BATCH EPOCHS     softmax regression on a paceline dataset
+    python pytorch_dense.py alexnet BATCH WARM_UP STEPS   AlexNet on one batch of generated images after another
+    python pytorch_dense.py apart BATCH WARM_UP STEPS     two such processes at the same time, without exchange
     python pytorch_dense.py ddp BATCH WARM_UP STEPS       the same with DistributedDataParallel over gloo
-    python pytorch_dense.py gpu BATCH WARM_UP STEPS       AlexNet in bfloat16 on a GPU, whose memory holds the images
+    python pytorch_dense.py gpu BATCH WARM_UP STEPS       AlexNet in bfloat16 on a GPU, with images in its memory
 
-Prints {"seconds": …}: of all epochs, or a step.
+Prints {"seconds": …}: for all epochs, or per step.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def softmax(data: str, batch: int, epochs: int) -> float:
 
 
 def steps(module: nn.Module, batch: int, warm_up: int, count: int, device: str = "cpu") -> float:
-    """Seconds a step: images of bytes become floats, as they do in paceline."""
+    """Seconds per step: images of bytes become floats, as in paceline."""
     generator = torch.Generator().manual_seed(0)
     height, width, channels = SHAPE
     held = torch.randint(0, 256, (4 * batch, height, width, channels), dtype=torch.uint8, generator=generator)

@@ -1,8 +1,8 @@
-"""How fast does PyTorch train a sparse EmbeddingBag on the same rows?  (called as rows.py says)
+"""How fast does PyTorch train a sparse EmbeddingBag on the same rows?  (called as described in rows.py)
 
-The setting has `batch_size` and `rate`. One process, PyTorch's threads as they come. An EmbeddingBag of width 1 that
-sums is the linear model; `sparse=True` makes its gradient one of the batch's keys alone. It needs no bias: exactly one
-key of every categorical column is in each row.
+The setting has `batch_size` and `rate`. One process, with PyTorch's default threads. An EmbeddingBag of width 1
+that sums is the linear model; with `sparse=True` its gradient covers only the keys of the batch. It needs no bias,
+because each row has exactly one key of every categorical column.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import torch
-from rows import answer, asked, legs, load, log_loss, scores, steady_rate
+from rows import answer, asked, load, log_loss, scores, segments, steady_rate
 
 
 def main() -> None:
@@ -23,17 +23,17 @@ def main() -> None:
     torch.nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=setting["rate"])
     first_step_at, num_rows, seconds, curve = 0.0, 0, 0.0, []
-    for leg in legs(len(labels), setting):
+    for segment in segments(len(labels), setting):
         began = time.perf_counter()
-        for first in range(leg.start, leg.stop, setting["batch_size"]):
-            batch = slice(first, min(leg.stop, first + setting["batch_size"]))
+        for first in range(segment.start, segment.stop, setting["batch_size"]):
+            batch = slice(first, min(segment.stop, first + setting["batch_size"]))
             odds = model(keys[batch], per_sample_weights=values[batch]).squeeze(1)
             optimizer.zero_grad()
             binary_cross_entropy_with_logits(odds, labels[batch]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             first_step_at = first_step_at or time.time()
         seconds += time.perf_counter() - began
-        num_rows += leg.stop - leg.start
+        num_rows += segment.stop - segment.start
         weights = model.weight.detach().numpy()[:, 0]
         curve.append([num_rows, seconds, log_loss(scores(test, weights), test.labels)])
     answer(rows_per_second=steady_rate(curve), first_step_at=first_step_at, curve=curve, version=torch.__version__)

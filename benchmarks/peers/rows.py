@@ -1,15 +1,15 @@
-"""What do the peers' scripts share: what they are asked, the rows, the log loss, and the line that each prints?
+"""What do the scripts of the peers share? Their arguments, the rows, the log loss, and the line that each prints.
 
 Every script is called as `PYTHON SCRIPT ROWS SETTING`, by a Python that has its peer and numpy; paceline is not needed.
 ROWS is a folder that benchmarks/peers.py exports, SETTING a JSON object. It prints one JSON line:
 
-- `rows_per_second` of steady training,
-- `first_step_at`, the time of day at which the first update was made,
-- `curve`: [rows trained on, seconds of training, test log loss], in order; evaluations are not in the seconds,
-- `version` of the peer, and what else there is to say.
+- `rows_per_second` during steady training,
+- `first_step_at`, the time of day of the first update,
+- `curve`: [rows trained on, seconds of training, test log loss], in order; the seconds do not include evaluations,
+- `version` of the peer, and further notes.
 
-Every setting has `features` (how many keys there are), `passes`, `most_seconds` to go on for, and `tune`: whether the
-end of the curve is all that is wanted.
+Every setting has `features` (the number of keys), `passes`, `most_seconds` (a time limit), and `tune`: whether only the
+end of the curve is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-LEGS_A_PASS = 10
+SEGMENTS_PER_PASS = 10
 
 
 class Rows(NamedTuple):
@@ -46,16 +46,17 @@ def load(folder: Path) -> Rows:
 
 
 def tenths(num_rows: int, setting: dict[str, Any]) -> list[int]:
-    """After how many rows of the first pass a model is looked at; while tuning, at its end alone."""
-    return [num_rows * leg // LEGS_A_PASS for leg in range(LEGS_A_PASS if setting["tune"] else 1, LEGS_A_PASS + 1)]
+    """After how many rows of the first pass a model is evaluated; while tuning, only at its end."""
+    first = SEGMENTS_PER_PASS if setting["tune"] else 1
+    return [num_rows * tenth // SEGMENTS_PER_PASS for tenth in range(first, SEGMENTS_PER_PASS + 1)]
 
 
-def legs(num_rows: int, setting: dict[str, Any]) -> Iterator[slice]:
+def segments(num_rows: int, setting: dict[str, Any]) -> Iterator[slice]:
     """The rows in tenths, over and over, for as many passes and seconds as the setting has. The caller stops it."""
-    began, size = time.perf_counter(), num_rows // LEGS_A_PASS
+    began, size = time.perf_counter(), num_rows // SEGMENTS_PER_PASS
     for _ in range(setting["passes"]):
-        for leg in range(LEGS_A_PASS):
-            yield slice(leg * size, (leg + 1) * size)
+        for segment in range(SEGMENTS_PER_PASS):
+            yield slice(segment * size, (segment + 1) * size)
             if time.perf_counter() - began > setting["most_seconds"]:
                 return
 
@@ -72,7 +73,7 @@ def log_loss(scores: NDArray[np.float64], labels: NDArray[np.float32]) -> float:
 
 
 def steady_rate(curve: list[list[float]]) -> float:
-    """Rows a second between the first point of a curve and the last, where there are two: what warms up is left out."""
+    """Rows per second between the first and the last point of a curve, if it has two: warm-up does not count."""
     if len(curve) == 1:
         return curve[0][0] / curve[0][1]
     (first_rows, first_seconds, _), (rows, seconds, _) = curve[0], curve[-1]

@@ -1,8 +1,8 @@
-"""How fast is scikit-learn's SGDClassifier on the same rows?  (called as rows.py says)
+"""How fast is scikit-learn's SGDClassifier on the same rows?  (called as described in rows.py)
 
-The setting has `rate` and `shuffle`. One thread, rows as CSR in memory. A call of `partial_fit` looks at every weight
-a few times, so each point of the curve in the first pass is a model of its own, trained in one call over that many
-rows; then it is a call a pass.
+The setting has `rate` and `shuffle`. One thread, rows as CSR in memory. A call of `partial_fit` reads every weight a
+few times. So each point of the curve in the first pass is a separate model, trained in one call over that many rows;
+afterwards there is one call per pass.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How fast is Spark MLlib's LogisticRegression on the same rows?  (called as rows.py says)
+"""How fast is Spark MLlib's LogisticRegression on the same rows?  (called as described in rows.py)
 
-The setting has `iterations`, `regularization` and `memory` of the Java process. Spark runs in this machine's cores
-(`local[*]`), its rows cached in memory. It is a batch solver (L-BFGS): each point of the curve is a fit of its own with
-so many iterations, a pass over the rows each and one before. The first step is when rows are cached and the solver
-begins.
+The setting has `iterations`, `regularization` and `memory` of the Java process. Spark runs on the cores of this
+machine (`local[*]`), with rows cached in memory. It is a batch solver (L-BFGS): each point of the curve is a separate
+fit with that many iterations, each of which is a pass over the rows, plus one pass at the start. The first step is when
+the rows are cached and the solver starts.
 """
 
 from __future__ import annotations

@@ -3,16 +3,16 @@
     python benchmarks/peers/tensorflow_server.py ROWS --features D --pace sync|async --batch-size B [--workers 2]
         [--rate 0.005] [--test ROWS --test-every STEPS]
 
-Runs under a Python that has tensorflow and numpy, paceline is not needed. ROWS is a folder with `keys.npy` (int64
-[rows, nonzeros]), `values.npy` (float32, alike) and `labels.npy` (float32 [rows]), as benchmarks/cluster.py exports it.
+Runs under a Python with tensorflow and numpy; paceline is not needed. ROWS is a folder with `keys.npy` (int64
+[rows, nonzeros]), `values.npy` (float32, same shape) and `labels.npy` (float32 [rows]); see benchmarks/cluster.py.
 
-One server holds the weights. A worker gathers the distinct keys of its batch, and only their slopes go back. The clock
-starts when every worker is warm, and the workers go on past its end until all have reported, so that nobody is
-measured alone. The other workers ask for their session when the first one has it: left to themselves they look every
-30 seconds. Prints one JSON line; `first_step_at` is the time of day at which the last worker finished its first step,
-`bytes_per_row` what went over the loopback meanwhile. With `--test` the first worker reads the weights of the test rows
-every so many of its steps, some milliseconds each, and `curve` has [rows, seconds, test log loss]: they are scored when
-the clock has stopped.
+One server holds the weights. A worker gathers the distinct keys of its batch, and only their slopes go back. Timing
+starts when every worker is warm. Workers continue past its end until all have reported, so that none is measured
+alone. The other workers ask for their session when the first one has it; by default they would poll every 30 seconds.
+Prints one JSON line. `first_step_at` is the time of day at which the last worker finished its first step, and
+`bytes_per_row` counts the traffic on the loopback meanwhile. With `--test`, the first worker reads the weights of the
+test rows every STEPS of its steps, which takes some milliseconds, and `curve` has [rows, seconds, test log loss]. The
+rows are scored after timing has stopped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How fast is Vowpal Wabbit on the same rows, from text and from its cache?  (called as rows.py says)
+"""How fast is Vowpal Wabbit on the same rows, from text and from its cache?  (called as described in rows.py)
 
-The setting has `rate` and `input`, `text` or `cache`. Each point of the curve is a run of its own over that many rows,
-reading included, as its users have it: Vowpal Wabbit reads while it learns. Several passes need the cache; making it is
-not in the seconds.
+The setting has `rate` and `input`, `text` or `cache`. Each point of the curve is a separate run over that many rows,
+including reading, because Vowpal Wabbit reads while it learns. Several passes need the cache; the seconds do not
+include writing it.
 """
 
 from __future__ import annotations

@@ -45,16 +45,16 @@ def test_the_ratio_is_to_paceline_measured_beside_the_peer() -> None:
     assert ratio(SLOWER) == 3.0
     assert ratio(FASTER) == 0.5
     assert ratio(OURS) is None
-    assert cells("a peer & co")[1:3] == ["1,000,000", "3.0 ×"]
+    assert cells("a peer & co")[1:3] == ["1,000,000", "3.0× faster"]
 
 
 def test_a_peer_that_wins_is_said_to() -> None:
-    assert cells("a fast peer")[1:3] == ["**6,000,000**", "0.50 ×, the peer wins"]
+    assert cells("a fast peer")[1:3] == ["**6,000,000**", "0.50×: the peer is faster"]
     assert cells("a peer & co")[5] == "**300**"
     assert cells("a fast peer")[5] == "900"
     assert "**" not in "".join(cells("paceline, async"))
     assert victories(RECORDS, target=0.5) == [
-        "a peer & co beats paceline, async in: peak memory, MB.",
+        "a peer & co beats paceline, async in: peak memory (MB).",
         "a fast peer beats paceline, async in: rows/s.",
     ]
 
@@ -67,7 +67,7 @@ def test_a_loss_that_is_not_reached_is_never() -> None:
 
 def test_reaching_a_loss_that_paceline_does_not_is_a_win() -> None:
     peer = {**SLOWER, "curve": [[100_000, 9.0, 0.4]]}
-    assert any("s to log loss 0.45" in line for line in victories([OURS, peer], target=0.45))
+    assert any("seconds to log loss 0.45" in line for line in victories([OURS, peer], target=0.45))
 
 
 def test_a_peer_that_is_not_installed_is_named_with_the_reason() -> None:
