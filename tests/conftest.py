@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from paceline.data.blocks import files as block_files
-from paceline.data.images.dataset import Images, ImageWriter
+from paceline.data.blocks.dataset import Split
+from paceline.data.images.blocks import Images
+from paceline.data.images.dataset import image_writer
 from paceline.data.sparse.batch import Batch
-from paceline.data.sparse.dataset import Dataset, DatasetWriter, Split
+from paceline.data.sparse.dataset import SparseDataset, sparse_writer
 from paceline.data.synthetic import generate_clicks
 from tests.ray_cluster import RayCluster
 
@@ -37,7 +39,7 @@ def one_key_a_row(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "one-key-a-row"
     rows = np.arange(997)
     batch = Batch((rows % 2).astype(np.uint8), np.arange(998), rows.astype(np.uint32), np.ones(997, np.float32))
-    with small_blocks(100), DatasetWriter(path, features=997, source={}) as writer:
+    with small_blocks(100), sparse_writer(path, features=997, source={}) as writer:
         writer.add("train", batch)
         writer.finish()
     return path
@@ -49,7 +51,7 @@ def mostly_clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "mostly-clicks"
     rng = np.random.default_rng(0)
     labels = (np.arange(1_000) % 5 > 0).astype(np.uint8)
-    with DatasetWriter(path, features=50, source={}) as writer:
+    with sparse_writer(path, features=50, source={}) as writer:
         for split in ("train", "test"):
             keys = rng.integers(0, 50, 1_000).astype(np.uint32)
             writer.add(split, Batch(rng.permutation(labels), np.arange(1_001), keys, np.ones(1_000, np.float32)))
@@ -63,7 +65,7 @@ def drawings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "drawings"
     chance = np.random.default_rng(5)
     splits: list[tuple[Split, int]] = [("train", 1_500), ("test", 500)]
-    with ImageWriter(path, shape=(12, 12, 1), class_names=["0", "1", "2", "3"], source={}) as writer:
+    with image_writer(path, shape=(12, 12, 1), class_names=["0", "1", "2", "3"], source={}) as writer:
         for split, rows in splits:
             labels = chance.integers(0, 4, rows).astype(np.uint16)
             pixels = chance.integers(0, 180, (rows, 2, 6, 2, 6), dtype=np.uint8)
@@ -135,7 +137,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
-def all_rows(dataset: Dataset, split: Any) -> Batch:
+def all_rows(dataset: SparseDataset, split: Any) -> Batch:
     """Every row of a split, with the input's keys."""
     from paceline.data.sparse.batch import concatenate
 

@@ -2,7 +2,7 @@
 
 >>> import paceline
 >>> sorted(paceline.__all__)
-['Batch', 'BlockMatrix', 'Model', 'PacelineError', 'Run', 'load', 'train']
+['Batch', 'BlockMatrix', 'PacelineError', 'Run', 'TrainedModel', 'load', 'train']
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import PacelineError
-from paceline.version import VERSION as __version__  # noqa: F401, N811
+from paceline.version import VERSION
 
 if TYPE_CHECKING:
+    from paceline.api import Run
     from paceline.data.sparse.batch import Batch
     from paceline.matrices.matrix import BlockMatrix
-    from paceline.run_folder import Run
-    from paceline.training.model_files import Model
+    from paceline.models.trained import TrainedModel
 
-__all__ = ["Batch", "BlockMatrix", "Model", "PacelineError", "Run", "load", "train"]
+__version__ = VERSION
+__all__ = ["Batch", "BlockMatrix", "PacelineError", "Run", "TrainedModel", "load", "train"]
 
 
 def train(recipe: str | Path | None = None, *, settings: Iterable[str] = (), **flags: Any) -> Run:
@@ -29,31 +30,32 @@ def train(recipe: str | Path | None = None, *, settings: Iterable[str] = (), **f
     `settings` are `--set` arguments. Raises a `PacelineError` where the command would print one.
     """
     from paceline.config import read_config
-    from paceline.engines import StartingEngine
+    from paceline.training.cluster.placement import engine_for
 
     config = read_config(Path(recipe) if recipe else None, flags, settings)
-    starting = StartingEngine(config)
-    from paceline import run
+    with engine_for(config) as engine:
+        from paceline import run
 
-    return run.train(config, starting)
+        folder = run.train(config, engine)
+    from paceline.api import Run
+
+    return Run(folder.path)
 
 
-def load(run: str | Path) -> Any:
-    """The trained model of a run folder: a `Model` with `predict_proba`, `weights` and `bias`; of images, an
-    `ImageModel` with `predict_proba` and `tensors`.
-    """
-    from paceline.training.model_files import load_model
+def load(run: str | Path) -> TrainedModel:
+    """The trained model of a run folder: `predict_proba` and `tensors`, and `weights` and `bias` if it is linear."""
+    from paceline.models.trained import load_model
 
     return load_model(Path(run))
 
 
 def __getattr__(name: str) -> Any:
-    """`Batch`, `BlockMatrix`, `Run` and `Model` without importing the compiler before it is needed."""
+    """`Batch`, `BlockMatrix`, `Run` and `TrainedModel` without importing the compiler before it is needed."""
     homes = {
         "Batch": "paceline.data.sparse.batch",
         "BlockMatrix": "paceline.matrices.matrix",
-        "Model": "paceline.training.model_files",
-        "Run": "paceline.run_folder",
+        "TrainedModel": "paceline.models.trained",
+        "Run": "paceline.api",
     }
     if name not in homes:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")

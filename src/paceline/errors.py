@@ -51,3 +51,13 @@ class InterruptedRunError(RunError):
     """The user stopped the run; a checkpoint was saved."""
 
     exit_code = 130
+
+
+def in_short(error: Exception) -> str:
+    """An error of somebody else's code in one line.
+
+    >>> in_short(ValueError("no such thing\\nas seen"))
+    'ValueError: no such thing'
+    """
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
