@@ -108,11 +108,14 @@ def test_a_role_that_is_not_known_is_hung_up_on() -> None:
 
 def test_a_second_process_takes_the_place_of_the_first() -> None:
     role = Role("worker", 0)
-    with control_server(role) as control, joined(control, role) as first, joined(control, role, Ready()):
-        with pytest.raises(LostConnectionError):
-            first.receive(silence_seconds=5)
-        assert control.events.get(timeout=5) == (role, Ready())
-        assert control.events.empty()  # it was not lost
+    with control_server(role) as control, joined(control, role) as first:
+        # Connections are served in any order: the second comes when the first is known.
+        wait_until(lambda: role.incarnation == 0)
+        with joined(control, role, Ready()):
+            with pytest.raises(LostConnectionError):
+                first.receive(silence_seconds=5)
+            assert control.events.get(timeout=5) == (role, Ready())
+            assert control.events.empty()  # it was not lost
 
 
 def test_one_role_probes_each_node_and_times_are_the_coordinators() -> None:
