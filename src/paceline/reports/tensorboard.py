@@ -28,19 +28,18 @@ class Board:
 
     def __init__(self, folder: Path, after_rows: int | None = None) -> None:
         # The usual `SummaryWriter` hands events to its own thread, where a full disk would go unnoticed.
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto import event_pb2, summary_pb2
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._folder = folder
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
         with translated_disk_errors(folder):
             folder.mkdir(exist_ok=True)
-            # Files are named by the second; two of the same second must differ.
-            self._writer = EventsWriter(str(folder / "events"), f".{time.time_ns()}")
+            self._writer = RecordWriter((folder / f"events.out.tfevents.{time.time_ns()}").open("xb"))
+            self._write(file_version="brain.Event:2")
             if after_rows is not None:
                 start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-                self._writer.write_event(event_pb2.Event(wall_time=time.time(), step=after_rows + 1, session_log=start))
-            self._writer.flush()
+                self._write(step=after_rows + 1, session_log=start)
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
         """Add an evaluation, a line of `metrics.jsonl`, without what was not measured."""
@@ -57,17 +56,19 @@ class Board:
 
     def _add(self, rows: int, scalars: Mapping[str, float]) -> None:
         values = [self._summary.Value(tag=name, simple_value=float(value)) for name, value in scalars.items()]
-        event = self._event(wall_time=time.time(), step=rows, summary=self._summary(value=values))
         with translated_disk_errors(self._folder):
-            self._writer.write_event(event)
-            self._writer.flush()
+            self._write(step=rows, summary=self._summary(value=values))
+
+    def _write(self, **event: Any) -> None:
+        self._writer.write(self._event(wall_time=time.time(), **event).SerializeToString())
+        self._writer.flush()
 
 
 def open_board(run: RunFolder, before: int | None = None) -> Board | None:
     """A board in the run's folder that continues after its last evaluation, or the last one before `before` rows; None
     if the extra is not installed.
     """
-    if find_spec("tensorboardX") is None:
+    if find_spec("tensorboard") is None:
         return None
     folder = run.path / FOLDER
     metrics = [line for line in run.metrics if before is None or line["rows"] < before]
