@@ -2,7 +2,7 @@
 
 import sys
 
-from paceline.cli import main
+from paceline.__main__ import main
 from paceline.engines import ray
 from paceline.training.cluster import placement
 

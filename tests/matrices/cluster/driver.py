@@ -1,6 +1,6 @@
 """The command `paceline`, with slow workers whose tasks are taken over soon: `python driver.py matmul …`."""
 
-from paceline.cli import main
+from paceline.__main__ import main
 from paceline.matrices.cluster import jobs, pool
 
 if __name__ == "__main__":
