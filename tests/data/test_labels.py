@@ -202,7 +202,7 @@ def test_blocks_with_other_labels_than_the_manifest_says_are_refused(tmp_path: P
     folder = Path(run(tmp_path, path, labels="classes").dataset.folder.name)
     manifest = (folder / "manifest.json").read_text()
     for old, new, words in (
-        ('"kind":"classes"', '"kind":"numbers"', "uint16 labels instead of float32"),
+        ('"kind":"classes"', '"kind":"numbers"', "its columns are label uint16, .* instead of label float,"),
         ('"names":["0","1","2"]', '"names":["0","1"]', "label 2 is not below its 2 classes"),
     ):
         assert old in manifest

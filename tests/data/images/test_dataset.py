@@ -189,7 +189,7 @@ def edit_manifest(path: Path, edit: Callable[[Any], None]) -> None:
     ("edit", "words"),
     [
         (lambda manifest: manifest["train"]["blocks"][0].update(rows=49), "50 rows instead of 49"),
-        (lambda manifest: manifest.update(shape=[3, 5, 1]), "not a label and 15 bytes"),
+        (lambda manifest: manifest.update(shape=[3, 5, 1]), r"instead of label uint16, pixels fixed_size_binary\[15\]"),
         (lambda manifest: manifest.update(classes=2, class_names=["a", "b"]), "label 3 is not below its 2 classes"),
     ],
 )
@@ -235,6 +235,9 @@ def test_each_kind_of_dataset_is_told_from_the_other(tmp_path: Path) -> None:
     assert "generate images" in error.value.hint
     with pytest.raises(DataError, match="no dataset at"):
         open_dataset(tmp_path / "nothing")
+    edit_manifest(tmp_path / "images", lambda manifest: manifest.update(kind="films"))
+    with pytest.raises(DataError, match=r"images` holds films, which .* it reads rows and images"):
+        open_dataset(tmp_path / "images")
 
 
 def test_the_fingerprint_says_which_data_it_is(tmp_path: Path) -> None:

@@ -184,6 +184,15 @@ def test_rows_that_overlap_are_refused(tmp_path: Path) -> None:
         edited.block("train", 0)
 
 
+def test_another_arrow_file_in_the_place_of_a_block_is_refused(tmp_path: Path) -> None:
+    make(tmp_path / "data", random_rows(3))
+    other = pa.record_batch({"label": pa.array([1, 0, 1], pa.uint8()), "price": pa.array([1.5, 2.5, 3.5])})
+    checksum = write_table(tmp_path / "data" / "train-00000.arrow", other)
+    edited = edit_manifest(tmp_path / "data", lambda manifest: manifest["train"]["blocks"][0].update(checksum=checksum))
+    with pytest.raises(DataError, match="its columns are label uint8, price double instead of label uint8, features"):
+        edited.block("train", 0)
+
+
 def test_blocks_without_nonzeros_are_read(tmp_path: Path) -> None:
     dataset = make(tmp_path / "data", Batch.from_lists([1, 0], [[], []], [[], []]))
     assert rows_of(dataset) == [(1, {}), (0, {})]

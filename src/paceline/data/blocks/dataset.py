@@ -24,13 +24,14 @@ from numpy.typing import NDArray
 from paceline.data.blocks.files import BlockInfo, R, SplitInfo, first_rows
 from paceline.data.blocks.folders import Folder, open_folder
 from paceline.data.blocks.manifests import FORMAT_VERSION, read_manifest
+from paceline.data.labels import Labels
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the manifests of all kinds have. `source` says how the dataset was made."""
+    """What the manifests of all kinds have, besides `features` and `labels`. `source` says how the data was made."""
 
     train: SplitInfo
     test: SplitInfo
@@ -51,32 +52,35 @@ class RowKind(Generic[R]):
 
     `name` is what manifests and people call the kind. `identity` is what a fingerprint covers besides the blocks;
     `describe` says in a few words what the rows are. Functions get the dataset's manifest, an instance of `manifest`;
-    `buffer` gets the dataset.
+    `buffer` gets the dataset. `fits` says how many of some rows still fit into a block that holds others.
     """
 
     name: str
     made_by: str
-    manifest: type[Manifest]
+    manifest: type[Any]
     identity: Callable[[Any], str]
     describe: Callable[[Any], str]
     read: Callable[[Folder, BlockInfo, Any], R]
-    write: Callable[[Path, R], BlockInfo]
+    fits: Callable[[R, list[R]], int]
+    write: Callable[[Path, list[R]], BlockInfo]
     buffer: Callable[[Any], Buffer[R]]
 
 
 class Dataset(Generic[R]):
     """A dataset on disk. `block` maps a block into memory, and verifies it the first time.
 
-    Datasets of every kind also have `features`, the number of inputs per row, and `labels`.
+    `features` is the number of inputs per row: keys, or the bytes of an image.
     """
 
     def __init__(self, path: Path | str, kind: RowKind[R]) -> None:
         self.folder = open_folder(path)
         self.kind = kind
-        self.manifest = read_manifest(self.folder, kind.name, kind.made_by, kind.manifest)
+        self.manifest: Any = read_manifest(self.folder, kind.name, kind.made_by, kind.manifest)
+        self.features: int = self.manifest.features
+        self.labels: Labels = self.manifest.labels
         self._blocks: dict[tuple[Split, int], R] = {}
         self._lock = threading.Lock()
-        self._train = self.manifest.train
+        self._train: SplitInfo = self.manifest.train
 
     @cached_property
     def fingerprint(self) -> str:
@@ -99,7 +103,7 @@ class Dataset(Generic[R]):
         """The rows of one block, mapped and read-only."""
         found = self._blocks.get((split, index))
         if found is None:
-            info = self.manifest.train if split == "train" else self.manifest.test
+            info: SplitInfo = getattr(self.manifest, split)
             found = self.kind.read(self.folder, info.blocks[index], self.manifest)
             with self._lock:
                 found = self._blocks.setdefault((split, index), found)

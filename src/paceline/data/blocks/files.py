@@ -1,13 +1,10 @@
-"""How is one block stored on disk, and how is it written while the next one fills?"""
+"""How is one block stored on disk?"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,7 +17,6 @@ from paceline.errors import DataError
 from paceline.files import translated_disk_errors
 
 BLOCK_ROWS = 65_536
-WRITING_THREADS = 2
 AGAIN = "prepare the data again"
 
 
@@ -54,8 +50,8 @@ def first_rows(split: SplitInfo, rows: int) -> SplitInfo:
     return SplitInfo(rows, round(split.positives * share), round(split.nonzeros * share), tuple(blocks))
 
 
-def read_table(folder: Folder, info: BlockInfo) -> pa.RecordBatch:
-    """Map one block file and verify its checksum."""
+def read_table(folder: Folder, info: BlockInfo, *schemas: pa.Schema) -> pa.RecordBatch:
+    """Map one block file, and verify its checksum, its columns (those of one of `schemas`) and its number of rows."""
     path = f"{folder}/{info.file}"
     try:
         content = folder.read(info.file)
@@ -63,7 +59,26 @@ def read_table(folder: Folder, info: BlockInfo) -> pa.RecordBatch:
         raise DataError(f"block `{path}` cannot be opened: {error}", AGAIN) from None
     if xxhash.xxh3_64_hexdigest(content) != info.checksum:
         raise DataError(f"block `{path}` has a wrong checksum: its bytes changed after it was written", AGAIN)
-    return pa.ipc.open_file(content).get_batch(0)
+    table = pa.ipc.open_file(content).get_batch(0)
+    if table.schema not in schemas:
+        found, wanted = (
+            ", ".join(f"{column.name} {column.type}" for column in schema) for schema in (table.schema, schemas[0])
+        )
+        raise mismatch(folder, info, f"its columns are {found} instead of {wanted}")
+    if table.num_rows != info.rows:
+        raise mismatch(folder, info, f"{table.num_rows} rows instead of {info.rows}")
+    return table
+
+
+def mismatch(folder: Folder, info: BlockInfo, what: str) -> DataError:
+    return DataError(f"block `{folder}/{info.file}` does not match the manifest: {what}", AGAIN)
+
+
+def check_below(folder: Folder, info: BlockInfo, what: str, numbers: NDArray[Any], limit: int, of: str) -> None:
+    """Raise unless all numbers of a block (keys or labels, as `what` says) are below the limit in the manifest."""
+    largest = int(numbers.max(initial=0))
+    if largest >= limit:
+        raise mismatch(folder, info, f"{what} {largest} is not below its {limit} {of}")
 
 
 def write_table(path: Path, table: pa.RecordBatch) -> str:
@@ -109,72 +124,3 @@ class Rows(Protocol):
 
 
 R = TypeVar("R", bound=Rows)
-
-
-class OpenBlock(Protocol[R]):
-    """The rows of a block that is not full yet, in arrays that the next block reuses."""
-
-    @property
-    def rows(self) -> R:
-        """The rows so far, sharing memory."""
-
-    def take(self, batch: R) -> int:
-        """Copy as many of the rows as the block has room for; returns how many."""
-
-    def clear(self) -> None: ...
-
-
-class BlockWriter(Generic[R]):
-    """Writes the rows of one split as blocks. Threads write the files, because allocating pages for them takes time.
-
-    `open_block` makes an empty block, `write` writes a full one.
-    """
-
-    def __init__(
-        self, folder: Path, split: str, open_block: Callable[[], OpenBlock[R]], write: Callable[[Path, R], BlockInfo]
-    ) -> None:
-        self._folder = folder
-        self._split = split
-        self._write_file = write
-        self._open = open_block()
-        self._free = [open_block() for _ in range(WRITING_THREADS)]
-        self._writing: deque[tuple[OpenBlock[R], Future[BlockInfo]]] = deque()
-        self._threads = ThreadPoolExecutor(WRITING_THREADS, thread_name_prefix="paceline-write")
-        self._blocks: list[BlockInfo] = []
-
-    def append(self, batch: R) -> None:
-        """Copy rows into the open block, which is written when full. A disk error may surface some blocks later."""
-        while batch.num_rows:
-            taken = self._open.take(batch)
-            if taken < batch.num_rows:
-                self._write()
-            batch = batch.slice(taken, batch.num_rows)
-
-    def finish(self) -> SplitInfo:
-        """Write the last block and wait for all blocks."""
-        if self._open.rows.num_rows:
-            self._write()
-        while self._writing:
-            self._wait_for_oldest()
-        return SplitInfo(
-            rows=sum(block.rows for block in self._blocks),
-            nonzeros=sum(block.nonzeros for block in self._blocks),
-            blocks=tuple(self._blocks),
-        )
-
-    def close(self) -> None:
-        """End the threads once they have written the blocks they are working on."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
-
-    def _write(self) -> None:
-        path = self._folder / f"{self._split}-{len(self._blocks) + len(self._writing):05d}.arrow"
-        self._writing.append((self._open, self._threads.submit(self._write_file, path, self._open.rows)))
-        if not self._free:
-            self._wait_for_oldest()
-        self._open = self._free.pop()
-
-    def _wait_for_oldest(self) -> None:
-        block, written = self._writing.popleft()
-        self._blocks.append(written.result())
-        block.clear()
-        self._free.append(block)

@@ -6,63 +6,38 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
+import pyarrow.fs
 
 from paceline.errors import DataError
 
-SCHEMES = "s3://, gs://, hdfs:// and file:// will do"
+SCHEMES = "s3://, gs://, hdfs:// and file:// are possible"
 
 
-class LocalFolder:
-    """A folder of this machine; files are mapped, not copied."""
+class Folder:
+    """A folder in a file system. Local files are mapped, not copied; others are read whole, over the network.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    `name` is how any process of this machine finds it, `shown` what the user called it.
+    """
 
-    @property
-    def name(self) -> str:
-        """How any process of this machine finds it."""
-        return str(self.path.resolve())
-
-    def exists(self) -> bool:
-        return self.path.is_dir()
-
-    def read(self, file: str) -> pa.Buffer:
-        """The content of a file; `FileNotFoundError` where there is none."""
-        path = self.path / file
-        if path.stat().st_size == 0:
-            return pa.py_buffer(b"")
-        return pa.memory_map(str(path)).read_buffer()
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-
-class RemoteFolder:
-    """A folder behind a URL; files are read whole, over the network."""
-
-    def __init__(self, url: str) -> None:
-
-        try:
-            self._files, self._path = pa.fs.FileSystem.from_uri(url)
-        except (pa.ArrowInvalid, ImportError, OSError) as error:
-            raise DataError(f"`{url}` cannot be reached: {error}", f"check the URL; {SCHEMES}") from None
-        self.name = url
+    def __init__(self, file_system: pa.fs.FileSystem, path: str, name: str, shown: str) -> None:
+        self._files = file_system
+        self._path = path
+        self.name = name
+        self._shown = shown
 
     def exists(self) -> bool:
         try:
             return bool(self._files.get_file_info(self._path).type != pa.fs.FileType.NotFound)
         except OSError as error:
-            raise DataError(f"`{self.name}` cannot be reached: {error}", f"check the URL; {SCHEMES}") from None
+            raise _unreachable(self.name, error) from None
 
     def read(self, file: str) -> pa.Buffer:
+        """The content of a file; raises `FileNotFoundError` if there is none."""
         with self._files.open_input_file(f"{self._path}/{file}") as source:
             return source.read_buffer()
 
     def __str__(self) -> str:
-        return self.name
-
-
-Folder = LocalFolder | RemoteFolder
+        return self._shown
 
 
 def open_folder(place: Path | str) -> Folder:
@@ -71,9 +46,16 @@ def open_folder(place: Path | str) -> Folder:
     >>> open_folder("file:///data/my%20clicks").name
     '/data/my clicks'
     """
-    text = str(place)
-    if isinstance(place, Path) or "://" not in text:
-        return LocalFolder(Path(place))
-    if text.startswith("file://"):
-        return LocalFolder(Path(unquote(urlparse(text).path)))
-    return RemoteFolder(text.rstrip("/"))
+    url = str(place).rstrip("/")
+    if isinstance(place, Path) or "://" not in url or url.startswith("file://"):
+        path = Path(unquote(urlparse(url).path) if url.startswith("file://") else place)
+        return Folder(pa.fs.LocalFileSystem(use_mmap=True), str(path), str(path.resolve()), str(path))
+    try:
+        file_system, path_there = pa.fs.FileSystem.from_uri(url)
+    except (pa.ArrowInvalid, ImportError, OSError) as error:
+        raise _unreachable(url, error) from None
+    return Folder(file_system, path_there, url, url)
+
+
+def _unreachable(url: str, error: Exception) -> DataError:
+    return DataError(f"`{url}` cannot be reached: {error}", f"check the URL; {SCHEMES}")

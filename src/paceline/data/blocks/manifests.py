@@ -1,6 +1,6 @@
-"""What does a dataset folder say about itself, and when does it appear?
+"""What does a dataset folder say about itself?
 
-A manifest names the kind of its rows, except that of sparse rows, which is older than the field.
+A manifest names the kind of its rows, except for sparse rows, which are older than the field.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from paceline.data.blocks.folders import Folder
-from paceline.data.blocks.partial import PartialFolder
 from paceline.errors import DataError
-from paceline.files import refuse_existing, replace_file, sync_to_disk
 
 FORMAT_VERSION = 1
 
@@ -45,23 +43,12 @@ def read_manifest(folder: Folder, kind: str, made_by: str, manifest: type[M]) ->
     return _decode(folder, text, manifest)
 
 
-def put_in_place(partial: PartialFolder, manifest: msgspec.Struct) -> None:
-    """Write the manifest of a folder whose blocks are complete, and rename the folder to its final name."""
-    out = partial.out
-    replace_file(partial.path / "manifest.json", msgspec.json.encode(manifest))
-    refuse_existing(out)
-    if out.is_dir():
-        out.rmdir()
-    partial.move_into_place()
-    sync_to_disk(out.parent)
-
-
 def _read(folder: Folder) -> bytes:
     if not folder.exists():
         raise DataError(f"no dataset at `{folder}`", "`paceline generate` or `paceline prepare` makes one")
     try:
         return bytes(folder.read("manifest.json").to_pybytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise DataError(
             f"`{folder}` is not a dataset: it has no manifest.json",
             "give a folder that `paceline prepare --out` or `paceline generate --out` finished",

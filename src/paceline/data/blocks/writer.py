@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Generic, Protocol, Self, TypeVar
 
 import msgspec
 
 from paceline.data.blocks.dataset import SPLITS, RowKind, Split
-from paceline.data.blocks.files import BlockWriter, OpenBlock, R, SplitInfo
-from paceline.data.blocks.manifests import put_in_place
+from paceline.data.blocks.files import BlockInfo, R, SplitInfo
 from paceline.data.blocks.partial import PartialFolder
 from paceline.errors import DataError
-from paceline.files import refuse_existing, translated_disk_errors
+from paceline.files import refuse_existing, replace_file, sync_to_disk, translated_disk_errors
+
+WRITING_THREADS = 2
 
 D = TypeVar("D", covariant=True)
 
 
 class Intake(Protocol[R]):
     """What happens to rows of one kind before they go into blocks: checks, and whatever else they need."""
-
-    def open_block(self) -> OpenBlock[R]: ...
 
     def take(self, split: Split, rows: R) -> Iterable[tuple[Split, R]]:
         """Take rows that were added; returns those that are ready for the blocks. Raises for rows that are wrong."""
@@ -45,9 +45,7 @@ class DatasetWriter(Generic[R, D]):
         self._reopen = reopen
         refuse_existing(self.out)
         self._partial = PartialFolder(self.out)
-        self._blocks = {
-            split: BlockWriter(self._partial.path, split, intake.open_block, kind.write) for split in SPLITS
-        }
+        self._blocks = {split: BlockWriter(self._partial.path, split, kind) for split in SPLITS}
 
     def __enter__(self) -> Self:
         with translated_disk_errors(self.out):
@@ -72,9 +70,54 @@ class DatasetWriter(Generic[R, D]):
             raise DataError(
                 "the input has no training rows", "check the paths, and that --test-fraction leaves some rows"
             )
-        put_in_place(self._partial, self._intake.manifest(train, test))
+        replace_file(self._partial.path / "manifest.json", msgspec.json.encode(self._intake.manifest(train, test)))
+        refuse_existing(self.out)
+        if self.out.is_dir():
+            self.out.rmdir()
+        self._partial.move_into_place()
+        sync_to_disk(self.out.parent)
         return self._reopen(self.out)
 
     def _append(self, ready: Iterable[tuple[Split, R]]) -> None:
         for split, rows in ready:
             self._blocks[split].append(rows)
+
+
+class BlockWriter(Generic[R]):
+    """Writes the rows of one split as blocks. Threads write the files, because allocating pages for them takes time."""
+
+    def __init__(self, folder: Path, split: Split, kind: RowKind[R]) -> None:
+        self._folder = folder
+        self._split = split
+        self._kind = kind
+        self._block: list[R] = []
+        self._written: list[Future[BlockInfo]] = []
+        self._threads = ThreadPoolExecutor(WRITING_THREADS, thread_name_prefix="paceline-write")
+
+    def append(self, rows: R) -> None:
+        """Add rows to the open block, which is written when full. A disk error may surface some blocks later."""
+        while rows.num_rows:
+            count = self._kind.fits(rows, self._block)
+            self._block.append(rows.slice(0, count))
+            if count < rows.num_rows:
+                self._write()
+            rows = rows.slice(count, rows.num_rows)
+
+    def finish(self) -> SplitInfo:
+        """Write the last block and wait for all blocks."""
+        if self._block:
+            self._write()
+        blocks = tuple(written.result() for written in self._written)
+        rows, nonzeros = sum(block.rows for block in blocks), sum(block.nonzeros for block in blocks)
+        return SplitInfo(rows=rows, nonzeros=nonzeros, blocks=blocks)
+
+    def close(self) -> None:
+        """End the threads once they have written the blocks they are working on."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def _write(self) -> None:
+        path = self._folder / f"{self._split}-{len(self._written):05d}.arrow"
+        self._written.append(self._threads.submit(self._kind.write, path, self._block))
+        self._block = []
+        if len(self._written) > WRITING_THREADS:
+            self._written[-1 - WRITING_THREADS].result()  # no more blocks in memory than threads write

@@ -5,6 +5,7 @@ A block of images is an Arrow IPC file with the columns `label` (uint16) and `pi
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 
 from paceline.data.blocks import files as block_files
 from paceline.data.blocks.dataset import Manifest
-from paceline.data.blocks.files import AGAIN, BlockInfo, read_table, write_table
+from paceline.data.blocks.files import BlockInfo, check_below, read_table, write_table
 from paceline.data.blocks.folders import Folder
-from paceline.errors import DataError
+from paceline.data.labels import Labels
 
 # Small enough that an epoch has many blocks to shuffle, large enough that opening one costs little.
 BLOCK_BYTES = 16 << 20
@@ -42,8 +43,11 @@ class ImageManifest(Manifest, frozen=True):
     @property
     def features(self) -> int:
         """The bytes of an image."""
-        height, width, channels = self.shape
-        return height * width * channels
+        return math.prod(self.shape)
+
+    @property
+    def labels(self) -> Labels:
+        return Labels("classes", tuple(self.class_names))
 
 
 class Images(NamedTuple):
@@ -71,67 +75,33 @@ class Images(NamedTuple):
         return Images(self.pixels[mask], self.labels[mask])
 
 
-def rows_per_block(features: int) -> int:
-    """How many images a block holds."""
-    return min(block_files.BLOCK_ROWS, max(1, BLOCK_BYTES // features))
+def fits(images: Images, block: list[Images]) -> int:
+    """How many of `images` still fit into a block that holds others."""
+    most: int = min(block_files.BLOCK_ROWS, max(1, BLOCK_BYTES // images.pixels.shape[1]))
+    return min(images.num_rows, most - sum(others.num_rows for others in block))
 
 
-def write_images(path: Path, images: Images) -> BlockInfo:
+def write_images(path: Path, block: list[Images]) -> BlockInfo:
     """Write one block file."""
-    rows, features = images.pixels.shape
-    pixels = pa.FixedSizeBinaryArray.from_buffers(pa.binary(features), rows, [None, pa.py_buffer(images.pixels)])
-    table = pa.record_batch([pa.array(images.labels), pixels], _schema(features))
-    return BlockInfo(path.name, rows, 0, 0, write_table(path, table))
+    content = np.concatenate([images.pixels for images in block])
+    rows, features = content.shape
+    pixels = pa.FixedSizeBinaryArray.from_buffers(pa.binary(features), rows, [None, pa.py_buffer(content)])
+    labels = pa.array(np.concatenate([images.labels for images in block]))
+    return BlockInfo(path.name, rows, 0, 0, write_table(path, pa.record_batch([labels, pixels], _schema(features))))
 
 
 def read_images(folder: Folder, info: BlockInfo, manifest: ImageManifest) -> Images:
     """Map one block file and check it against the manifest: models trust sizes and labels."""
-    table, features = read_table(folder, info), manifest.features
-    mismatch = f"block `{folder}/{info.file}` does not match the manifest"
-    if table.schema != _schema(features):
-        columns = ", ".join(f"{column.name} {column.type}" for column in table.schema)
-        raise DataError(f"{mismatch}: its columns are {columns}, not a label and {features} bytes", AGAIN)
-    if table.num_rows != info.rows:
-        raise DataError(f"{mismatch}: {table.num_rows} rows instead of {info.rows}", AGAIN)
+    features = manifest.features
+    table = read_table(folder, info, _schema(features))
     content = np.frombuffer(table.column("pixels").buffers()[1], np.uint8, info.rows * features)
     images = Images(content.reshape(info.rows, features), table.column("label").to_numpy())
-    largest = int(images.labels.max(initial=0))
-    if largest >= manifest.classes:
-        raise DataError(f"{mismatch}: label {largest} is not below its {manifest.classes} classes", AGAIN)
+    check_below(folder, info, "label", images.labels, manifest.classes, "classes")
     return images
 
 
 def _schema(features: int) -> pa.Schema:
     return pa.schema([("label", pa.uint16()), ("pixels", pa.binary(features))])
-
-
-class OpenImages:
-    """The images of a block that is not full yet, in arrays that the next block reuses."""
-
-    def __init__(self, features: int) -> None:
-        self._features = features
-        self._images = Images(np.empty((0, features), np.uint8), np.empty(0, np.uint16))
-        self._num_rows = 0
-
-    @property
-    def rows(self) -> Images:
-        """The images so far, sharing memory."""
-        return self._images.slice(0, self._num_rows)
-
-    def take(self, batch: Images) -> int:
-        """Copy as many of the images as the block has room for; returns how many."""
-        if not self._images.num_rows:
-            room = rows_per_block(self._features)
-            self._images = Images(np.empty((room, self._features), np.uint8), np.empty(room, np.uint16))
-        start = self._num_rows
-        count = min(batch.num_rows, self._images.num_rows - start)
-        self._images.pixels[start : start + count] = batch.pixels[:count]
-        self._images.labels[start : start + count] = batch.labels[:count]
-        self._num_rows += count
-        return count
-
-    def clear(self) -> None:
-        self._num_rows = 0
 
 
 class ImageBuffer:

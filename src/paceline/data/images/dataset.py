@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from paceline.data.blocks.dataset import Dataset, RowKind, Split
 from paceline.data.blocks.files import SplitInfo
 from paceline.data.blocks.writer import DatasetWriter
-from paceline.data.images.blocks import ImageBuffer, ImageManifest, Images, OpenImages, Shape, read_images, write_images
-from paceline.data.labels import MOST_CLASSES, Labels
+from paceline.data.images.blocks import ImageBuffer, ImageManifest, Images, Shape, fits, read_images, write_images
+from paceline.data.labels import MOST_CLASSES
 from paceline.errors import DataError
 
 MOST_FEATURES = 64 << 20  # bytes of an image
@@ -23,6 +22,7 @@ IMAGES = RowKind(
     identity=lambda manifest: f"images {manifest.shape} {manifest.classes}",
     describe=lambda manifest: f"{' × '.join(map(str, manifest.shape))} bytes each, {manifest.classes:,} classes",
     read=read_images,
+    fits=fits,
     write=write_images,
     buffer=lambda dataset: ImageBuffer(dataset.features),
 )
@@ -35,15 +35,6 @@ class ImageDataset(Dataset[Images]):
 
     def __init__(self, path: Path | str) -> None:
         super().__init__(path, IMAGES)
-
-    @property
-    def features(self) -> int:
-        """The bytes of an image."""
-        return self.manifest.features
-
-    @cached_property
-    def labels(self) -> Labels:
-        return Labels("classes", tuple(self.manifest.class_names))
 
     @property
     def shape(self) -> Shape:
@@ -74,9 +65,6 @@ class ImageIntake:
             raise DataError(
                 f"there are {len(class_names):,} classes; there must be 1 to {MOST_CLASSES:,}", "merge some classes"
             )
-
-    def open_block(self) -> OpenImages:
-        return OpenImages(self._features)
 
     def take(self, split: Split, rows: Images) -> Iterator[tuple[Split, Images]]:
         """The same images; raises if their size or a label is wrong."""

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from paceline.data.blocks import files as block_files
 from paceline.data.blocks.dataset import Manifest
-from paceline.data.blocks.files import AGAIN, BlockInfo, read_table, write_table
+from paceline.data.blocks.files import BlockInfo, check_below, mismatch, read_table, write_table
 from paceline.data.blocks.folders import Folder
 from paceline.data.labels import Labels
-from paceline.data.sparse.batch import Batch
-from paceline.errors import DataError
+from paceline.data.sparse.batch import Batch, concatenate
 from paceline.kernels.reading import count_nonzeros, read_rows
 
 BLOCK_BYTES = 64 << 20
@@ -35,7 +34,8 @@ class SparseManifest(Manifest, frozen=True):
 
 def read_block(folder: Folder, info: BlockInfo, manifest: SparseManifest) -> Batch:
     """Map one block file and check it against the manifest: compiled loops trust sizes and keys."""
-    table = read_table(folder, info)
+    labels = pa.from_numpy_dtype(manifest.labels.dtype)
+    table = read_table(folder, info, _schema(labels, pa.uint32()), _schema(labels, pa.uint64()))
     nonzeros = table.column("features")
     rows = Batch(
         table.column("label").to_numpy(),
@@ -44,87 +44,43 @@ def read_block(folder: Folder, info: BlockInfo, manifest: SparseManifest) -> Bat
         nonzeros.values.field(1).to_numpy(),
     )
     lengths = np.diff(rows.offsets)
-    mismatch = f"block `{folder}/{info.file}` does not match the manifest"
     for what, found, said in (
-        ("rows", rows.num_rows, info.rows),
         ("nonzeros", rows.num_nonzeros, info.nonzeros),
         ("nonzeros in its longest row", int(lengths.max(initial=0)), info.longest),
-        ("labels", rows.labels.dtype, manifest.labels.dtype),
     ):
         if found != said:
-            raise DataError(f"{mismatch}: {found} {what} instead of {said}", AGAIN)
+            raise mismatch(folder, info, f"{found} {what} instead of {said}")
     if rows.offsets[0] != 0 or rows.offsets[-1] != rows.num_nonzeros or lengths.min(initial=0) < 0:
-        raise DataError(f"{mismatch}: its rows are not one after the other", AGAIN)
-    limits = [("key", rows.keys, manifest.features, "features")]
+        raise mismatch(folder, info, "its rows are not one after the other")
+    check_below(folder, info, "key", rows.keys, manifest.features, "features")
     if manifest.labels.kind == "classes":
-        limits.append(("label", rows.labels, manifest.labels.classes, "classes"))
-    for what, numbers, limit, of in limits:
-        largest = int(numbers.max(initial=0))
-        if largest >= limit:
-            raise DataError(f"{mismatch}: {what} {largest} is not below its {limit} {of}", AGAIN)
+        check_below(folder, info, "label", rows.labels, manifest.labels.classes, "classes")
     return rows
 
 
-def write_block(path: Path, rows: Batch) -> BlockInfo:
+def _schema(labels: pa.DataType, keys: pa.DataType) -> pa.Schema:
+    nonzero = pa.struct([("key", keys), ("value", pa.float32())])
+    return pa.schema([("label", labels), ("features", pa.large_list(nonzero))])
+
+
+def fits(rows: Batch, block: list[Batch]) -> int:
+    """How many of `rows` still fit into a block that holds other rows; at least one fits into an empty block."""
+    room = BLOCK_BYTES // (rows.keys.itemsize + rows.values.itemsize) - sum(other.num_nonzeros for other in block)
+    count = min(rows.num_rows, block_files.BLOCK_ROWS - sum(other.num_rows for other in block))
+    if rows.offsets[count] > room:
+        count = int(np.searchsorted(rows.offsets, room, side="right")) - 1
+    return max(count, 0 if block else 1)
+
+
+def write_block(path: Path, block: list[Batch]) -> BlockInfo:
     """Write one block file. A crash before its bytes are on disk shows as a wrong checksum later."""
+    rows = concatenate(block)
     features = pa.LargeListArray.from_arrays(
         rows.offsets, pa.StructArray.from_arrays([pa.array(rows.keys), pa.array(rows.values)], ["key", "value"])
     )
-    table = pa.record_batch([pa.array(rows.labels), features], ["label", "features"])
-    checksum = write_table(path, table)
+    checksum = write_table(path, pa.record_batch([pa.array(rows.labels), features], ["label", "features"]))
     longest = int(np.diff(rows.offsets).max())
     return BlockInfo(path.name, rows.num_rows, rows.num_nonzeros, longest, checksum)
-
-
-class OpenRows:
-    """The sparse rows of a block that is not full yet, in arrays that the next block reuses."""
-
-    def __init__(self, label_dtype: type) -> None:
-        self._label_dtype = label_dtype
-        self._rows = Batch.from_lists([], [], [])
-        self._num_rows = 0
-        self._num_nonzeros = 0
-
-    @property
-    def rows(self) -> Batch:
-        """The rows so far, sharing memory."""
-        rows, nonzeros = self._num_rows, self._num_nonzeros
-        labels, offsets, keys, values = self._rows
-        return Batch(labels[:rows], offsets[: rows + 1], keys[:nonzeros], values[:nonzeros])
-
-    def take(self, batch: Batch) -> int:
-        """Copy as many of the rows as the block has room for; returns how many."""
-        most_nonzeros = BLOCK_BYTES // (batch.keys.itemsize + batch.values.itemsize)
-        count = min(batch.num_rows, block_files.BLOCK_ROWS - self._num_rows)
-        if self._num_nonzeros + batch.offsets[count] > most_nonzeros:
-            count = int(np.searchsorted(batch.offsets, most_nonzeros - self._num_nonzeros, side="right")) - 1
-            count = max(count, 0 if self._num_rows else 1)
-        nonzeros = int(batch.offsets[count])
-        start, stop = self._num_rows, self._num_rows + count
-        first, last = self._num_nonzeros, self._num_nonzeros + nonzeros
-        self._make_room(last, batch.keys.dtype)
-        self._rows.labels[start:stop] = batch.labels[:count]
-        np.add(batch.offsets[1 : count + 1], first, out=self._rows.offsets[start + 1 : stop + 1])
-        self._rows.keys[first:last] = batch.keys[:nonzeros]
-        self._rows.values[first:last] = batch.values[:nonzeros]
-        self._num_rows, self._num_nonzeros = stop, last
-        return count
-
-    def clear(self) -> None:
-        self._num_rows = self._num_nonzeros = 0
-
-    def _make_room(self, num_nonzeros: int, key_dtype: np.dtype[Any]) -> None:
-        labels, offsets, keys, values = self._rows
-        if num_nonzeros <= len(keys) and key_dtype == keys.dtype and len(labels):
-            return
-        capacity = max(num_nonzeros, 2 * len(keys))
-        new_keys, new_values = np.empty(capacity, key_dtype), np.empty(capacity, np.float32)
-        new_keys[: self._num_nonzeros] = keys[: self._num_nonzeros]
-        new_values[: self._num_nonzeros] = values[: self._num_nonzeros]
-        if not len(labels):
-            most_rows = block_files.BLOCK_ROWS
-            labels, offsets = np.empty(most_rows, self._label_dtype), np.zeros(most_rows + 1, np.int64)
-        self._rows = Batch(labels, offsets, new_keys, new_values)
 
 
 class RowBuffer:

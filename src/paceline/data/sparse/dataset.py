@@ -20,7 +20,7 @@ from paceline.data.blocks.files import BLOCK_ROWS, SplitInfo
 from paceline.data.blocks.writer import DatasetWriter
 from paceline.data.labels import RULES, LabelKind, Labels
 from paceline.data.sparse.batch import Batch
-from paceline.data.sparse.blocks import OpenRows, RowBuffer, SparseManifest, read_block, write_block
+from paceline.data.sparse.blocks import RowBuffer, SparseManifest, fits, read_block, write_block
 from paceline.data.sparse.key_order import NO_COUNTS, KeyOrder, most_frequent
 from paceline.errors import DataError
 from paceline.kernels.keys import key_dtype
@@ -48,6 +48,7 @@ SPARSE_ROWS = RowKind(
     identity=_identity,
     describe=_describe,
     read=read_block,
+    fits=fits,
     write=write_block,
     buffer=lambda dataset: RowBuffer(dataset.longest_row, dataset.key_dtype, dataset.labels.dtype),
 )
@@ -60,14 +61,6 @@ class SparseDataset(Dataset[Batch]):
 
     def __init__(self, path: Path | str) -> None:
         super().__init__(path, SPARSE_ROWS)
-
-    @property
-    def features(self) -> int:
-        return self.manifest.features
-
-    @property
-    def labels(self) -> Labels:
-        return self.manifest.labels
 
     @property
     def key_dtype(self) -> np.dtype[Any]:
@@ -104,9 +97,6 @@ class SparseIntake:
         self._sample: dict[Split, list[Batch]] = {"train": [], "test": []}
         self._positives: dict[Split, int] = {"train": 0, "test": 0}
         self._largest_key = -1
-
-    def open_block(self) -> OpenRows:
-        return OpenRows(self._label_dtype)
 
     def take(self, split: Split, rows: Batch) -> Iterator[tuple[Split, Batch]]:
         """Rows with the blocks' keys, once there are enough to choose the hottest. Keys must be distinct per row."""
