@@ -58,16 +58,9 @@ def checksum_by_tables(data: NDArray[np.uint8], start: int, stop: int) -> Any:
     i = start
     while i + WORD_BYTES <= stop:
         word = load_word(data, i) ^ np.uint64(crc)
-        crc = (
-            TABLES[7, word & LOW_BYTE]
-            ^ TABLES[6, word >> np.uint64(8) & LOW_BYTE]
-            ^ TABLES[5, word >> np.uint64(16) & LOW_BYTE]
-            ^ TABLES[4, word >> np.uint64(24) & LOW_BYTE]
-            ^ TABLES[3, word >> np.uint64(32) & LOW_BYTE]
-            ^ TABLES[2, word >> np.uint64(40) & LOW_BYTE]
-            ^ TABLES[1, word >> np.uint64(48) & LOW_BYTE]
-            ^ TABLES[0, word >> np.uint64(56)]
-        )
+        crc = np.uint32(0)
+        for j in range(WORD_BYTES):
+            crc ^= TABLES[WORD_BYTES - 1 - j, word >> np.uint64(8 * j) & LOW_BYTE]
         i += WORD_BYTES
     for k in range(i, stop):
         crc = _add_byte(crc, data[k])

@@ -11,20 +11,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.kernels import problems
 from paceline.kernels.hashing import FNV_PRIME, mix
 from paceline.kernels.jit import compiled
 from paceline.kernels.text import (
     NEWLINE,
-    NONE,
     NUMBER_INFINITE,
     NUMBER_MISSING,
     RETURN,
     ZERO,
     Bytes,
     Counts,
-    Problem,
     after_line,
+    end_row,
     label_problem,
+    note_bad,
     read_short_number,
 )
 
@@ -33,36 +34,22 @@ LETTER_B, MINUS = 98, 45
 LOG_SCALE = 0.3
 SMALL_LOGS = (LOG_SCALE * np.log1p(np.arange(4096.0))).astype(np.float32)
 
-NO_NUMBER, NOT_FINITE = int(Problem.NO_NUMBER), int(Problem.NOT_FINITE)
-LABEL_NO_NUMBER = int(Problem.LABEL_NO_NUMBER)
-TOO_FEW_FIELDS, TOO_MANY_FIELDS = int(Problem.TOO_FEW_FIELDS), int(Problem.TOO_MANY_FIELDS)
-
 
 @compiled
-def parse_criteo(
-    text: Bytes,
-    separator: int,
-    before_label: int,
-    integer_salts: NDArray[np.uint64],
-    string_salts: NDArray[np.uint64],
-    mask: Any,
-    labels: NDArray[np.float32],
-    lines: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    keys: NDArray[Any],
-    values: NDArray[np.float32],
-    bad: NDArray[np.int64],
-) -> Counts:
+def parse_criteo(text: Bytes, separator: int, before_label: int, integer_salts: NDArray[np.uint64],
+                 string_salts: NDArray[np.uint64], mask: Any, room: Any) -> Counts:  # fmt: skip
     """Parse lines into rows, each with its label and line: integer j is key j with its value, string j of hash h is
     key 13 + (h & `mask`) with 1.
 
     A blank integer is the empty string of its column, a blank string is absent. `before_label` columns come before
-    the label; the salts are those of I1 to I13 and C1 to C26. Rows that do not parse are left out and noted in `bad`
-    as (line, problem, line start, place); when it is full the loop ends.
+    the label; the salts are those of I1 to I13 and C1 to C26. Rows go into the arrays of `room`
+    (`data/sources/parsed.py`). Those that do not parse are left out and noted in `room.bad` as (line, problem, line
+    start, place); when it is full the loop ends.
     """
     i = line = rows = nonzeros = num_bad = 0
     mask = np.uint64(mask)
-    offsets[0] = 0
+    keys, values = room.keys, room.values
+    room.offsets[0] = 0
     while i < text.size:
         line += 1
         line_start = i
@@ -71,28 +58,30 @@ def parse_criteo(
             continue
         written = nonzeros
         start = i
-        problem = NONE
+        problem = problems.NONE
         for _ in range(before_label):
             while text[i] != separator and text[i] != NEWLINE:
                 i += 1
             if text[i] == NEWLINE:
-                problem = TOO_FEW_FIELDS
+                problem = problems.TOO_FEW_FIELDS
             else:
                 i += 1
         label = 0.0
-        if problem == NONE:
+        if problem == problems.NONE:
             start = i
             trust, label, i = read_short_number(text, i)
             problem = label_problem(trust)
-            if problem == NONE and text[i] != separator:
-                problem = TOO_FEW_FIELDS if text[i] == NEWLINE or text[i] == RETURN else LABEL_NO_NUMBER
+            if problem == problems.NONE and text[i] != separator:
+                problem = (
+                    problems.TOO_FEW_FIELDS if text[i] == NEWLINE or text[i] == RETURN else problems.LABEL_NO_NUMBER
+                )
         # From here on `i` is at the separator before the next field.
         for field in range(INTEGERS):
-            if problem != NONE:
+            if problem != problems.NONE:
                 break
             start = i
             if text[i] != separator:
-                problem = TOO_FEW_FIELDS
+                problem = problems.TOO_FEW_FIELDS
                 break
             start = i = i + 1
             if text[i] == separator:
@@ -102,20 +91,20 @@ def parse_criteo(
                 continue
             trust, number, i = read_short_number(text, i)
             if trust == NUMBER_INFINITE:
-                problem = NOT_FINITE
-            elif text[i] == NEWLINE or text[i] == RETURN:
-                problem = TOO_FEW_FIELDS
+                problem = problems.NOT_FINITE
+            elif text[i] in (NEWLINE, RETURN):
+                problem = problems.TOO_FEW_FIELDS
             elif trust == NUMBER_MISSING or text[i] != separator:
-                problem = NO_NUMBER
+                problem = problems.NO_NUMBER
             keys[written] = field
             values[written] = number
             written += 1
         for field in range(STRINGS):
-            if problem != NONE:
+            if problem != problems.NONE:
                 break
             if text[i] != separator:
                 start = i
-                problem = TOO_FEW_FIELDS
+                problem = problems.TOO_FEW_FIELDS
                 break
             start = i = i + 1
             state = string_salts[field]
@@ -128,24 +117,17 @@ def parse_criteo(
                 keys[written] = np.uint64(INTEGERS) + (mix(state) & mask)
                 values[written] = 1
                 written += 1
-        if problem == NONE and text[i] == RETURN:
+        if problem == problems.NONE and text[i] == RETURN:
             i += 1
-        if problem == NONE and text[i] != NEWLINE:
-            problem = TOO_MANY_FIELDS
+        if problem == problems.NONE and text[i] != NEWLINE:
+            problem = problems.TOO_MANY_FIELDS
             start = i
-        if problem == NONE:
-            labels[rows] = label
-            lines[rows] = line
-            rows += 1
+        if problem == problems.NONE:
             nonzeros = written
-            offsets[rows] = nonzeros
+            rows = end_row(room, rows, label, line, nonzeros)
         else:
-            bad[num_bad, 0] = line
-            bad[num_bad, 1] = problem
-            bad[num_bad, 2] = line_start
-            bad[num_bad, 3] = start
-            num_bad += 1
-            if num_bad == bad.shape[0]:
+            num_bad = note_bad(room.bad, num_bad, line, problem, line_start, start)
+            if num_bad == room.bad.shape[0]:
                 break
         i = after_line(text, i)
     return Counts(line, rows, nonzeros, num_bad, 0)

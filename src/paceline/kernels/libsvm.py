@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.kernels import problems
 from paceline.kernels.jit import compiled, inlined
 from paceline.kernels.text import (
     CLOSE,
@@ -14,15 +15,15 @@ from paceline.kernels.text import (
     EXACT,
     HASH,
     NEWLINE,
-    NONE,
     NUMBER_INFINITE,
     SPACE,
-    ZERO,
     Bytes,
     Counts,
-    Problem,
+    add_digits,
     after_line,
+    end_row,
     label_problem,
+    note_bad,
     read_number,
     read_short_number,
     signed,
@@ -30,33 +31,17 @@ from paceline.kernels.text import (
 )
 from paceline.kernels.words import WORD_BYTES, count_digits, load_word, read_digits
 
-NO_NUMBER, NOT_FINITE = int(Problem.NO_NUMBER), int(Problem.NOT_FINITE)
-LABEL_NO_NUMBER = int(Problem.LABEL_NO_NUMBER)
-KEY_NO_NUMBER, KEY_BELOW_BASE = int(Problem.KEY_NO_NUMBER), int(Problem.KEY_BELOW_BASE)
-KEY_TOO_LARGE = int(Problem.KEY_TOO_LARGE)
-
 
 @compiled
-def parse_libsvm(
-    text: Bytes,
-    base: int,
-    limit: int,
-    labels: NDArray[np.float32],
-    lines: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    keys: NDArray[Any],
-    values: NDArray[np.float32],
-    bad: NDArray[np.int64],
-    close: NDArray[np.int64],
-) -> Counts:
+def parse_libsvm(text: Bytes, base: int, limit: int, room: Any, close: NDArray[np.int64]) -> Counts:
     """Parse lines into rows, each with its label and line. Index i, `base` <= i < `limit`, is key i - `base`.
 
-    Rows that do not parse are left out and noted in `bad` as (line, problem, line start, place); when it is full the
-    loop ends. Numbers that Python must read again are noted in `close` as (nonzero, start, stop); for the label of row
-    r, `nonzero` is -1 - r. The arrays must be large enough.
+    They go into the arrays of `room` (`data/sources/parsed.py`), which must be large enough. Rows that do not parse are
+    left out and noted in `room.bad` as (line, problem, line start, place); when it is full the loop ends. Numbers that
+    Python must read again are noted in `close` as (nonzero, start, stop); for the label of row r, `nonzero` is -1 - r.
     """
     i = line = rows = nonzeros = num_bad = num_close = 0
-    offsets[0] = 0
+    room.offsets[0] = 0
     while i < text.size:
         line += 1
         line_start = i
@@ -70,14 +55,11 @@ def parse_libsvm(
         written, close_before = nonzeros, num_close
         trust, label, i = read_number(text, i)
         problem = label_problem(trust)
-        if problem == NONE and not _ends(text[i]):
-            problem = LABEL_NO_NUMBER
+        if problem == problems.NONE and not _ends(text[i]):
+            problem = problems.LABEL_NO_NUMBER
         if trust == CLOSE:
-            close[num_close, 0] = -1 - rows
-            close[num_close, 1] = start
-            close[num_close, 2] = i
-            num_close += 1
-        while problem == NONE:
+            num_close = _note_close(close, num_close, -1 - rows, start, i)
+        while problem == problems.NONE:
             start = i = skip_blanks(text, i)
             index, i = _read_index(text, i)
             if text[i] != COLON or i == start:
@@ -87,71 +69,66 @@ def parse_libsvm(
                     while not _ends(text[i]):  # qid:
                         i += 1
                     continue
-                problem = KEY_NO_NUMBER
+                problem = problems.KEY_NO_NUMBER
                 break
             if index >= limit or i - start > 18:
-                problem = KEY_TOO_LARGE
+                problem = problems.KEY_TOO_LARGE
                 break
             if index < base:
-                problem = KEY_BELOW_BASE
+                problem = problems.KEY_BELOW_BASE
                 break
             i += 1
             value_start = i
             trust, number, i = read_short_number(text, i)
             if trust != EXACT:
                 if trust == CLOSE:
-                    close[num_close, 0] = written
-                    close[num_close, 1] = value_start
-                    close[num_close, 2] = i
-                    num_close += 1
+                    num_close = _note_close(close, num_close, written, value_start, i)
                 else:
-                    problem = NOT_FINITE if trust == NUMBER_INFINITE else NO_NUMBER
+                    problem = problems.NOT_FINITE if trust == NUMBER_INFINITE else problems.NO_NUMBER
                     break
             if not _ends(text[i]):
-                problem = NO_NUMBER
+                problem = problems.NO_NUMBER
                 break
-            keys[written] = index - base
-            values[written] = number
+            room.keys[written] = index - base
+            room.values[written] = number
             written += 1
-        if problem == NONE:
-            labels[rows] = label
-            lines[rows] = line
-            rows += 1
+        if problem == problems.NONE:
             nonzeros = written
-            offsets[rows] = nonzeros
+            rows = end_row(room, rows, label, line, nonzeros)
         else:
-            bad[num_bad, 0] = line
-            bad[num_bad, 1] = problem
-            bad[num_bad, 2] = line_start
-            bad[num_bad, 3] = start
-            num_bad += 1
+            num_bad = note_bad(room.bad, num_bad, line, problem, line_start, start)
             num_close = close_before
-            if num_bad == bad.shape[0]:
+            if num_bad == room.bad.shape[0]:
                 break
         i = after_line(text, i)
     return Counts(line, rows, nonzeros, num_bad, num_close)
 
 
 @inlined
+def _note_close(close: NDArray[np.int64], count: int, nonzero: int, start: int, stop: int) -> int:
+    """Note a number to be read again behind `count` others; returns how many there are now."""
+    close[count, 0] = nonzero
+    close[count, 1] = start
+    close[count, 2] = stop
+    return count + 1
+
+
+@inlined
 def _read_index(text: Bytes, start: int) -> tuple[int, int]:
     """The digits from `start` on as a number (of the first 18 digits), and where they end."""
     i = start
-    index = signed(0)
+    index = np.uint64(0)
     if start + WORD_BYTES <= text.size:
         word = load_word(text, start)
         count = count_digits(word)
         if count == 0:
             return 0, start
-        index = signed(read_digits(word, count))
+        index = read_digits(word, count)
         i += count
         if count < WORD_BYTES:
-            return index, i
-    while True:
-        digit = signed(text[i]) - ZERO
-        if digit < 0 or digit > 9:
-            return index, i
-        index = index * 10 + digit
-        i += 1
+            return signed(index), i
+    index, i, _ = add_digits(text, i, index)
+    return signed(index), i
 
 
 @inlined

@@ -1,18 +1,18 @@
 """How are numbers read from the bytes of a text file?
 
 The text is a uint8 array whose last byte is a newline, so that no loop over a line needs to look at the size. A row
-that does not parse raises nothing here: its line, what is wrong (`Problem`) and where go into an array, and the next
-line is read.
+that does not parse raises nothing here: its line, what is wrong (`problems.py`) and where are noted in an array, and
+the next line is read.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.kernels import problems
 from paceline.kernels.jit import inlined
 from paceline.kernels.words import WORD_BYTES, count_digits, load_word, read_digits
 
@@ -27,26 +27,6 @@ INF, INFINITY, NAN = (np.frombuffer(word, np.uint8) for word in (b"inf", b"infin
 LOWER = 32  # the bit that makes an ASCII letter lower-case
 
 
-class Problem(IntEnum):
-    """What is wrong with a row."""
-
-    NONE = 0
-    NO_NUMBER = 1
-    NOT_FINITE = 2
-    LABEL_NO_NUMBER = 3
-    LABEL_NOT_FINITE = 4
-    KEY_NO_NUMBER = 5
-    KEY_BELOW_BASE = 6
-    KEY_TOO_LARGE = 7
-    TOO_FEW_FIELDS = 8
-    TOO_MANY_FIELDS = 9
-    DATA_CHECKSUM = 10
-    NO_EXAMPLE = 11
-    NO_LABEL = 12
-    NO_INDEX = 13
-    LENGTHS_DIFFER = 14
-
-
 class Counts(NamedTuple):
     """How much a kernel read and wrote; `close` numbers must be read again in Python."""
 
@@ -57,16 +37,13 @@ class Counts(NamedTuple):
     close: int
 
 
-NONE = int(Problem.NONE)
-NO_NUMBER, NOT_FINITE = int(Problem.NO_NUMBER), int(Problem.NOT_FINITE)
-LABEL_NO_NUMBER, LABEL_NOT_FINITE = int(Problem.LABEL_NO_NUMBER), int(Problem.LABEL_NOT_FINITE)
-
 # How far to trust what `read_number` found.
 EXACT, CLOSE, NUMBER_MISSING, NUMBER_INFINITE = 0, 1, 2, 3
 
 POWERS_OF_TEN = np.array([float(f"1e{power}") for power in range(80)])
 EXACT_MANTISSA = np.uint64(1 << 53)
 EXACT_POWER = 22  # 10**22 is the largest power of ten that a double holds exactly
+LARGEST_POWER = np.uint64(10**12)  # more than enough to be infinite, or 0
 FULL_MANTISSA = np.uint64(10**18)  # from here on another digit might not fit into 64 bits
 FLOAT32_OVERFLOW = 3.4028235677973366e38  # half-way from the largest float32 to the next power of two
 DOUBT = 2.0**-49
@@ -84,35 +61,16 @@ def read_number(text: Bytes, start: int) -> tuple[int, float, int]:
     negative = text[i] == MINUS
     if negative or text[i] == PLUS:
         i += 1
-    mantissa = np.uint64(0)
-    exponent = 0
-    cut = False
     first = i
-    while True:
-        digit = signed(text[i]) - ZERO
-        if digit < 0 or digit > 9:
-            break
-        if mantissa < FULL_MANTISSA:
-            mantissa = mantissa * np.uint64(10) + np.uint64(digit)
-        else:
-            exponent += 1
-            cut = True
-        i += 1
+    mantissa, i, exponent = add_digits(text, first, np.uint64(0))
     num_digits = i - first
+    cut = exponent > 0
     if text[i] == POINT:
-        i += 1
-        first = i
-        while True:
-            digit = signed(text[i]) - ZERO
-            if digit < 0 or digit > 9:
-                break
-            if mantissa < FULL_MANTISSA:
-                mantissa = mantissa * np.uint64(10) + np.uint64(digit)
-                exponent -= 1
-            else:
-                cut = True
-            i += 1
+        first = i + 1
+        mantissa, i, dropped = add_digits(text, first, mantissa)
         num_digits += i - first
+        exponent -= i - first - dropped
+        cut |= dropped > 0
     if num_digits == 0:
         return _read_not_finite(text, i)
     if text[i] | LOWER == LETTER_E:
@@ -122,6 +80,22 @@ def read_number(text: Bytes, start: int) -> tuple[int, float, int]:
             i = after
     value, trust = _scale(mantissa, exponent, cut)
     return trust, -value if negative else value, i
+
+
+@inlined
+def add_digits(text: Bytes, start: int, number: Any) -> tuple[Any, int, int]:
+    """`number` (uint64) with the digits from `start` on behind it, where they end, and how many no longer fitted."""
+    i = start
+    dropped = 0
+    while True:
+        digit = signed(text[i]) - ZERO
+        if digit < 0 or digit > 9:
+            return number, i, dropped
+        if number < FULL_MANTISSA:
+            number = number * np.uint64(10) + np.uint64(digit)
+        else:
+            dropped += 1
+        i += 1
 
 
 @inlined
@@ -159,16 +133,9 @@ def _read_exponent(text: Bytes, start: int) -> tuple[int, int]:
     negative = text[i] == MINUS
     if negative or text[i] == PLUS:
         i += 1
-    first = i
-    power = 0
-    while True:
-        digit = signed(text[i]) - ZERO
-        if digit < 0 or digit > 9:
-            break
-        if power < 1_000_000_000_000:
-            power = power * 10 + digit
-        i += 1
-    return -power if negative else power, i if i > first else 0
+    digits, after, _ = add_digits(text, i, np.uint64(0))
+    power = signed(min(digits, LARGEST_POWER))
+    return -power if negative else power, after if after > i else 0
 
 
 @inlined
@@ -239,5 +206,24 @@ def after_line(text: Bytes, start: int) -> int:
 def label_problem(trust: int) -> int:
     """The problem with a label that `read_number` trusts this far; which numbers are labels is decided elsewhere."""
     if trust == NUMBER_MISSING:
-        return LABEL_NO_NUMBER
-    return LABEL_NOT_FINITE if trust == NUMBER_INFINITE else NONE
+        return problems.LABEL_NO_NUMBER
+    return problems.LABEL_NOT_FINITE if trust == NUMBER_INFINITE else problems.NONE
+
+
+@inlined
+def end_row(room: Any, rows: int, label: float, line: int, nonzeros: int) -> int:
+    """Complete a row of `room`, whose keys and values end at `nonzeros`; returns how many rows there are now."""
+    room.labels[rows] = label
+    room.lines[rows] = line
+    room.offsets[rows + 1] = nonzeros
+    return rows + 1
+
+
+@inlined
+def note_bad(bad: NDArray[np.int64], count: int, line: int, problem: int, line_start: int, place: int) -> int:
+    """Note a row that does not parse behind `count` others; returns how many there are now."""
+    bad[count, 0] = line
+    bad[count, 1] = problem
+    bad[count, 2] = line_start
+    bad[count, 3] = place
+    return count + 1

@@ -15,18 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.kernels import problems
 from paceline.kernels.crc32c import checksum
 from paceline.kernels.jit import compiled, inlined
-from paceline.kernels.text import NONE, Bytes, Counts, Problem, signed
+from paceline.kernels.text import Bytes, Counts, note_bad, signed
 from paceline.kernels.words import HIGH_BITS, WORD_BYTES, load_word, trailing_zeros
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
-
-NOT_FINITE = int(Problem.NOT_FINITE)
-LABEL_NOT_FINITE, NO_LABEL, NO_INDEX = int(Problem.LABEL_NOT_FINITE), int(Problem.NO_LABEL), int(Problem.NO_INDEX)
-KEY_BELOW_BASE, KEY_TOO_LARGE = int(Problem.KEY_BELOW_BASE), int(Problem.KEY_TOO_LARGE)
-DATA_CHECKSUM, NO_EXAMPLE = int(Problem.DATA_CHECKSUM), int(Problem.NO_EXAMPLE)
-LENGTHS_DIFFER = int(Problem.LENGTHS_DIFFER)
 
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 FLOATS, INTEGERS = 2, 3  # the fields of a Feature
@@ -67,27 +62,17 @@ def walk_records(data: Bytes) -> tuple[int, int, int, int]:
 
 
 @compiled
-def parse_tfrecord(
-    data: Bytes,
-    base: int,
-    limit: int,
-    labels: NDArray[np.float32],
-    label_bits: NDArray[np.uint32],
-    records: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    keys: NDArray[Any],
-    bits: NDArray[np.uint32],
-    bad: NDArray[np.int64],
-    places: NDArray[np.int64],
-) -> Counts:
+def parse_tfrecord(data: Bytes, base: int, limit: int, room: Any, label_bits: NDArray[np.uint32],
+                   bits: NDArray[np.uint32], places: NDArray[np.int64]) -> Counts:  # fmt: skip
     """Parse whole records into rows, each with its label and record number. Index i, `base` <= i < `limit`, is key
-    i - `base`; `bits` are those of the values. `label_bits` is `labels` seen as bits.
+    i - `base`.
 
-    Rows that do not parse are left out and noted in `bad` as (record, problem, offending number); when it is full the
-    loop ends. `places` is scratch of shape [3, 3].
+    They go into the arrays of `room` (`data/sources/parsed.py`); `label_bits` and `bits` are its labels and values seen
+    as bits. Rows that do not parse are left out and noted in `room.bad` as (record, problem, offending number); when it
+    is full the loop ends. `places` is scratch of shape [3, 3].
     """
     i = record = rows = nonzeros = num_bad = 0
-    offsets[0] = 0
+    room.offsets[0] = 0
     while i < data.size:
         record += 1
         start = i + HEADER_BYTES
@@ -96,26 +81,23 @@ def parse_tfrecord(
         number = signed(0)
         count = signed(0)
         if checksum(data, start, stop) != _word(data, stop):
-            problem = DATA_CHECKSUM
+            problem = problems.DATA_CHECKSUM
         else:
             problem = _find_features(data, start, stop, places)
-        if problem == NONE:
-            problem, number = _read_label(data, places, labels, label_bits, rows)
-        if problem == NONE:
-            problem, count, number = _read_keys(data, places, base, limit, keys, nonzeros)
-        if problem == NONE:
+        if problem == problems.NONE:
+            problem, number = _read_label(data, places, room.labels, label_bits, rows)
+        if problem == problems.NONE:
+            problem, count, number = _read_keys(data, places, base, limit, room.keys, nonzeros)
+        if problem == problems.NONE:
             problem, number = _read_values(data, places, bits, nonzeros, count)
-        if problem == NONE:
-            records[rows] = record
+        if problem == problems.NONE:
+            room.lines[rows] = record
             rows += 1
             nonzeros += count
-            offsets[rows] = nonzeros
+            room.offsets[rows] = nonzeros
         else:
-            bad[num_bad, 0] = record
-            bad[num_bad, 1] = problem
-            bad[num_bad, 2] = number
-            num_bad += 1
-            if num_bad == bad.shape[0]:
+            num_bad = note_bad(room.bad, num_bad, record, problem, number, 0)
+            if num_bad == room.bad.shape[0]:
                 break
     return Counts(record, rows, nonzeros, num_bad, 0)
 
@@ -179,17 +161,17 @@ def _find_features(data: Bytes, start: int, stop: int, places: NDArray[np.int64]
     while i < stop:
         number, kind, features, i = _field(data, i, stop)
         if number == 0:
-            return NO_EXAMPLE
+            return problems.NO_EXAMPLE
         if number != 1 or kind != DELIMITED:
             continue
         j = features
         while j < i:
             number, kind, entry, j = _field(data, j, i)
             if number == 0:
-                return NO_EXAMPLE
+                return problems.NO_EXAMPLE
             if number == 1 and kind == DELIMITED and not _note_entry(data, entry, j, places):
-                return NO_EXAMPLE
-    return NONE
+                return problems.NO_EXAMPLE
+    return problems.NONE
 
 
 @compiled
@@ -245,7 +227,7 @@ def _read_label(
     while i < stop:
         number, kind, begins, i = _field(data, i, stop)
         if number == 0 or count > 0:
-            return NO_LABEL, count
+            return problems.NO_LABEL, count
         if places[0, 0] == INTEGERS and kind in (DELIMITED, VARINT):
             integer, after = _varint(data, begins, i)
             label = signed(integer)
@@ -253,18 +235,18 @@ def _read_label(
             label = signed(_word(data, begins))
             after = i
         else:
-            return NO_LABEL, count
+            return problems.NO_LABEL, count
         if after != i:
-            return NO_LABEL, count
+            return problems.NO_LABEL, count
         count += 1
     if count == 0:
-        return NO_LABEL, count
+        return problems.NO_LABEL, count
     if places[0, 0] == FLOATS:
         bits = np.uint32(label)
         label_bits[row] = bits
-        return LABEL_NOT_FINITE if bits & EXPONENT_BITS == EXPONENT_BITS else NONE, label
+        return problems.LABEL_NOT_FINITE if bits & EXPONENT_BITS == EXPONENT_BITS else problems.NONE, label
     labels[row] = label
-    return NONE, 0
+    return problems.NONE, 0
 
 
 @compiled
@@ -273,27 +255,27 @@ def _read_keys(
 ) -> tuple[int, int, int]:
     """Write the keys of a row from `keys[written]` on: the problem, if any, how many, and the offending index."""
     if places[1, 0] != INTEGERS:
-        return NO_INDEX, 0, 0
+        return problems.NO_INDEX, 0, 0
     first = written
     i, stop = places[1, 1], places[1, 2]
     while i < stop:
         number, kind, j, i = _field(data, i, stop)
         if number == 0:
-            return NO_EXAMPLE, 0, 0
+            return problems.NO_EXAMPLE, 0, 0
         if number != 1 or (kind != DELIMITED and kind != VARINT):
             continue
         while j < i:
             integer, j = _varint(data, j, i)
             if j < 0:
-                return NO_EXAMPLE, 0, 0
+                return problems.NO_EXAMPLE, 0, 0
             index = signed(integer)
             if index < base:
-                return KEY_BELOW_BASE, 0, index
+                return problems.KEY_BELOW_BASE, 0, index
             if index >= limit:
-                return KEY_TOO_LARGE, 0, index
+                return problems.KEY_TOO_LARGE, 0, index
             keys[written] = index - base
             written += 1
-    return NONE, written - first, 0
+    return problems.NONE, written - first, 0
 
 
 @compiled
@@ -304,20 +286,20 @@ def _read_values(
     if places[2, 0] == 0:
         for k in range(written, written + count):
             bits[k] = ONE_AS_FLOAT
-        return NONE, 0
+        return problems.NONE, 0
     if places[2, 0] != FLOATS:
-        return LENGTHS_DIFFER, 0
+        return problems.LENGTHS_DIFFER, 0
     left = count
     i, stop = places[2, 1], places[2, 2]
     while i < stop:
         number, kind, j, i = _field(data, i, stop)
         if number == 0:
-            return NO_EXAMPLE, 0
+            return problems.NO_EXAMPLE, 0
         if number != 1 or (kind != DELIMITED and kind != FIXED32):
             continue
         left -= (i - j) >> 2
         if left < 0 or (i - j) & 3 != 0:
-            return LENGTHS_DIFFER, 0
+            return problems.LENGTHS_DIFFER, 0
         # Without a way out of the loop it works on several values at once.
         infinite = False
         for k in range((i - j) >> 2):
@@ -325,9 +307,9 @@ def _read_values(
             infinite |= value & EXPONENT_BITS == EXPONENT_BITS
             bits[written + k] = value
         if infinite:
-            return NOT_FINITE, _first_infinite(bits, written)
+            return problems.NOT_FINITE, _first_infinite(bits, written)
         written += (i - j) >> 2
-    return LENGTHS_DIFFER if left != 0 else NONE, 0
+    return problems.LENGTHS_DIFFER if left != 0 else problems.NONE, 0
 
 
 @inlined

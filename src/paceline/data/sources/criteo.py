@@ -26,9 +26,9 @@ from paceline.data.labels import RULES
 from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
 from paceline.data.sources.parsed import BadRow, Parsed, Room, key_dtype, shown
 from paceline.errors import DataError
+from paceline.kernels import problems
 from paceline.kernels.criteo import INTEGERS, STRINGS, bucket_integers, parse_criteo, scale_integers
 from paceline.kernels.hashing import salt_of
-from paceline.kernels.text import Problem
 
 Text = NDArray[np.uint8]
 Integers = Literal["log", "bucket"]
@@ -113,7 +113,7 @@ class Criteo:
         room = Room.of(len(text) // 2, most_nonzeros, key_dtype(self.features + INTEGERS), most_bad)
         separator, before_label = self.layout
         counts = parse_criteo(
-            text[header:], separator, before_label, self._integer_salts, self._string_salts, self._mask, *room
+            text[header:], separator, before_label, self._integer_salts, self._string_salts, self._mask, room
         )
         keys, values = room.keys[: counts.nonzeros], room.values[: counts.nonzeros]
         if self.integers == "log":
@@ -135,12 +135,12 @@ class Criteo:
         names = self.layout.names
         field = min(row.count(separator, 0, start - line_start), len(names) - 1)
         cell = shown(row[start - line_start :].split(separator)[0])
-        match Problem(problem):
-            case Problem.LABEL_NO_NUMBER | Problem.LABEL_NOT_FINITE:
+        match problem:
+            case problems.LABEL_NO_NUMBER | problems.LABEL_NOT_FINITE:
                 what, hint = f"{cell} is not a label", f"labels are {RULES['two-classes'].words}"
-            case Problem.NOT_FINITE:
+            case problems.NOT_FINITE:
                 what, hint = f"{cell} is not a finite number", "integers are finite, or blank where missing"
-            case Problem.TOO_FEW_FIELDS | Problem.TOO_MANY_FIELDS:
+            case problems.TOO_FEW_FIELDS | problems.TOO_MANY_FIELDS:
                 found = row.count(separator) + 1
                 what = f"{found} columns instead of {len(names)} in {shown(row)}"
                 hint = "a row is [id,] label, 13 integers and 26 strings; blanks keep their separators"

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
 from paceline.data.sources.parsed import MOST_UNDECLARED, BadRow, Parsed, Room, key_dtype, shown
+from paceline.kernels import problems
 from paceline.kernels.libsvm import parse_libsvm
-from paceline.kernels.text import Counts, Problem
+from paceline.kernels.text import Counts
 
 Text = NDArray[np.uint8]
 
@@ -59,12 +60,12 @@ class Libsvm:
         room = Room.of(len(text) // 2, most_nonzeros, key_dtype(self.features), most_bad)
         close = np.empty((most_nonzeros, 3), np.int64)
         limit = (self.features if self.features is not None else MOST_UNDECLARED) + self.base
-        return room, close, parse_libsvm(text, self.base, limit, *room, close)
+        return room, close, parse_libsvm(text, self.base, limit, room, close)
 
     def _explain(self, text: Text, line: int, problem: int, line_start: int, start: int) -> BadRow:
         token = b"".join(text[start : start + 200].tobytes().split(maxsplit=1)[:1])
         column = f"column {start - line_start + 1}"
-        if problem == Problem.KEY_TOO_LARGE and len(token.partition(b":")[0]) > MOST_DIGITS:
+        if problem == problems.KEY_TOO_LARGE and len(token.partition(b":")[0]) > MOST_DIGITS:
             what = f"{shown(token)} is an index of more than {MOST_DIGITS} digits"
             return BadRow(line, column, what, f"the largest that can be read is {10**MOST_DIGITS - 1}")
         return BadRow(line, column, *explain(problem, shown(token), self.features, self.base))
@@ -72,20 +73,20 @@ class Libsvm:
 
 def explain(problem: int, text: str, features: int | None, base: int) -> tuple[str, str]:
     """What is wrong with a row of indices and values, and what to do about it."""
-    match Problem(problem):
-        case Problem.LABEL_NO_NUMBER | Problem.LABEL_NOT_FINITE:
+    match problem:
+        case problems.LABEL_NO_NUMBER | problems.LABEL_NOT_FINITE:
             return f"the label is {text}, not a finite number", "a row begins with its label"
-        case Problem.KEY_NO_NUMBER:
+        case problems.KEY_NO_NUMBER:
             return f"{text} is not `index:value`", "check the row and --format"
-        case Problem.KEY_BELOW_BASE:
+        case problems.KEY_BELOW_BASE:
             return f"{text} is an index below {base}", "`--index-base 0` reads indices that count from 0"
-        case Problem.KEY_TOO_LARGE if features is None:
+        case problems.KEY_TOO_LARGE if features is None:
             highest = MOST_UNDECLARED - 1 + base
             return f"{text} is an index above {highest}", "declare --features to read larger ones"
-        case Problem.KEY_TOO_LARGE:
+        case problems.KEY_TOO_LARGE:
             highest = (features or 0) - 1 + base
             return f"{text} is an index above {highest}, the last of {features} features", "raise --features"
-        case Problem.NOT_FINITE:
+        case problems.NOT_FINITE:
             return f"{text} is not a finite number", "remove NaN and infinite values, or scale them down"
         case _:
             return f"{text} does not end with a number", "values are decimal numbers like 1, 0.5 or 1e-3"

@@ -17,7 +17,7 @@ from paceline.data.sources.files import LONGEST_ROW_BYTES, Chunk, Source, cut_at
 from paceline.data.sources.libsvm import explain
 from paceline.data.sources.parsed import MOST_UNDECLARED, BadRow, Parsed, Room, key_dtype
 from paceline.errors import DataError
-from paceline.kernels.text import Problem
+from paceline.kernels import problems
 from paceline.kernels.tfrecord import (
     CUT_SHORT,
     FOOTER_BYTES,
@@ -61,29 +61,26 @@ class TFRecord:
         most_rows = len(data) // (HEADER_BYTES + FOOTER_BYTES)
         room = Room.of(most_rows, len(data), key_dtype(self.features), most_bad)
         limit = (self.features if self.features is not None else MOST_UNDECLARED) + self.base
-        bits = room.values.view(np.uint32)
-        counts = parse_tfrecord(
-            data, self.base, limit, room.labels, room.labels.view(np.uint32), room.lines, room.offsets, room.keys, bits,
-            room.bad, np.empty((3, 3), np.int64),
-        )  # fmt: skip
+        label_bits, bits = room.labels.view(np.uint32), room.values.view(np.uint32)
+        counts = parse_tfrecord(data, self.base, limit, room, label_bits, bits, np.empty((3, 3), np.int64))
         return room.parsed(counts, [self._explain(*row[:3]) for row in room.bad[: counts.bad].tolist()])
 
     def _explain(self, record: int, problem: int, number: int) -> BadRow:
         schema = "records are tf.Example with `label`, `index` and `value`"
-        match Problem(problem):
-            case Problem.DATA_CHECKSUM:
+        match problem:
+            case problems.DATA_CHECKSUM:
                 return BadRow(record, "data", "wrong checksum: it is damaged", "fetch or write the file again")
-            case Problem.NO_EXAMPLE:
+            case problems.NO_EXAMPLE:
                 return BadRow(record, "data", "not a tf.Example", schema)
-            case Problem.NO_LABEL:
+            case problems.NO_LABEL:
                 return BadRow(record, "label", "not one number", schema)
-            case Problem.NO_INDEX:
+            case problems.NO_INDEX:
                 return BadRow(record, "index", "not a list of int64", schema)
-            case Problem.LENGTHS_DIFFER:
+            case problems.LENGTHS_DIFFER:
                 return BadRow(record, "value", "not one float for each index", schema)
-            case Problem.LABEL_NOT_FINITE:
+            case problems.LABEL_NOT_FINITE:
                 return BadRow(record, "label", f"the label is {_as_float(number)}, not a finite number", schema)
-            case Problem.NOT_FINITE:
+            case problems.NOT_FINITE:
                 return BadRow(record, "value", *explain(problem, _as_float(number), None, 0))
             case _:
                 return BadRow(record, "index", *explain(problem, f"`{number}`", self.features, self.base))
