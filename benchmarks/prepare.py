@@ -29,7 +29,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from embedded import machine
-from paceline.data.prepare import PrepareConfig, prepare
+from paceline.data.prepare import prepare
+from paceline.data.prepare_settings import PrepareConfig
 from paceline.kernels.crc32c import checksum
 
 FEATURES, NUMERIC = 33_762_578, 13

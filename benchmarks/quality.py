@@ -19,7 +19,8 @@ from typing import Any
 
 import paceline
 from embedded import machine
-from paceline.data.prepare import PrepareConfig, prepare
+from paceline.data.prepare import prepare
+from paceline.data.prepare_settings import PrepareConfig
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 RESULTS = Path(__file__).parent / "results"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from paceline.data.blocks.dataset import Split
 from paceline.data.images.blocks import Images
 from paceline.data.images.dataset import ImageDataset
-from paceline.data.prepare import Prepared
+from paceline.data.prepare_settings import Prepared
 from tests.data.inputs import run_any, write
 
 IMAGES_NAME, LABELS_NAME = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"

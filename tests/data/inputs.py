@@ -11,7 +11,8 @@ import numpy as np
 
 from paceline.data.blocks.dataset import Split
 from paceline.data.images.dataset import ImageDataset
-from paceline.data.prepare import PrepareConfig, Prepared, prepare
+from paceline.data.prepare import prepare
+from paceline.data.prepare_settings import PrepareConfig, Prepared
 from paceline.data.sources.files import Chunk, Source, find_sources
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import SparseDataset

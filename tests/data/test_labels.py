@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from paceline.data.blocks.reader import Reader
 from paceline.data.datasets import open_dataset
-from paceline.data.labels import LABEL_KINDS, RULES, LabelKind, Labels, first_negatives
+from paceline.data.labels import RULES, Labels, first_negatives
+from paceline.data.limits import LABEL_KINDS, LabelKind
 from paceline.data.rows import EpochOrder
 from paceline.data.sources.parsed import BadRow, Parsed
 from paceline.data.sparse.batch import Batch

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paceline.data import prepare, prepare_steps
+from paceline.data import prepare
 from paceline.data.blocks import files as block_files
-from paceline.data.prepare import PrepareConfig, PrepareProgress
+from paceline.data.prepare_settings import PrepareConfig, PrepareProgress
 from paceline.data.sources import files as sources
 from paceline.data.sparse import dataset as blocks
 from paceline.errors import ConfigError, DataError, UsageError
@@ -205,7 +205,7 @@ def test_an_error_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare_steps, "PROGRESS_SECONDS", 0)
+    monkeypatch.setattr(prepare, "PROGRESS_SECONDS", 0)
     monkeypatch.setattr(sources, "CHUNK_BYTES", 500)
 
     def interrupt(progress: PrepareProgress) -> None:
@@ -219,7 +219,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_progress_goes_up_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare_steps, "PROGRESS_SECONDS", 0)
+    monkeypatch.setattr(prepare, "PROGRESS_SECONDS", 0)
     monkeypatch.setattr(sources, "CHUNK_BYTES", 1000)
     paths = [
         write(tmp_path / "a", libsvm_text(500)),

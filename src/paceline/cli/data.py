@@ -11,14 +11,13 @@ import click
 from paceline.cli.help import Command, CommandGroup, command
 from paceline.cli.options import number, one_of, option
 from paceline.cli.progress import print_notice
+from paceline.data.limits import INDEX_BASES, INTEGERS, LABEL_KINDS
+from paceline.data.prepare_settings import FORMATS, PrepareConfig, PrepareProgress
 
 if TYPE_CHECKING:
     from paceline.data.blocks.dataset import Dataset
 
-FORMATS = ("auto", "criteo", "libsvm", "tfrecord", "parquet", "arrow", "csv", "idx", "cifar", "images")
-INDEX_BASES = ("auto", "0", "1")
-LABEL_KINDS = ("two-classes", "classes", "numbers")
-INTEGERS = ("log", "bucket")
+FORMAT_CHOICES = ("auto", *FORMATS)
 T = TypeVar("T")
 
 new_dataset = option("--out", "DIR", "Dataset folder to create.", required=True)
@@ -108,7 +107,7 @@ class PrepareCommand(Command):
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @new_dataset
-@option("--format", "NAME", f"{one_of(FORMATS)}.", click.Choice(FORMATS), default="auto")
+@option("--format", "NAME", f"{one_of(FORMAT_CHOICES)}.", click.Choice(FORMAT_CHOICES), default="auto")
 @number("--features", "Number of features.  [default: from the largest key]")
 @number("--hash-bits", "Hash strings into 2^N keys.", default=22)
 @option("--index-base", None, "First key in LIBSVM and TFRecord files.", click.Choice(INDEX_BASES), default="auto")
@@ -129,7 +128,6 @@ def prepare(sources: tuple[str, ...], test: tuple[str, ...], **options: Any) -> 
     A SOURCE is a file, a folder, a glob in quotes, or a URL. Files may be compressed (gzip or zstd). The format is
     detected unless --format is given.
     """
-    from paceline.data.prepare import PrepareConfig, PrepareProgress
     from paceline.data.prepare import prepare as prepare_data
     from paceline.reports.terminal import meter
 

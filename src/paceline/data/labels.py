@@ -13,16 +13,14 @@ is decided here alone:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.errors import DataError
+from paceline.data.limits import LabelKind
 
-LabelKind = Literal["two-classes", "classes", "numbers"]
-LABEL_KINDS: tuple[LabelKind, ...] = get_args(LabelKind)
 MOST_CLASSES = 1 << 16
 
 Numbers = NDArray[np.float32]
@@ -93,24 +91,3 @@ def first_negatives(numbers: Numbers, rows: NDArray[np.int64]) -> dict[int, int]
     """
     found = {label: numbers == label for label in (0, -1)}
     return {label: int(rows[mask.argmax()]) for label, mask in found.items() if mask.any()}
-
-
-class NegativeLabels:
-    """Notices two-class labels that mix 0 and -1: it is unclear then which is the negative class."""
-
-    def __init__(self) -> None:
-        self._first: dict[int, str] = {}
-
-    def take(self, found: dict[int, int], place: Callable[[int], str]) -> tuple[int, DataError] | None:
-        """Add the `first_negatives` of a chunk; once both labels have occurred, the row that mixes them, and an error.
-
-        `place` says where a row of the chunk is.
-        """
-        new = {label: row for label, row in found.items() if label not in self._first}
-        self._first |= {label: place(row) for label, row in new.items()}
-        if len(self._first) < 2:
-            return None
-        return max(new.values(), default=0), DataError(
-            f"labels are mixed: 0 in {self._first[0]}, -1 in {self._first[-1]}",
-            "use either 0 and 1 or -1 and +1, the same in all files",
-        )

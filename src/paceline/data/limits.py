@@ -1,10 +1,20 @@
-"""Which numbers may a setting have?"""
+"""Which values may a setting have?"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
 
 from paceline.errors import ConfigError
 
 NO_LIMIT = (1 << 62) - 1
+
+LabelKind = Literal["two-classes", "classes", "numbers"]
+LABEL_KINDS: tuple[LabelKind, ...] = get_args(LabelKind)
+Integers = Literal["log", "bucket"]
+INTEGERS: tuple[Integers, ...] = get_args(Integers)
+IndexBase = Literal["auto", "0", "1"]
+INDEX_BASES: tuple[IndexBase, ...] = get_args(IndexBase)
 
 
 def check_limits(*settings: tuple[str, int | None, int, int, str]) -> None:
@@ -16,3 +26,14 @@ def check_limits(*settings: tuple[str, int | None, int, int, str]) -> None:
         if value is not None and not least <= value <= most:
             limit = f"at least {least}" if most == NO_LIMIT and value < least else f"{least} to {most}"
             raise ConfigError(f"`{name}` is `{value}`; it must be {limit}", hint)
+
+
+def check_choices(*settings: tuple[str, str, Sequence[str], str]) -> None:
+    """Raise for the first setting that is not one of its choices: (name, value, choices, hint).
+
+    >>> check_choices(("integers", "log", INTEGERS, "log keeps them as numbers"))
+    """
+    for name, value, choices, hint in settings:
+        if value not in choices:
+            listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
+            raise ConfigError(f"`{name}` is `{value}`; it must be {listed}", hint)

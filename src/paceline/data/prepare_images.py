@@ -1,69 +1,42 @@
-"""How do raw images become a dataset? Like rows: find, read in chunks, split into training and test rows, write."""
+"""How are raw images read? Which files are for training and which for testing, their names and folders say."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 from paceline.data.blocks.dataset import Split
+from paceline.data.blocks.writer import DatasetWriter
 from paceline.data.images.blocks import Images
 from paceline.data.images.dataset import ImageDataset, image_writer
-from paceline.data.prepare_settings import PrepareConfig, Prepared, PrepareProgress
-from paceline.data.prepare_steps import ReadMeter, fill
-from paceline.data.sources.cifar import Cifar
-from paceline.data.sources.files import Source, total_bytes
-from paceline.data.sources.idx import Idx
-from paceline.data.sources.image_folders import ImageFolders
-from paceline.data.sources.image_formats import ImageFiles, ImageFormat, ImageReader, choose_files
+from paceline.data.prepare_settings import PrepareConfig
+from paceline.data.sources.files import Source
+from paceline.data.sources.image_formats import IMAGE_FORMATS, ImageFiles, choose_files
 from paceline.errors import ConfigError
 
-MOST_NAMED = 5  # of the files that are left out
+
+class ImageInput:
+    """Files of images."""
+
+    bad_rows = 0
+
+    def __init__(self, config: PrepareConfig, name: str, train: list[Source], test: list[Source]) -> None:
+        files = _split_files(config, name, train, test)
+        self._out = config.out
+        self._images = IMAGE_FORMATS[name].open(files, config)
+        self.files: dict[Split, list[Source]] = {"train": files.train, "test": files.test}
+        self.settings = self._images.settings
+        self.notes = files.notes + self._images.notes
+
+    def writer(self, source: dict[str, Any]) -> DatasetWriter[Images, ImageDataset]:
+        shape, class_names = self._images.shape, self._images.class_names
+        return image_writer(self._out, shape=shape, class_names=class_names, source=source)
+
+    def read(self, split: Split) -> Iterator[tuple[Images, int]]:
+        return self._images.read(split)
 
 
-def prepare_images(
-    config: PrepareConfig,
-    name: ImageFormat,
-    train: list[Source],
-    test: list[Source],
-    left_out: tuple[str, ...],
-    progress: Callable[[PrepareProgress], None],
-) -> Prepared[ImageDataset]:
-    """Make the dataset `config.out` of images; the arguments are those that `prepare` has found out."""
-    began = time.perf_counter()
-    files = _split_files(config, name, train, test)
-    images = open_images(config, name, files)
-    meter = ReadMeter(total_bytes([*files.train, *files.test]), progress)
-    drawn = {"test_fraction": config.test_fraction, "seed": config.seed} if config.test_fraction else {}
-    source = {"format": name, "sources": config.sources, "test": config.test, **drawn, **images.settings}
-    with image_writer(config.out, shape=images.shape, class_names=images.class_names, source=source) as writer:
-        train_rows, test_rows = _read(images, "train", meter), _read(images, "test", meter)
-        dataset = fill(writer, config, (files.train, train_rows), (files.test, test_rows))
-    meter.end()
-    notes = [*files.notes, *images.notes]
-    if len(left_out) > MOST_NAMED:
-        notes.append(f"{len(left_out):,} files are test files: not used for training")
-        left_out = ()
-    return Prepared(dataset, meter.rows, 0, time.perf_counter() - began, left_out, tuple(notes))
-
-
-def _read(images: ImageReader, split: Split, meter: ReadMeter) -> Iterator[Images]:
-    for rows, num_bytes in images.read(split):
-        meter.take(rows.num_rows, meter.bytes_read + num_bytes)
-        yield rows
-
-
-def open_images(config: PrepareConfig, name: ImageFormat, files: ImageFiles) -> ImageReader:
-    """The input, ready to be read."""
-    match name:
-        case "idx":
-            return Idx(files.train, files.test, config.classes)
-        case "cifar":
-            return Cifar(files.train, files.test)
-        case "images":
-            return ImageFolders(files.train, files.test, config.size, config.seed)
-
-
-def _split_files(config: PrepareConfig, name: ImageFormat, train: list[Source], test: list[Source]) -> ImageFiles:
+def _split_files(config: PrepareConfig, name: str, train: list[Source], test: list[Source]) -> ImageFiles:
     """The files to train and to test on: told by their names, unless test rows were asked for."""
     files = choose_files(name, train)
     if not test and not config.test_fraction:

@@ -1,26 +1,36 @@
-"""What can `paceline prepare` be asked for, and which settings are possible?"""
+"""What can `paceline prepare` be asked for, and which settings are possible?
+
+The command line reads this before anything is imported that takes long.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from paceline.data.blocks.writer import D
-from paceline.data.labels import LABEL_KINDS, LabelKind
-from paceline.data.limits import NO_LIMIT, check_limits
-from paceline.data.sources.criteo import Integers
-from paceline.data.sources.formats import FORMATS, FormatName
-from paceline.data.sources.image_formats import IMAGE_FORMATS, ImageFormat
+from paceline.data import limits
 from paceline.errors import ConfigError
 
-DEFAULT_HASH_BITS = 22
-DEFAULT_LABEL = "label"
 LARGEST_SIZE = 4096
-HASHED: tuple[FormatName, ...] = ("criteo", "parquet", "arrow", "csv")
-WITH_LABEL_COLUMN: tuple[FormatName, ...] = ("parquet", "arrow", "csv")
-INDEXED: tuple[FormatName, ...] = ("libsvm", "tfrecord")
 MOST_LABELS = 256
+
+INDEXED = ("features", "index-base", "labels", "skip-bad-rows")
+TABLE = ("features", "hash-bits", "label", "labels", "skip-bad-rows")
+# All formats, each with the settings that apply to it alone or to some.
+FORMATS: dict[str, tuple[str, ...]] = {
+    "criteo": ("features", "hash-bits", "integers", "skip-bad-rows"),
+    "libsvm": INDEXED,
+    "tfrecord": INDEXED,
+    "parquet": TABLE,
+    "arrow": TABLE,
+    "csv": TABLE,
+    "idx": ("classes",),
+    "cifar": (),
+    "images": ("size",),
+}
+
+D = TypeVar("D", covariant=True)
 
 
 class PrepareConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,17 +38,17 @@ class PrepareConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     sources: list[str]
     out: str
-    format: Literal["auto"] | FormatName | ImageFormat = "auto"
+    format: str = "auto"
     features: int | None = None
-    hash_bits: int = DEFAULT_HASH_BITS
-    index_base: Literal["auto", "0", "1"] = "auto"
+    hash_bits: int = 22
+    index_base: limits.IndexBase = "auto"
     test: list[str] = []
     test_fraction: float = 0.0
     skip_bad_rows: int = 0
     seed: int = 0
-    integers: Integers = "log"
-    label: str = DEFAULT_LABEL
-    labels: LabelKind = "two-classes"
+    integers: limits.Integers = "log"
+    label: str = "label"
+    labels: limits.LabelKind = "two-classes"
     size: int | None = None
     classes: int | None = None
 
@@ -70,27 +80,20 @@ def check_settings(config: PrepareConfig) -> None:
     """Raise for settings that are wrong for any input."""
     if not config.sources:
         raise ConfigError("no source was given", "name a file, a folder, a glob or a URI")
-    formats = (*FORMATS, *IMAGE_FORMATS)
-    if config.format not in ("auto", *formats):
-        raise ConfigError(
-            f"`format` is `{config.format}`; it must be auto or one of {', '.join(formats)}", "auto looks at the input"
-        )
-    check_limits(
-        ("features", config.features, 1, NO_LIMIT, "leave --features out to count them"),
+    limits.check_choices(
+        ("format", config.format, ("auto", *FORMATS), "auto looks at the input"),
+        ("index-base", config.index_base, limits.INDEX_BASES, "auto looks at the input"),
+        ("integers", config.integers, limits.INTEGERS, "log keeps them as numbers"),
+        ("labels", config.labels, limits.LABEL_KINDS, "numbers are for regression"),
+    )
+    limits.check_limits(
+        ("features", config.features, 1, limits.NO_LIMIT, "leave --features out to count them"),
         ("hash-bits", config.hash_bits, 1, 32, "22 keeps collisions rare for Criteo"),
-        ("skip-bad-rows", config.skip_bad_rows, 0, NO_LIMIT, "0 stops at the first"),
+        ("skip-bad-rows", config.skip_bad_rows, 0, limits.NO_LIMIT, "0 stops at the first"),
         ("size", config.size, 1, LARGEST_SIZE, "--size 256 is usual for photographs"),
         ("classes", config.classes, 1, MOST_LABELS, "labels are bytes; MNIST has 10 classes"),
         ("seed", config.seed, 0, (1 << 64) - 1, "any number will do"),
     )
-    if config.index_base not in ("auto", "0", "1"):
-        raise ConfigError(f"`index-base` is `{config.index_base}`; it must be auto, 0 or 1", "auto looks at the input")
-    if config.integers not in ("log", "bucket"):
-        raise ConfigError(f"`integers` is `{config.integers}`; it must be log or bucket", "log keeps them as numbers")
-    if config.labels not in LABEL_KINDS:
-        raise ConfigError(
-            f"`labels` is `{config.labels}`; it must be one of {', '.join(LABEL_KINDS)}", "numbers are for regression"
-        )
     if not 0 <= config.test_fraction < 1:
         raise ConfigError(
             f"`test-fraction` is `{config.test_fraction}`; it must be at least 0 and below 1",
@@ -103,22 +106,15 @@ def check_settings(config: PrepareConfig) -> None:
         )
 
 
-def check_settings_for(name: FormatName | ImageFormat, config: PrepareConfig) -> None:
+def check_settings_for(name: str, config: PrepareConfig) -> None:
     """Raise for settings that do not apply to the input's format, instead of ignoring them."""
-    settings: tuple[tuple[str, Any, Any, tuple[str, ...]], ...] = (
-        ("features", config.features, None, FORMATS),
-        ("index-base", config.index_base, "auto", INDEXED),
-        ("hash-bits", config.hash_bits, DEFAULT_HASH_BITS, HASHED),
-        ("integers", config.integers, "log", ("criteo",)),
-        ("label", config.label, DEFAULT_LABEL, WITH_LABEL_COLUMN),
-        ("labels", config.labels, "two-classes", INDEXED + WITH_LABEL_COLUMN),
-        ("skip-bad-rows", config.skip_bad_rows, 0, FORMATS),
-        ("size", config.size, None, ("images",)),
-        ("classes", config.classes, None, ("idx",)),
-    )
-    for setting, value, default, formats in settings:
-        if value != default and name not in formats:
+    defaults = PrepareConfig(sources=config.sources, out=config.out)
+    for setting in sorted({setting for settings in FORMATS.values() for setting in settings}):
+        field = setting.replace("-", "_")
+        value = getattr(config, field)
+        if setting not in FORMATS[name] and value != getattr(defaults, field):
+            others = [other for other, settings in FORMATS.items() if setting in settings]
             raise ConfigError(
-                f"`{setting}` is `{value}`, but the input is {name}; it is for {', '.join(formats)}",
+                f"`{setting}` is `{value}`, but the input is {name}; it is for {', '.join(others)}",
                 f"leave --{setting} out, or give --format",
             )

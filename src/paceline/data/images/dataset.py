@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,21 +30,14 @@ IMAGES = RowKind(
 
 
 class ImageDataset(Dataset[Images]):
-    """A dataset of images."""
+    """A dataset of images; `shape` is the height, width and channels of each."""
 
     manifest: ImageManifest
 
     def __init__(self, path: Path | str) -> None:
         super().__init__(path, IMAGES)
-
-    @property
-    def shape(self) -> Shape:
-        """Height, width and channels of every image."""
-        return self.manifest.shape
-
-    @property
-    def classes(self) -> int:
-        return self.manifest.classes
+        self.shape: Shape = self.manifest.shape
+        self.classes: int = self.manifest.classes
 
 
 def image_writer(
@@ -98,11 +92,10 @@ class ImageIntake:
 
 def check_shape(shape: Shape) -> int:
     """The bytes of an image; raises if there are none or too many."""
-    height, width, channels = shape
-    num_bytes = height * width * channels
+    num_bytes = math.prod(shape)
     if min(shape) < 1 or num_bytes > MOST_FEATURES:
         raise DataError(
-            f"images of {height} × {width} × {channels} bytes; they must have 1 byte to {MOST_FEATURES >> 20} MiB",
+            f"images of {' × '.join(map(str, shape))} bytes; they must have 1 byte to {MOST_FEATURES >> 20} MiB",
             "scale them down; for folders of images, --size 256 does it",
         )
     return num_bytes

@@ -22,7 +22,7 @@ CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "
 
 
 class Cifar:
-    """Files of CIFAR-10, one behind the other."""
+    """Files of CIFAR-10, one after the other."""
 
     shape: Shape = (SIDE, SIDE, CHANNELS)
     notes: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 One column is the label. Every other column is a feature. Numeric columns (integers, floats, booleans) are the keys 0,
 1, … in the order of the columns, with the cell as value; zeros are left out, as they change nothing. Text columns are
-hashed with the column's name as salt (`kernels/hashing.py`) to the keys behind, value 1. Nulls and blank cells are
+hashed with the column's name as salt (`kernels/hashing.py`) to the keys after these, value 1. Nulls and blank cells are
 absent. All files have the columns of the first.
 """
 
@@ -25,19 +25,20 @@ from paceline.kernels.text import CLOSE, EXACT, NUMBER_INFINITE
 Kind = Literal["number", "text"]
 
 NAMES_SHOWN = 8
+TEXT_TYPES = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 LABEL_HINT = "every row needs a label, a finite number; --label says which column has it"
 NUMBER_HINT = "numeric columns hold finite numbers, and nulls or blanks where one is missing"
 
 
 class TableColumns(NamedTuple):
-    """The columns of a table but for its label, and whether each is numeric or text."""
+    """The columns of a table except its label, and whether each is numeric or text."""
 
     label: str
     kinds: dict[str, Kind]
 
 
 class Cells(NamedTuple):
-    """One column of a chunk as numbers: `problems[i]` is why row i has none, where it should."""
+    """One column of a chunk as numbers; `problems[i]` says what is wrong with row i."""
 
     numbers: NDArray[np.float64]
     present: NDArray[np.bool_]
@@ -45,20 +46,17 @@ class Cells(NamedTuple):
 
 
 class Columnar:
-    """Tables of one set of columns, turned into rows; `Csv`, `Parquet` and `Arrow` know the files."""
+    """Tables of one set of columns, turned into rows; `Csv` and `Tables` know the files."""
 
     def __init__(self, columns: TableColumns, hash_bits: int) -> None:
         self.columns = columns
         self.label_column = f"column {columns.label}"
         self.notes: tuple[str, ...] = (describe_columns(columns.kinds),)
-        self.hash_bits = hash_bits
+        self.settings: dict[str, Any] = {"label": columns.label, "hash_bits": hash_bits, "columns": columns.kinds}
+        self._mask = np.uint64((1 << hash_bits) - 1)
         self.num_numeric = sum(kind == "number" for kind in columns.kinds.values())
         has_text = self.num_numeric < len(columns.kinds)
         self.features = self.num_numeric + (1 << hash_bits if has_text else 0)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {"label": self.columns.label, "hash_bits": self.hash_bits, "columns": self.columns.kinds}
 
     def rows(self, table: pa.RecordBatch, row_numbers: NDArray[np.int64], most_bad: int) -> Parsed:
         """Turn a table into rows; row i of it is number `row_numbers[i]` of the chunk."""
@@ -96,16 +94,15 @@ class Columnar:
     def _hash(self, name: str, column: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         text, offsets, filled = _text_of(column)
         keys: NDArray[Any] = np.empty(len(column), key_dtype(self.features))
-        mask = np.uint64((1 << self.hash_bits) - 1)
-        hash_cells(text, offsets, salt_of(name), mask, np.uint64(self.num_numeric), keys)
+        hash_cells(text, offsets, salt_of(name), self._mask, np.uint64(self.num_numeric), keys)
         return keys, filled
 
 
 def read_numbers(column: pa.Array) -> Cells:
-    """A column as numbers, whatever its type."""
+    """A column of any type as numbers."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if is_text(column.type):
+    if column.type in TEXT_TYPES:
         return _read_text_numbers(column)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
@@ -151,13 +148,13 @@ def columns_of(schema: pa.Schema, label: str, source: Source) -> TableColumns:
     require_label(schema.names, label, source)
     kinds: dict[str, Kind] = {}
     for field in schema:
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         types = pa.types
+        kind = field.type.value_type if types.is_dictionary(field.type) else field.type
         if field.name == label:
             continue
         if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
             kinds[field.name] = "number"
-        elif is_text(kind):
+        elif kind in TEXT_TYPES:
             kinds[field.name] = "text"
         else:
             raise DataError(
@@ -182,13 +179,6 @@ def describe_columns(kinds: dict[str, Kind]) -> str:
     return "; ".join(parts)
 
 
-def is_text(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
-    )
-
-
 def require_label(names: list[str], label: str, source: Source) -> None:
     """Raise unless the columns are a label and something to learn from, each once."""
     if len(set(names)) < len(names):
@@ -200,11 +190,11 @@ def require_label(names: list[str], label: str, source: Source) -> None:
             f"`{source.name}` has no label column `{label}`; it has {listed}", "`--label NAME` says which it is"
         )
     if len(names) == 1:
-        raise DataError(f"`{source.name}` has no column but the label", "check the separator, and --label")
+        raise DataError(f"`{source.name}` has no column besides the label", "check the separator, and --label")
 
 
 def require_columns(first: TableColumns, columns: TableColumns, source: Source) -> None:
-    """Raise unless a file has the very columns of the first file, in any order."""
+    """Raise unless a file has the columns of the first file, in any order."""
     if columns.kinds == first.kinds:
         return
     differences = [f"{name} is missing" for name in first.kinds if name not in columns.kinds]

@@ -17,12 +17,14 @@ and 0.7707 with these keys. Such keys for blank strings changed nothing (0.7707)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.labels import RULES
+from paceline.data.limits import Integers
+from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
 from paceline.data.sources.parsed import BadRow, Parsed, Room, key_dtype, shown
 from paceline.errors import DataError
@@ -31,7 +33,6 @@ from paceline.kernels.criteo import INTEGERS, STRINGS, bucket_integers, parse_cr
 from paceline.kernels.hashing import salt_of
 
 Text = NDArray[np.uint8]
-Integers = Literal["log", "bucket"]
 
 INTEGER_NAMES = [f"I{j}" for j in range(1, INTEGERS + 1)]
 STRING_NAMES = [f"C{j}" for j in range(1, STRINGS + 1)]
@@ -90,16 +91,12 @@ class Criteo:
 
     def __init__(self, layout: LineLayout, hash_bits: int, integers: Integers) -> None:
         self.layout = layout
-        self.hash_bits = hash_bits
         self.integers = integers
+        self.settings: dict[str, Any] = {"hash_bits": hash_bits, "integers": integers}
         self.features = (1 << hash_bits) + (INTEGERS if integers == "log" else 0)
         self._mask = np.uint64((1 << hash_bits) - 1)
         self._string_salts = np.array([salt_of(name) for name in STRING_NAMES], np.uint64)
         self._integer_salts = np.array([salt_of(name) for name in INTEGER_NAMES], np.uint64)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {"hash_bits": self.hash_bits, "integers": self.integers}
 
     def chunks(self, source: Source) -> Iterator[Chunk[Text]]:
         return cut_at_lines(source)
@@ -149,7 +146,7 @@ class Criteo:
         return BadRow(line + before, f"column {names[field]}", what, hint)
 
 
-def open_criteo(source: Source, hash_bits: int, integers: Integers) -> Criteo:
+def open_criteo(source: Source, config: PrepareConfig) -> Criteo:
     """Criteo data laid out as the first line of a file says."""
     first_line = first_lines(source).tobytes().partition(b"\n")[0]
     if has_no_label(first_line):
@@ -162,4 +159,4 @@ def open_criteo(source: Source, hash_bits: int, integers: Integers) -> Criteo:
             f"`{source.name}`, row 1: {shown(first_line)} is not a Criteo row",
             "a row is [id,] label, 13 integers and 26 strings, separated by tabs or commas",
         )
-    return Criteo(layout, hash_bits, integers)
+    return Criteo(layout, config.hash_bits, config.integers)

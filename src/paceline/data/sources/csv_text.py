@@ -18,6 +18,7 @@ import pyarrow.compute
 import pyarrow.csv
 from numpy.typing import NDArray
 
+from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.columnar import Columnar, Kind, TableColumns, read_numbers, require_columns, require_label
 from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
 from paceline.data.sources.parsed import BadRow, Parsed, shown
@@ -176,17 +177,17 @@ def _explain(row: Any, num_columns: int) -> BadRow:
     )
 
 
-def columns_of_csv(source: Source, label: str) -> TableColumns:
-    """The columns of a file with a header: which are numeric and which text."""
+def open_csv(source: Source, config: PrepareConfig) -> Csv:
+    """CSV with the columns of this file: which are numeric and which text."""
     text = first_lines(source)
     header = _require_header(source, text)
-    require_label(header.names, label, source)
+    require_label(header.names, config.label, source)
     table, _, _ = _read_cells(source, header, text[header.num_bytes :])
     kinds: dict[str, Kind] = {}
     for name in header.names:
-        if name != label:
+        if name != config.label:
             cells = read_numbers(table.column(name))
             # Infinite and missing numbers are numbers here, to be refused as such.
             numeric = cells.present.any() and all("finite" in problem for problem in cells.problems.values())
             kinds[name] = "number" if numeric else "text"
-    return TableColumns(label, kinds)
+    return Csv(TableColumns(config.label, kinds), config.hash_bits)

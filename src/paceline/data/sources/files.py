@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -26,6 +26,7 @@ LONGEST_ROW_BYTES = 64 << 20
 HEAD_BYTES = 1 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+MAPPED = pa.fs.LocalFileSystem(use_mmap=True)
 SUFFIXES = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ class Chunk(NamedTuple, Generic[T]):
 
 
 def find_sources(names: list[str]) -> list[Source]:
-    """Every file that `names` stand for: as they come, the files of a folder or glob sorted by name.
+    """Every file that `names` stand for, in their order; the files of a folder or glob are sorted by name.
 
     Files whose name begins with `.` or `_` are left out of folders, as are such folders.
     """
@@ -86,7 +87,7 @@ def find_sources(names: list[str]) -> list[Source]:
 
 
 def leave_out(sources: list[Source], others: list[Source]) -> tuple[list[Source], list[Source]]:
-    """The sources that are none of the others, and those that are."""
+    """The sources that are not among the others, and those that are."""
     places = {source.place for source in others}
     kept = [source for source in sources if source.place not in places]
     return kept, [source for source in sources if source.place in places]
@@ -105,7 +106,7 @@ def _find(name: str) -> list[Source]:
         if not paths:
             raise DataError(f"`{name}` matches no file", "quote globs, and check the folder")
         return [Source(path, local, path, os.path.getsize(path)) for path in paths]
-    raise DataError(f"no such file: `{name}`", "check the path; a folder, a glob or a URI (s3://…) will do too")
+    raise DataError(f"no such file: `{name}`", "check the path; folders, globs and URIs (s3://…) are possible too")
 
 
 def _find_remote(uri: str) -> list[Source]:
@@ -116,7 +117,7 @@ def _find_remote(uri: str) -> list[Source]:
             file_system, path = pa.fs.FileSystem.from_uri(listed)
         except (pa.ArrowInvalid, ImportError) as error:
             raise DataError(
-                f"`{uri}` cannot be reached: {error}", "check the URI; s3://, gs://, hdfs:// and file:// will do"
+                f"`{uri}` cannot be reached: {error}", "check the URI; s3://, gs://, hdfs:// and file:// are possible"
             ) from None
         info = file_system.get_file_info(path)
         if info.type == pa.fs.FileType.NotFound:
@@ -145,33 +146,28 @@ def _find_in_folder(file_system: pa.fs.FileSystem, folder: str, name: str, patte
 
 
 def total_bytes(sources: list[Source]) -> int | None:
-    """The size of all files on disk, or None if one does not tell."""
+    """The size of all files on disk, or None if one is unknown."""
     sizes = [source.num_bytes for source in sources]
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
 class FileStream:
-    """A file opened for reading from the front, decompressed on the way."""
+    """A file opened for reading from the front; `file` is the decompressed bytes as a pyarrow file."""
 
     def __init__(self, raw: Any, compression: str | None) -> None:
         self._raw = raw
-        self._file = pa.CompressedInputStream(raw, compression) if compression else raw
+        self.file = pa.CompressedInputStream(raw, compression) if compression else raw
 
     @property
     def bytes_read(self) -> int:
         """How much of the file was read so far, as it lies on disk."""
         return int(self._raw.tell())
 
-    @property
-    def file(self) -> Any:
-        """The decompressed bytes as a pyarrow file."""
-        return self._file
-
     def read_into(self, buffer: NDArray[np.uint8]) -> int:
-        """Fill `buffer` as far as the file goes; how many bytes that were."""
+        """Fill `buffer` as far as the file goes; returns the number of bytes."""
         filled = 0
         while filled < len(buffer):
-            count = self._file.readinto(buffer[filled:])
+            count = self.file.readinto(buffer[filled:])
             if not count:
                 break
             filled += count
@@ -194,15 +190,9 @@ def open_for_seeking(source: Source) -> Iterator[Any]:
         yield raw
 
 
-@contextmanager
-def open_mapped(source: Source) -> Iterator[Any]:
+def open_mapped(source: Source) -> AbstractContextManager[Any]:
     """Like `open_for_seeking`, with a local file's pages mapped: what is read of it takes no memory of its own."""
-    with open_for_seeking(source) as raw:
-        if not source.is_local:
-            yield raw
-            return
-        with pa.memory_map(source.path) as mapped:
-            yield mapped
+    return open_for_seeking(source._replace(file_system=MAPPED) if source.is_local else source)
 
 
 def _compression(source: Source, raw: Any) -> str | None:
@@ -296,15 +286,12 @@ def end_with_newline(text: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _end_of_lines(text: NDArray[np.uint8]) -> int:
-    """Where the last whole line ends; looks backwards through ever longer tails."""
-    tail = 1 << 12
-    while True:
-        found = np.flatnonzero(text[-tail:] == 10)
+    """Where the last whole line ends, or 0. Most lines are short, so a short tail is searched first."""
+    for tail in (text[-(1 << 12) :], text):
+        found = np.flatnonzero(tail == 10)
         if len(found):
-            return len(text) - min(tail, len(text)) + int(found[-1]) + 1
-        if tail >= len(text):
-            return 0
-        tail *= 4
+            return len(text) - len(tail) + int(found[-1]) + 1
+    return 0
 
 
 def first_lines(source: Source) -> NDArray[np.uint8]:

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, get_args
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.sources.criteo import Integers, find_layout, has_no_label, open_criteo
-from paceline.data.sources.csv_text import Csv, columns_of_csv, read_header
+from paceline.data.prepare_settings import FORMATS, PrepareConfig
+from paceline.data.sources.criteo import find_layout, has_no_label, open_criteo
+from paceline.data.sources.csv_text import open_csv, read_header
 from paceline.data.sources.files import Source, read_head, without_mark
-from paceline.data.sources.image_formats import IMAGE_FORMATS
-from paceline.data.sources.libsvm import Libsvm, open_libsvm
+from paceline.data.sources.libsvm import open_libsvm
 from paceline.data.sources.parsed import Format
-from paceline.data.sources.tables import Arrow, Parquet, columns_of_arrow, columns_of_parquet
-from paceline.data.sources.tfrecord import TFRecord
+from paceline.data.sources.tables import open_arrow, open_parquet
+from paceline.data.sources.tfrecord import open_tfrecord
 from paceline.errors import DataError
 from paceline.kernels.tfrecord import HEADER_BYTES, LENGTH_CHECKSUM, walk_records
 
-FormatName = Literal["criteo", "libsvm", "tfrecord", "parquet", "arrow", "csv"]
-FORMATS: tuple[FormatName, ...] = get_args(FormatName)
-
-SUFFIXES: dict[str, FormatName] = {
+# How files of a format are read, with what the first of them leaves to be found out.
+ROW_FORMATS: dict[str, Callable[[Source, PrepareConfig], Format]] = {
+    "criteo": open_criteo,
+    "libsvm": open_libsvm,
+    "tfrecord": open_tfrecord,
+    "parquet": open_parquet,
+    "arrow": open_arrow,
+    "csv": open_csv,
+}
+SUFFIXES = {
     ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
     ".csv": "csv", ".tsv": "csv", ".svm": "libsvm", ".libsvm": "libsvm", ".svmlight": "libsvm",
     ".tfrecord": "tfrecord", ".tfrecords": "tfrecord",
@@ -30,8 +36,8 @@ SUFFIXES: dict[str, FormatName] = {
 LIBSVM_LINE = re.compile(rb"[+-]?[\d.]+([eE][+-]?\d+)?(\s+qid:\S+)?(\s+\d+:\S+)*\s*(#.*)?")
 
 
-def recognise(source: Source, label: str) -> FormatName:
-    """The format of a file, by its first bytes; its suffix decides where these leave it open."""
+def recognise(source: Source, label: str) -> str:
+    """The format of a file of rows: what its first bytes say, or else its suffix."""
     head = read_head(source, 1 << 16)
     if not len(head):
         raise DataError(f"`{source.name}` is empty", "check how it was made")
@@ -39,39 +45,12 @@ def recognise(source: Source, label: str) -> FormatName:
     if found is None:
         raise DataError(
             f"`{source.name}` is in an unknown format",
-            f"say which: --format {'|'.join((*FORMATS, *IMAGE_FORMATS))}",
+            f"say which: --format {'|'.join(FORMATS)}",
         )
     return found
 
 
-def open_format(
-    name: FormatName,
-    source: Source,
-    *,
-    features: int | None,
-    hash_bits: int,
-    index_base: Literal["auto", "0", "1"],
-    integers: Integers,
-    label: str,
-) -> Format:
-    """How files of a format are read, with what the first of them leaves to be found out."""
-    base: Literal[0, 1] = 0 if index_base == "0" else 1
-    match name:
-        case "criteo":
-            return open_criteo(source, hash_bits, integers)
-        case "libsvm":
-            return open_libsvm(source, features) if index_base == "auto" else Libsvm(features, base)
-        case "tfrecord":
-            return TFRecord(features, base)
-        case "parquet":
-            return Parquet(columns_of_parquet(source, label), hash_bits)
-        case "arrow":
-            return Arrow(columns_of_arrow(source, label), hash_bits)
-        case "csv":
-            return Csv(columns_of_csv(source, label), hash_bits)
-
-
-def _by_bytes(head: NDArray[np.uint8], label: str) -> FormatName | None:
+def _by_bytes(head: NDArray[np.uint8], label: str) -> str | None:
     start = head[:8].tobytes()
     if start.startswith(b"PAR1"):
         return "parquet"
@@ -82,7 +61,7 @@ def _by_bytes(head: NDArray[np.uint8], label: str) -> FormatName | None:
     return _by_first_line(without_mark(head), label)
 
 
-def _by_first_line(head: NDArray[np.uint8], label: str) -> FormatName | None:
+def _by_first_line(head: NDArray[np.uint8], label: str) -> str | None:
     lines = (line.strip(b"\r") for line in head.tobytes().split(b"\n"))
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith(b"#")), b"")
     if find_layout(first) or has_no_label(first):

@@ -2,11 +2,13 @@
 
 A file of images begins with the bytes 00 00 08 03 (unsigned bytes, three axes) and three big-endian 32-bit numbers:
 how many there are, their height and their width. A file of labels begins with 00 00 08 01 and how many there are. The
-bytes follow, nothing behind them.
+bytes follow, and nothing else.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,12 +21,12 @@ from paceline.data.images.blocks import Images, Shape
 from paceline.data.images.dataset import MOST_FEATURES
 from paceline.data.sources import files as sources
 from paceline.data.sources.files import FileStream, Source, open_stream
-from paceline.data.sources.image_formats import IDX_NAME
 from paceline.errors import DataError
 
 Rows = Iterator[tuple[NDArray[np.uint8], int]]
 
-IMAGES_MAGIC, LABELS_MAGIC = b"\x00\x00\x08\x03", b"\x00\x00\x08\x01"
+IDX_NAME = re.compile(r"(.*?)[-._]?(?:(images)[-.]idx3|(labels)[-.]idx1)-ubyte", re.IGNORECASE)
+AXES = {"images": 3, "labels": 1}
 CUT_SHORT = "it is cut short: fetch or write it again"
 
 
@@ -39,7 +41,7 @@ class IdxPair(NamedTuple):
 
 
 class Idx:
-    """Pairs of IDX files. There are as many classes as is given, or else 0 up to the largest training label."""
+    """Pairs of IDX files. Without `classes`, they are 0 up to the largest training label."""
 
     def __init__(self, train: list[Source], test: list[Source], classes: int | None = None) -> None:
         self._pairs: dict[Split, list[IdxPair]] = {"train": find_pairs(train), "test": find_pairs(test)}
@@ -91,13 +93,13 @@ def find_pairs(files: list[Source]) -> list[IdxPair]:
 
 
 def _open_pair(images: Source, labels: Source) -> IdxPair:
-    """The pair, after a look at the beginning of both files."""
+    """The pair; the heads of both files must match."""
     with open_stream(images) as stream:
-        rows, height, width = _read_head(images, stream, IMAGES_MAGIC, "images", 3)
+        rows, height, width = _read_head(images, stream, "images")
     if not 1 <= height * width <= MOST_FEATURES:
         raise DataError(f"`{images.name}` says that its images are {height} × {width}", "check how it was made")
     with open_stream(labels) as stream:
-        (num_labels,) = _read_head(labels, stream, LABELS_MAGIC, "labels", 1)
+        (num_labels,) = _read_head(labels, stream, "labels")
     if rows != num_labels:
         raise DataError(
             f"`{images.name}` has {rows:,} images, but `{labels.name}` has {num_labels:,} labels",
@@ -106,9 +108,10 @@ def _open_pair(images: Source, labels: Source) -> IdxPair:
     return IdxPair(images, labels, rows, height, width)
 
 
-def _read_head(source: Source, stream: FileStream, magic: bytes, what: str, axes: int) -> list[int]:
-    """The sizes of the axes, with which the file begins."""
-    head = np.empty(4 + 4 * axes, np.uint8)
+def _read_head(source: Source, stream: FileStream, what: str) -> list[int]:
+    """The sizes of the axes, with which a file of images or labels begins."""
+    magic = bytes([0, 0, 8, AXES[what]])
+    head = np.empty(4 + 4 * AXES[what], np.uint8)
     filled = stream.read_into(head)
     found = head[: min(filled, 4)].tobytes()
     if found != magic[:filled]:
@@ -124,7 +127,7 @@ def _read_head(source: Source, stream: FileStream, magic: bytes, what: str, axes
 def first_rows(pair: IdxPair) -> NDArray[np.int64]:
     """For each label, the first row (from 1) that has it, or 0: int64 [256]."""
     found, done = np.zeros(256, np.int64), 0
-    for labels, _ in _read_labels(pair, sources.CHUNK_BYTES):
+    for labels, _ in _read_rows(pair.labels, "labels", sources.CHUNK_BYTES):
         values, places = np.unique(labels, return_index=True)
         fresh = found[values] == 0
         found[values[fresh]] = done + places[fresh] + 1
@@ -133,7 +136,7 @@ def first_rows(pair: IdxPair) -> NDArray[np.int64]:
 
 
 def _missing(labels: NDArray[np.int64]) -> tuple[str, ...]:
-    """What there is to say of labels that no row has: one that is wrong may have made the others up.
+    """What to say about labels that no row has; a single wrong label may be the reason.
 
     >>> _missing(np.array([3])), _missing(np.array([], np.int64))
     (('no training row has the label 3',), ())
@@ -145,7 +148,7 @@ def _missing(labels: NDArray[np.int64]) -> tuple[str, ...]:
 
 
 def _check_labels(pair: IdxPair, classes: int, said: str) -> None:
-    """Raise for the first label that is none of the classes."""
+    """Raise for the first label that is not one of the classes."""
     beyond = first_rows(pair)[classes:]
     if beyond.any():
         row = int(beyond[beyond > 0].min())
@@ -158,8 +161,10 @@ def _check_labels(pair: IdxPair, classes: int, said: str) -> None:
 
 def read_pair(pair: IdxPair) -> Iterator[tuple[Images, int]]:
     """The images of a pair of files in order, some megabytes at a time, and the bytes of both read for them."""
-    rows_a_chunk = max(1, sources.CHUNK_BYTES // (pair.height * pair.width))
-    both = zip(_read_pixels(pair, rows_a_chunk), _read_labels(pair, rows_a_chunk), strict=True)
+    chunk_rows = max(1, sources.CHUNK_BYTES // (pair.height * pair.width))
+    both = zip(
+        _read_rows(pair.images, "images", chunk_rows), _read_rows(pair.labels, "labels", chunk_rows), strict=True
+    )
     before = 0
     for (pixels, bytes_of_images), (labels, bytes_of_labels) in both:
         bytes_read = bytes_of_images + bytes_of_labels
@@ -167,27 +172,18 @@ def read_pair(pair: IdxPair) -> Iterator[tuple[Images, int]]:
         before = bytes_read
 
 
-def _read_pixels(pair: IdxPair, rows_a_chunk: int) -> Rows:
-    with open_stream(pair.images) as stream:
-        _read_head(pair.images, stream, IMAGES_MAGIC, "images", 3)
-        yield from _read_rows(pair.images, stream, "images", pair.rows, pair.height * pair.width, rows_a_chunk)
-
-
-def _read_labels(pair: IdxPair, rows_a_chunk: int) -> Rows:
-    with open_stream(pair.labels) as stream:
-        _read_head(pair.labels, stream, LABELS_MAGIC, "labels", 1)
-        yield from _read_rows(pair.labels, stream, "labels", pair.rows, 1, rows_a_chunk)
-
-
-def _read_rows(source: Source, stream: FileStream, what: str, rows: int, row_bytes: int, rows_a_chunk: int) -> Rows:
-    """What follows the head, some rows at a time, uint8 [rows, row_bytes], and the bytes of the file read so far."""
-    for done in range(0, rows, rows_a_chunk):
-        buffer = np.empty((min(rows_a_chunk, rows - done), row_bytes), np.uint8)
-        filled = stream.read_into(buffer.reshape(-1))
-        if filled < buffer.size:
-            raise DataError(
-                f"`{source.name}` ends after {done + filled // row_bytes:,} of its {rows:,} {what}", CUT_SHORT
-            )
-        yield buffer, stream.bytes_read
-    if stream.read_into(np.empty(1, np.uint8)):
-        raise DataError(f"`{source.name}` has more than its {rows:,} {what}", "check how it was made")
+def _read_rows(source: Source, what: str, chunk_rows: int) -> Rows:
+    """The rows of a file, some at a time, uint8 [rows, bytes per row], and the bytes of the file read so far."""
+    with open_stream(source) as stream:
+        rows, *sizes = _read_head(source, stream, what)
+        row_bytes = math.prod(sizes)
+        for done in range(0, rows, chunk_rows):
+            buffer = np.empty((min(chunk_rows, rows - done), row_bytes), np.uint8)
+            filled = stream.read_into(buffer.reshape(-1))
+            if filled < buffer.size:
+                raise DataError(
+                    f"`{source.name}` ends after {done + filled // row_bytes:,} of its {rows:,} {what}", CUT_SHORT
+                )
+            yield buffer, stream.bytes_read
+        if stream.read_into(np.empty(1, np.uint8)):
+            raise DataError(f"`{source.name}` has more than its {rows:,} {what}", "check how it was made")

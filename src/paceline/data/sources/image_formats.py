@@ -11,45 +11,38 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, NamedTuple, Protocol
 
 from paceline.data.blocks.dataset import Split
 from paceline.data.images.blocks import Images, Shape
+from paceline.data.prepare_settings import PrepareConfig
+from paceline.data.sources.cifar import Cifar
 from paceline.data.sources.files import Source
+from paceline.data.sources.idx import IDX_NAME, Idx
+from paceline.data.sources.image_folders import ImageFolders
 from paceline.errors import DataError
 
-ImageFormat = Literal["idx", "cifar", "images"]
-IMAGE_FORMATS: tuple[ImageFormat, ...] = get_args(ImageFormat)
-
-IDX_NAME = re.compile(r"(.*?)[-._]?(?:(images)[-.]idx3|(labels)[-.]idx1)-ubyte", re.IGNORECASE)
 CIFAR_NAME = re.compile(r"(data_batch_\d+|test_batch)\.bin", re.IGNORECASE)
 PICKLED_NAME = re.compile(r"data_batch_\d+")
 IMAGE_SUFFIXES = (
     ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
-TEST_PREFIXES = {"idx": "t10k", "cifar": "test_batch"}
 HELD_OUT_FOLDERS = ("test", "val")
 
 
 class ImageReader(Protocol):
-    """Images to read: of what shape and which classes they are is known before the first one is read.
+    """Images to read: their shape and classes are known before the first one is read.
 
-    `settings` are the choices that one needs to prepare the same data again, `notes` sentences for the user.
+    `settings` are the choices needed to prepare the same data again; `notes` tell the user what was found.
     """
 
-    @property
-    def shape(self) -> Shape: ...
-
-    @property
-    def class_names(self) -> list[str]: ...
-
-    @property
-    def settings(self) -> dict[str, Any]: ...
-
-    @property
-    def notes(self) -> tuple[str, ...]: ...
+    shape: Shape
+    class_names: list[str]
+    settings: dict[str, Any]
+    notes: tuple[str, ...]
 
     def read(self, split: Split) -> Iterator[tuple[Images, int]]:
         """The images of a split in order, some at a time, each time with the bytes of files read for them."""
@@ -63,7 +56,7 @@ class ImageFiles(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def recognise_images(sources: list[Source]) -> ImageFormat | None:
+def recognise_images(sources: list[Source]) -> str | None:
     """The format of an input of images, or None if it is something else."""
     names = [source.plain_name for source in sources]
     if any(IDX_NAME.fullmatch(name) for name in names):
@@ -79,13 +72,14 @@ def recognise_images(sources: list[Source]) -> ImageFormat | None:
     return "images" if 2 * num_images > len(sources) else None
 
 
-def choose_files(name: ImageFormat, sources: list[Source]) -> ImageFiles:
+def choose_files(name: str, sources: list[Source]) -> ImageFiles:
     """The files of an input that hold images, by split; what else lies in its folders is left out."""
+    images = IMAGE_FORMATS[name]
     chosen: list[Source] = []
     others: list[Source] = []
     for source in sources:
-        # What was named file by file is meant, whatever it is called.
-        belongs = _belongs(name, source) or (not source.below and name != "idx")
+        # What was named file by file is meant, whatever it is called, unless names tell images from labels.
+        belongs = images.has(source) or (not source.below and not images.pairs)
         (chosen if belongs else others).append(source)
     for source in others:
         if not source.below:
@@ -97,19 +91,9 @@ def choose_files(name: ImageFormat, sources: list[Source]) -> ImageFiles:
         raise DataError(
             f"`{sources[0].name}` is not a file of {name}, nor is any other", "check the folder, and --format"
         )
-    notes = _left_out(others, f"no file of {name} by name") if others else ()
-    files = _split_by_folder(chosen) if name == "images" else _split_by_name(chosen, TEST_PREFIXES[name])
+    notes = _left_out(others, f"not a file of {name} by name") if others else ()
+    files = images.split(chosen)
     return files._replace(notes=notes + files.notes)
-
-
-def _belongs(name: ImageFormat, source: Source) -> bool:
-    match name:
-        case "idx":
-            return IDX_NAME.fullmatch(source.plain_name) is not None
-        case "cifar":
-            return source.suffix == ".bin"
-        case "images":
-            return _looks_like_image(source)
 
 
 def _looks_like_image(source: Source) -> bool:
@@ -121,7 +105,7 @@ def _left_out(sources: list[Source], why: str) -> tuple[str, ...]:
     return (f"left out: `{sources[0].name}`{others}, {why}",)
 
 
-def _split_by_name(sources: list[Source], test_prefix: str) -> ImageFiles:
+def _split_by_name(test_prefix: str, sources: list[Source]) -> ImageFiles:
     """Files whose name begins with the prefix are test files, unless there are no others."""
     files = ImageFiles([], [])
     for source in sources:
@@ -163,3 +147,34 @@ def _split_by_folder(sources: list[Source]) -> ImageFiles:
 def _root(source: Source) -> str:
     """The folder that a file was found in, as its name begins."""
     return source.name.removesuffix(source.below)
+
+
+class ImageFormat(NamedTuple):
+    """A format of images: which files have it by name, how these are split into training and test files, and how they
+    are opened. Where `pairs` holds, names tell files of images from those of labels.
+    """
+
+    has: Callable[[Source], bool]
+    split: Callable[[list[Source]], ImageFiles]
+    open: Callable[[ImageFiles, PrepareConfig], ImageReader]
+    pairs: bool = False
+
+
+IMAGE_FORMATS = {
+    "idx": ImageFormat(
+        lambda source: IDX_NAME.fullmatch(source.plain_name) is not None,
+        partial(_split_by_name, "t10k"),
+        lambda files, config: Idx(files.train, files.test, config.classes),
+        pairs=True,
+    ),
+    "cifar": ImageFormat(
+        lambda source: source.suffix == ".bin",
+        partial(_split_by_name, "test_batch"),
+        lambda files, _: Cifar(files.train, files.test),
+    ),
+    "images": ImageFormat(
+        _looks_like_image,
+        _split_by_folder,
+        lambda files, config: ImageFolders(files.train, files.test, config.size, config.seed),
+    ),
+}

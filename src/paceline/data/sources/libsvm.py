@@ -8,13 +8,14 @@ if a 0 is among them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
-from paceline.data.sources.parsed import MOST_UNDECLARED, BadRow, Parsed, Room, key_dtype, shown
+from paceline.data.sources.parsed import MOST_UNDECLARED, BadRow, Parsed, Room, key_dtype, most_features, shown
 from paceline.kernels import problems
 from paceline.kernels.libsvm import parse_libsvm
 from paceline.kernels.text import Counts
@@ -30,14 +31,11 @@ class Libsvm:
 
     label_column = "column 1"
 
-    def __init__(self, features: int | None, base: Literal[0, 1], notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, features: int | None, base: int, notes: tuple[str, ...] = ()) -> None:
         self.features = features
         self.base = base
         self.notes = notes
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {"index_base": self.base}
+        self.settings: dict[str, Any] = {"index_base": base}
 
     def chunks(self, source: Source) -> Iterator[Chunk[Text]]:
         return cut_at_lines(source)
@@ -59,8 +57,7 @@ class Libsvm:
         most_nonzeros = len(text) // 4
         room = Room.of(len(text) // 2, most_nonzeros, key_dtype(self.features), most_bad)
         close = np.empty((most_nonzeros, 3), np.int64)
-        limit = (self.features if self.features is not None else MOST_UNDECLARED) + self.base
-        return room, close, parse_libsvm(text, self.base, limit, room, close)
+        return room, close, parse_libsvm(text, self.base, most_features(self.features) + self.base, room, close)
 
     def _explain(self, text: Text, line: int, problem: int, line_start: int, start: int) -> BadRow:
         token = b"".join(text[start : start + 200].tobytes().split(maxsplit=1)[:1])
@@ -81,10 +78,9 @@ def explain(problem: int, text: str, features: int | None, base: int) -> tuple[s
         case problems.KEY_BELOW_BASE:
             return f"{text} is an index below {base}", "`--index-base 0` reads indices that count from 0"
         case problems.KEY_TOO_LARGE if features is None:
-            highest = MOST_UNDECLARED - 1 + base
-            return f"{text} is an index above {highest}", "declare --features to read larger ones"
+            return f"{text} is an index above {MOST_UNDECLARED - 1 + base}", "declare --features to read larger ones"
         case problems.KEY_TOO_LARGE:
-            highest = (features or 0) - 1 + base
+            highest = most_features(features) - 1 + base
             return f"{text} is an index above {highest}, the last of {features} features", "raise --features"
         case problems.NOT_FINITE:
             return f"{text} is not a finite number", "remove NaN and infinite values, or scale them down"
@@ -92,14 +88,16 @@ def explain(problem: int, text: str, features: int | None, base: int) -> tuple[s
             return f"{text} does not end with a number", "values are decimal numbers like 1, 0.5 or 1e-3"
 
 
-def open_libsvm(source: Source, features: int | None) -> Libsvm:
-    """LIBSVM text whose indices count from what the file's first lines show."""
+def open_libsvm(source: Source, config: PrepareConfig) -> Libsvm:
+    """LIBSVM text whose indices count from what was said, or else from what the file's first lines show."""
+    if config.index_base != "auto":
+        return Libsvm(config.features, int(config.index_base))
     base = find_base(source)
-    return Libsvm(features, base, (f"keys count from {base}",))
+    return Libsvm(config.features, base, (f"keys count from {base}",))
 
 
-def find_base(source: Source) -> Literal[0, 1]:
+def find_base(source: Source) -> int:
     """Where indices count from: 0 if one is 0 among a file's first lines, else 1."""
     lines = first_lines(source)
-    room, _, counts = Libsvm((1 << 62), 0)._parse(lines, len(lines))
+    room, _, counts = Libsvm(1 << 62, 0)._parse(lines, len(lines))
     return 0 if (room.keys[: counts.nonzeros] == 0).any() else 1

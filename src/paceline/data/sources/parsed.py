@@ -1,4 +1,4 @@
-"""What comes out of a chunk: rows, and what was wrong with those that are not there?"""
+"""What comes out of a chunk: rows, and what is wrong with those that were left out?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.labels import RULES, LabelKind
+from paceline.data.labels import RULES
+from paceline.data.limits import LabelKind
 from paceline.data.sources.files import Chunk, Source
 from paceline.data.sparse.batch import Batch
 from paceline.kernels.keys import key_dtype as block_key_dtype
@@ -77,7 +78,7 @@ class Format(Protocol):
     def chunks(self, source: Source) -> Iterator[Chunk[Any]]: ...
 
     def parse(self, chunk: Chunk[Any], most_bad: int) -> Parsed:
-        """The rows of a chunk, those up to the `most_bad`-th bad row if there are as many."""
+        """The rows of a chunk, up to the `most_bad`-th bad row if there are that many."""
 
 
 class Room(NamedTuple):
@@ -95,19 +96,15 @@ class Room(NamedTuple):
         """Room for at most this many rows, nonzeros and bad rows, until this thread asks again."""
         room: Room | None = getattr(_rooms, "room", None)
         num_bad = max(1, min(most_bad, rows + 1))
-        if (
-            room is None
-            or len(room.labels) < rows
-            or len(room.keys) < nonzeros
-            or len(room.bad) < num_bad
-            or room.keys.dtype != key_dtype
-        ):
+        needed = (("labels", rows), ("keys", nonzeros), ("bad", num_bad))
+        if room is None or room.keys.dtype != key_dtype or any(len(getattr(room, n)) < size for n, size in needed):
+            rows, nonzeros = rows + rows // 4, nonzeros + nonzeros // 4
             room = _rooms.room = Room(
-                np.empty(rows + rows // 4, np.float32),
-                np.empty(rows + rows // 4, np.int64),
-                np.empty(rows + rows // 4 + 1, np.int64),
-                np.empty(nonzeros + nonzeros // 4, key_dtype),
-                np.empty(nonzeros + nonzeros // 4, np.float32),
+                np.empty(rows, np.float32),
+                np.empty(rows, np.int64),
+                np.empty(rows + 1, np.int64),
+                np.empty(nonzeros, key_dtype),
+                np.empty(nonzeros, np.float32),
                 np.empty((num_bad, 4), np.int64),
             )
         return room._replace(bad=room.bad[:num_bad])
@@ -126,11 +123,16 @@ _rooms = threading.local()
 
 def key_dtype(features: int | None) -> type:
     """The integers that keys of an input are read into: those of the blocks, 32 bits unless more are declared."""
-    return block_key_dtype(features if features is not None else MOST_UNDECLARED)
+    return block_key_dtype(most_features(features))
+
+
+def most_features(features: int | None) -> int:
+    """The declared number of features, or the most there can be."""
+    return MOST_UNDECLARED if features is None else features
 
 
 def shown(text: bytes) -> str:
-    """A piece of input as it can stand in a message.
+    """A piece of input, made fit for a message.
 
     >>> shown(b"caf\\xe9\\t" + b"x" * 100)
     '`caf\\\\xe9\\\\txxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…`'

@@ -8,14 +8,15 @@ verified. TensorFlow is not needed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.files import LONGEST_ROW_BYTES, Chunk, Source, cut_at_rows
 from paceline.data.sources.libsvm import explain
-from paceline.data.sources.parsed import MOST_UNDECLARED, BadRow, Parsed, Room, key_dtype
+from paceline.data.sources.parsed import BadRow, Parsed, Room, key_dtype, most_features
 from paceline.errors import DataError
 from paceline.kernels import problems
 from paceline.kernels.tfrecord import (
@@ -36,13 +37,10 @@ class TFRecord:
     label_column = "label"
     notes: tuple[str, ...] = ()
 
-    def __init__(self, features: int | None, base: Literal[0, 1]) -> None:
+    def __init__(self, features: int | None, base: int) -> None:
         self.features = features
         self.base = base
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {"index_base": self.base}
+        self.settings: dict[str, Any] = {"index_base": base}
 
     def chunks(self, source: Source) -> Iterator[Chunk[Data]]:
         """Chunks of whole records. The lengths are verified here, because without them the next record is lost."""
@@ -60,7 +58,7 @@ class TFRecord:
         data = chunk.content
         most_rows = len(data) // (HEADER_BYTES + FOOTER_BYTES)
         room = Room.of(most_rows, len(data), key_dtype(self.features), most_bad)
-        limit = (self.features if self.features is not None else MOST_UNDECLARED) + self.base
+        limit = most_features(self.features) + self.base
         label_bits, bits = room.labels.view(np.uint32), room.values.view(np.uint32)
         counts = parse_tfrecord(data, self.base, limit, room, label_bits, bits, np.empty((3, 3), np.int64))
         return room.parsed(counts, [self._explain(*row[:3]) for row in room.bad[: counts.bad].tolist()])
@@ -86,8 +84,12 @@ class TFRecord:
                 return BadRow(record, "index", *explain(problem, f"`{number}`", self.features, self.base))
 
 
+def open_tfrecord(_source: Source, config: PrepareConfig) -> TFRecord:
+    return TFRecord(config.features, 0 if config.index_base == "0" else 1)
+
+
 def _end_of_records(data: Data) -> int:
-    """Where the last whole record ends; all the way if what follows is broken, for nothing more is read then."""
+    """Where the last whole record ends; the end of the data if what follows is broken: then nothing more is read."""
     end, _, stopped, needed = walk_records(data)
     return len(data) if stopped == LENGTH_CHECKSUM or needed > LONGEST_ROW_BYTES else end
 

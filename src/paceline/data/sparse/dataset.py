@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from paceline.data.blocks.dataset import SPLITS, Dataset, RowKind, Split
 from paceline.data.blocks.files import BLOCK_ROWS, SplitInfo
 from paceline.data.blocks.writer import DatasetWriter
-from paceline.data.labels import RULES, LabelKind, Labels
+from paceline.data.labels import RULES, Labels
+from paceline.data.limits import LabelKind
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.blocks import RowBuffer, SparseManifest, fits, read_block, write_block
 from paceline.data.sparse.key_order import NO_COUNTS, KeyOrder, most_frequent
