@@ -15,46 +15,29 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba.extending import overload, register_jitable
+from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from paceline.kernels.jit import REASSOCIATED, compiled
+from paceline.kernels.rules import picked_by_type
 
 ROWS_PER_LOG = 64  # factors below 2, whose product a double holds
 
 Measure = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 Link = Callable[[Any, Any], Any]
 
-_LOSSES: dict[type, tuple[Measure, Link]] = {}
+_MEASURES: dict[type, Measure] = {}
+_LINKS: dict[type, Link] = {}
+
+measure: Measure = picked_by_type(_MEASURES)
+link: Link = picked_by_type(_LINKS)
 
 
 def loss_rule(loss: type, measure: Measure, link: Link) -> None:
     """Let compiled loops use `measure` and `link` for losses of this type."""
     # The same liberties in every loop, so that all have the same bits.
     jitable = register_jitable(**REASSOCIATED)
-    _LOSSES[loss] = (jitable(measure), jitable(link))
-
-
-def measure(loss: Any, score: Any, label: Any) -> tuple[Any, Any, Any]:
-    """Slope, value and factor of one row."""
-    return _LOSSES[type(loss)][0](loss, score, label)
-
-
-def link(loss: Any, score: Any) -> Any:
-    """What a score predicts."""
-    return _LOSSES[type(loss)][1](loss, score)
-
-
-@overload(measure)
-def _compile_measure(loss, score, label):  # type: ignore[no-untyped-def]
-    chosen = _LOSSES[loss.instance_class][0]
-    return lambda loss, score, label: chosen(loss, score, label)
-
-
-@overload(link)
-def _compile_link(loss, score):  # type: ignore[no-untyped-def]
-    chosen = _LOSSES[loss.instance_class][1]
-    return lambda loss, score: chosen(loss, score)
+    _MEASURES[loss], _LINKS[loss] = jitable(measure), jitable(link)
 
 
 @compiled

@@ -27,49 +27,47 @@ Table = NDArray[np.float32]
 Weight = Callable[[Any, Table, Any, Any], Any]
 Update = Callable[[Any, Table, Any, Any, Any], None]
 
-_RULES: dict[type, tuple[int, Weight, Update]] = {}
+_MEMORIES: dict[type, int] = {}
+_WEIGHTS: dict[type, Weight] = {}
+_UPDATES: dict[type, Update] = {}
+
+
+def picked_by_type(functions: dict[type, Any]) -> Any:
+    """A function that Python and compiled loops can call; the type of its first argument picks one of `functions`."""
+
+    def call(first: Any, *others: Any) -> Any:
+        return functions[type(first)](first, *others)
+
+    # Numba compares the parameters of this with those of what it returns, annotations included: hence none here.
+    @overload(call)
+    def compile_call(first, *others):  # type: ignore[no-untyped-def]
+        chosen = functions[first.instance_class]
+        return lambda first, *others: chosen(first, *others)
+
+    return call
+
+
+weight: Weight = picked_by_type(_WEIGHTS)
+update: Update = picked_by_type(_UPDATES)
 
 
 def optimizer_rule(rule: type, memory: int, weight: Weight, update: Update) -> None:
     """Let compiled loops use `weight` and `update` for rules of this type, which remember `memory` numbers."""
     strict = register_jitable(**STRICT)
-    _RULES[rule] = (memory, strict(weight), strict(update))
+    _MEMORIES[rule], _WEIGHTS[rule], _UPDATES[rule] = memory, strict(weight), strict(update)
 
 
 def is_rule_type(kind: Any) -> bool:
     """Whether this is the type of an optimizer's rule."""
-    return kind in _RULES
+    return kind in _MEMORIES
 
 
 def memory(rule: Any) -> int:
     """How many numbers the optimizer remembers of each parameter."""
-    return _RULES[type(rule)][0]
+    return _MEMORIES[type(rule)]
 
 
-def weight(rule: Any, table: Table, at: Any, stride: Any) -> Any:
-    """The value of the parameter at `at`."""
-    return _RULES[type(rule)][1](rule, table, at, stride)
-
-
-def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None:
-    """Apply one gradient to the parameter at `at`, in place."""
-    _RULES[type(rule)][2](rule, table, at, stride, gradient)
-
-
-# Numba compares the parameters of these with those of what they return, annotations included: hence none here.
 @overload(memory)
 def _compile_memory(rule):  # type: ignore[no-untyped-def]
-    chosen = np.uint64(_RULES[rule.instance_class][0])
+    chosen = np.uint64(_MEMORIES[rule.instance_class])
     return lambda rule: chosen
-
-
-@overload(weight)
-def _compile_weight(rule, table, at, stride):  # type: ignore[no-untyped-def]
-    chosen = _RULES[rule.instance_class][1]
-    return lambda rule, table, at, stride: chosen(rule, table, at, stride)
-
-
-@overload(update)
-def _compile_update(rule, table, at, stride, gradient):  # type: ignore[no-untyped-def]
-    chosen = _RULES[rule.instance_class][2]
-    return lambda rule, table, at, stride, gradient: chosen(rule, table, at, stride, gradient)

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import overload
 from numpy.typing import NDArray
 
 from paceline.kernels.fold import add_in
@@ -26,6 +25,7 @@ from paceline.kernels.gate import passes, read_clock, set_clock, slowest
 from paceline.kernels.jit import compiled, reassociated
 from paceline.kernels.keys import Keys
 from paceline.kernels.numbering import number_keys
+from paceline.kernels.rules import picked_by_type
 from paceline.kernels.tables import apply_gradient, gather, row_dim
 
 Floats = NDArray[np.float32]
@@ -33,6 +33,8 @@ Floats = NDArray[np.float32]
 AT_GATE, HANDED_IN, OUT_OF_ROOM = 0, 1, 2
 
 _GRADIENTS: dict[type, Callable[..., Any]] = {}
+# gradient(model, offsets, local, values, labels, weights, out), by the model's own loop
+gradient = picked_by_type(_GRADIENTS)
 
 
 class ClockGate(NamedTuple):
@@ -60,21 +62,8 @@ def gradient_rule(model: type, gradient: Callable[..., Any]) -> None:
 
 
 def gradient_of(model: Any) -> Callable[..., float]:
-    """The compiled gradient of a model, for those who call it from Python."""
+    """The compiled gradient of a model, for callers in Python."""
     return _GRADIENTS[type(model)]
-
-
-def gradient(model: Any, offsets: Any, local: Any, values: Any, labels: Any, weights: Floats, out: Floats) -> float:
-    """The sums of the rows' gradients into `out`, and the sum of their losses, by the model's own loop."""
-    return gradient_of(model)(model, offsets, local, values, labels, weights, out)
-
-
-@overload(gradient)
-def _compile_gradient(model, offsets, local, values, labels, weights, out):  # type: ignore[no-untyped-def]
-    own = _GRADIENTS[model.instance_class]
-    return lambda model, offsets, local, values, labels, weights, out: own(
-        model, offsets, local, values, labels, weights, out
-    )
 
 
 @compiled
