@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.blocks.dataset import Split
-from paceline.data.blocks.files import BLOCK_ROWS
+from paceline.data.blocks.files import BLOCK_ROWS, R
+from paceline.data.blocks.writer import D, DatasetWriter
 from paceline.data.limits import NO_LIMIT, check_limits
 from paceline.data.pipeline import parse_in_order
 from paceline.data.sparse.batch import Batch
@@ -41,13 +42,17 @@ def generate_clicks(
         ("seed", seed, 0, NO_LIMIT, "--seed 0"),
     )
     source = {"format": "clicks", "seed": seed, "rows": rows, "test_rows": test_rows}
+    made = parse_in_order(parts(rows, test_rows, BLOCK_ROWS), lambda part: _make(part, features, seed))
+    return write_all(sparse_writer(out, features=features, source=source), made, progress)
+
+
+def write_all(writer: DatasetWriter[R, D], made: Iterator[tuple[Split, R]], progress: Callable[[int], None]) -> D:
+    """Write generated rows, and open the dataset."""
     written = 0
-    with sparse_writer(out, features=features, source=source) as writer:
-        for split, batch in parse_in_order(
-            parts(rows, test_rows, BLOCK_ROWS), lambda part: _make(part, features, seed)
-        ):
-            written += batch.num_rows
-            writer.add(split, batch)
+    with writer:
+        for split, rows in made:
+            writer.add(split, rows)
+            written += rows.num_rows
             progress(written)
         return writer.finish()
 

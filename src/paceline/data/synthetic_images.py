@@ -6,6 +6,7 @@ over the image by linear interpolation, an eighth as strong as the noise. No sin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from paceline.data.labels import MOST_CLASSES
 from paceline.data.limits import NO_LIMIT, check_limits
 from paceline.data.pipeline import parse_in_order
 from paceline.data.prepare_settings import LARGEST_SIZE
-from paceline.data.synthetic import parts
+from paceline.data.synthetic import parts, write_all
 from paceline.errors import ConfigError
 from paceline.kernels.synthetic import add_patterns
 
@@ -29,17 +30,8 @@ MEAN = 64
 PART_BYTES = 2 << 20
 
 
-def generate_images(
-    out: Path | str,
-    *,
-    rows: int,
-    size: int,
-    classes: int,
-    channels: int,
-    test_rows: int,
-    seed: int,
-    progress: Callable[[int], None],
-) -> ImageDataset:
+def generate_images(out: Path | str, *, rows: int, size: int, classes: int, channels: int, test_rows: int, seed: int,
+                    progress: Callable[[int], None]) -> ImageDataset:  # fmt: skip
     """Write a dataset of generated images, `size` pixels high and wide; `progress` is called with the number so far."""
     check_limits(
         ("rows", rows, 1, NO_LIMIT, "--rows 10000"),
@@ -53,20 +45,15 @@ def generate_images(
     patterns = make_patterns(classes, channels, seed)
     settings = {"size": size, "classes": classes, "channels": channels, "seed": seed}
     source = {"format": "made-up images", "rows": rows, "test_rows": test_rows, **settings}
-    names, written = [str(number) for number in range(classes)], 0
+    names = [str(number) for number in range(classes)]
 
     def make(part: tuple[Split, int, int]) -> tuple[Split, Images]:
         split, first, num_rows = part
         return split, make_images(patterns, size, num_rows, np.random.Philox([seed, 1, first]))
 
-    with image_writer(out, shape=(size, size, channels), class_names=names, source=source) as writer:
-        for split, images in parse_in_order(
-            parts(rows, test_rows, max(1, PART_BYTES // (size * size * channels))), make
-        ):
-            written += images.num_rows
-            writer.add(split, images)
-            progress(written)
-        return writer.finish()
+    shape = (size, size, channels)
+    made = parse_in_order(parts(rows, test_rows, max(1, PART_BYTES // math.prod(shape))), make)
+    return write_all(image_writer(out, shape=shape, class_names=names, source=source), made, progress)
 
 
 def make_patterns(classes: int, channels: int, seed: int) -> NDArray[np.float32]:

@@ -15,7 +15,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import compiled, nanoseconds
+from paceline.kernels.jit import address_of, compiled, nanoseconds
 
 LINE = 8
 # Where on its line a thread notes how long it waited, for itself.
@@ -30,7 +30,7 @@ def read_clock(_context: Any, clocks: Any, rank: Any) -> Any:
     signature = types.int64(clocks, rank)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(_place(context, builder, signature, args), "acquire", BYTES)
+        return builder.load_atomic(address_of(context, builder, signature, args, stride=LINE), "acquire", BYTES)
 
     return signature, codegen
 
@@ -41,17 +41,10 @@ def set_clock(_context: Any, clocks: Any, rank: Any, clock: Any) -> Any:
     signature = types.void(clocks, rank, types.int64)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store_atomic(args[2], _place(context, builder, signature, args), "release", BYTES)
+        builder.store_atomic(args[2], address_of(context, builder, signature, args, stride=LINE), "release", BYTES)
         return context.get_dummy_value()
 
     return signature, codegen
-
-
-def _place(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    """The address of a rank's clock."""
-    view = context.make_array(signature.args[0])(context, builder, args[0])
-    rank = context.cast(builder, args[1], signature.args[1], types.intp)
-    return builder.gep(view.data, [builder.mul(rank, context.get_constant(types.intp, LINE))])
 
 
 @compiled

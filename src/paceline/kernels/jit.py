@@ -29,7 +29,7 @@ ROOMS_WITH_COMPILED_CODE = ("kernels", "parameters", "models")
 
 
 def cache_folder() -> Path:
-    """Where machine code is kept: `$PACELINE_CACHE` or the user's cache folder, one subfolder a version of the text."""
+    """Where machine code is kept: `$PACELINE_CACHE` or the user's cache folder, one subfolder per version."""
     digest = hashlib.sha256()
     for room in ROOMS_WITH_COMPILED_CODE:
         for path in sorted((PACKAGE / room).rglob("*.py")):
@@ -85,15 +85,22 @@ def reassociated(function: F) -> F:
     return _cached(function, **REASSOCIATED)
 
 
+def address_of(
+    context: Any, builder: Any, signature: Any, args: Any, array: int = 0, index: int = 1, stride: int = 1
+) -> Any:
+    """For intrinsics: where element `stride` times argument `index` of argument `array` lies."""
+    view = context.make_array(signature.args[array])(context, builder, args[array])
+    position = context.cast(builder, args[index], signature.args[index], types.intp)
+    return builder.gep(view.data, [builder.mul(position, context.get_constant(types.intp, stride))])
+
+
 @intrinsic
 def prefetch(_context: Any, array: Any, index: Any) -> Any:
     """Ask the processor for the cache line of `array[index]` ahead of its use, in order to write it."""
     signature = types.void(array, index)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        view = context.make_array(signature.args[0])(context, builder, args[0])
-        position = context.cast(builder, args[1], signature.args[1], types.intp)
-        pointer = builder.bitcast(builder.gep(view.data, [position]), ir.IntType(8).as_pointer())
+        pointer = builder.bitcast(address_of(context, builder, signature, args), ir.IntType(8).as_pointer())
         i32 = ir.IntType(32)
         function = builder.module.declare_intrinsic(
             "llvm.prefetch", [pointer.type], ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])

@@ -64,13 +64,8 @@ def renumber(keys: Keys, front: Keys, dictionary: Keys, counts: NDArray[np.int64
 
 
 @compiled
-def merge_repeats(
-    offsets: NDArray[np.int64],
-    keys: Keys,
-    values: NDArray[np.float32],
-    seen: NDArray[np.uint64],
-    marks: NDArray[np.uint32],
-) -> int:
+def merge_repeats(offsets: NDArray[np.int64], keys: Keys, values: NDArray[np.float32], seen: NDArray[np.uint64],
+                  marks: NDArray[np.uint32]) -> int:  # fmt: skip
     """Make the keys of each row distinct, in place: the values of a key that stands twice in a row are added.
 
     `seen` is scratch of shape [slots, 2], zeroed before its first use, with more than twice as many slots as the

@@ -24,7 +24,7 @@ SCALE = 2.0**-BITS
 LOW, HIGH = np.uint64(8), np.uint64(40)
 MASK = np.uint64(2**BITS - 1)
 ONE = np.uint64(1)
-# So many products of 48 bits, four a step, can be added up before 64 bits are full.
+# This many steps of four products of 48 bits each can be added up before 64 bits are full.
 MOST_STEPS = 1 << 14
 
 
@@ -93,16 +93,8 @@ def add_scalar(
 
 
 @compiled
-def add_products(
-    seeds: NDArray[np.uint64],
-    row_start: int,
-    row_stop: int,
-    start: int,
-    stop: int,
-    even: NDArray[np.uint64],
-    odd: NDArray[np.uint64],
-    sums: NDArray[np.uint64],
-) -> None:
+def add_products(seeds: NDArray[np.uint64], row_start: int, row_stop: int, start: int, stop: int,
+                 even: NDArray[np.uint64], odd: NDArray[np.uint64], sums: NDArray[np.uint64]) -> None:  # fmt: skip
     """Add the products a[i, j] · b[j, i] of rows i and columns j, in units of 2^-48, to `sums`: high part, low 24 bits.
 
     `seeds` are those of a and b. `even` and `odd` are room for the states of b's rows, half as many each as there are

@@ -1,4 +1,4 @@
-"""How do chosen rows of a block come to lie one behind the other in a worker's buffers?"""
+"""How are chosen rows of a block copied, one after the other, into a worker's buffers?"""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.jit import compiled
+from paceline.kernels.keys import Keys
 
 
 @compiled
 def count_nonzeros(offsets: NDArray[np.int64], rows: NDArray[np.int32]) -> int:
-    """How many keys the chosen rows of a block have together."""
+    """The number of keys in the chosen rows of a block."""
     total = 0
     for i in range(rows.size):
         total += offsets[rows[i] + 1] - offsets[rows[i]]
@@ -20,18 +21,9 @@ def count_nonzeros(offsets: NDArray[np.int64], rows: NDArray[np.int32]) -> int:
 
 
 @compiled
-def read_rows(
-    offsets: NDArray[np.int64],
-    keys: NDArray[Any],
-    values: NDArray[np.float32],
-    labels: NDArray[np.uint8],
-    rows: NDArray[np.int32],
-    out_offsets: NDArray[np.int64],
-    out_keys: NDArray[Any],
-    out_values: NDArray[np.float32],
-    out_labels: NDArray[np.uint8],
-    filled: int,
-) -> None:
+def read_rows(offsets: NDArray[np.int64], keys: Keys, values: NDArray[np.float32], labels: NDArray[Any],
+              rows: NDArray[np.int32], out_offsets: NDArray[np.int64], out_keys: Keys, out_values: NDArray[np.float32],
+              out_labels: NDArray[Any], filled: int) -> None:  # fmt: skip
     """Copy `rows` of a block behind the first `filled` rows of the buffers, which have room for them."""
     # Unsigned numbers throughout: an index that cannot be negative needs no check, and the copies become vectors.
     at = np.uint64(out_offsets[filled])

@@ -16,7 +16,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import compiled, inlined
+from paceline.kernels.jit import address_of, compiled, inlined
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -45,9 +45,8 @@ def add_scaled(_context: Any, target: Any, t: Any, source: Any, s: Any, x: Any) 
         lanes = ir.VectorType(ir.FloatType(), LANES)
 
         def place(array: int, index: int) -> Any:
-            view = context.make_array(signature.args[array])(context, builder, args[array])
-            offset = context.cast(builder, args[index], signature.args[index], types.intp)
-            return builder.bitcast(builder.gep(view.data, [offset]), lanes.as_pointer())
+            address = address_of(context, builder, signature, args, array, index)
+            return builder.bitcast(address, lanes.as_pointer())
 
         into = place(0, 1)
         undefined, zero = ir.Constant(lanes, ir.Undefined), ir.Constant(ir.IntType(32), 0)

@@ -1,4 +1,4 @@
-"""The loops that make up click rows, from random numbers that depend on seed, row and field alone, and images."""
+"""The loops that generate click rows, from random numbers that depend on seed, row and field alone, and images."""
 
 from __future__ import annotations
 
@@ -40,15 +40,8 @@ def hidden_weight(key: int) -> float:
 
 
 @compiled
-def fill_clicks(
-    seed: int,
-    first_row: int,
-    num_numbers: int,
-    vocabularies: NDArray[np.int64],
-    keys: NDArray[np.uint32],
-    values: NDArray[np.float32],
-    labels: NDArray[np.uint8],
-) -> None:
+def fill_clicks(seed: int, first_row: int, num_numbers: int, vocabularies: NDArray[np.int64], keys: NDArray[np.uint32],
+                values: NDArray[np.float32], labels: NDArray[np.uint8]) -> None:  # fmt: skip
     """Fill rows `first_row` onwards: numbers at keys 0 …, then one key of each vocabulary, value 1."""
     nonzeros = num_numbers + vocabularies.size
     for i in range(labels.size):
@@ -73,18 +66,13 @@ def fill_clicks(
 
 
 @compiled
-def add_patterns(
-    pixels: NDArray[np.uint8],
-    labels: NDArray[np.uint16],
-    patterns: NDArray[np.float32],
-    places: NDArray[np.float32],
-    wide: NDArray[np.float32],
-) -> None:
+def add_patterns(pixels: NDArray[np.uint8], labels: NDArray[np.uint16], patterns: NDArray[np.float32],
+                 places: NDArray[np.float32], wide: NDArray[np.float32]) -> None:  # fmt: skip
     """Halve random bytes and add the pattern of each image's class, linearly interpolated.
 
     `pixels` [n, size, size · channels]; `patterns` [classes, side, side · channels], whole numbers from 0 to 127;
-    `places` [size] from 0 to side - 1, multiples of 1/64, so that every sum here is exact, and the same bytes come out
-    of every machine. `wide` [side, size · channels] is room for a pattern that is as wide as the image.
+    `places` [size] from 0 to side - 1, multiples of 1/64, so that every sum here is exact, and every machine
+    makes the same bytes. `wide` [side, size · channels] is room for a pattern that is as wide as the image.
     """
     num_rows, size, width = pixels.shape
     side, channels = patterns.shape[1], width // size

@@ -161,21 +161,17 @@ def _is_word(text: Bytes, start: int, word: Bytes) -> bool:
 def _scale(mantissa: Any, exponent: int, cut: bool) -> tuple[float, int]:
     """`mantissa` × 10**`exponent`, and how far to trust it once it is rounded to float32."""
     value = np.float64(mantissa)
-    if mantissa <= EXACT_MANTISSA and not cut and -EXACT_POWER <= exponent <= EXACT_POWER:
-        # Both factors are exact, so one multiplication or division rounds correctly.
-        if exponent < 0:
-            value /= POWERS_OF_TEN[-exponent]
-        else:
-            value *= POWERS_OF_TEN[exponent]
-        return value, EXACT if value < FLOAT32_OVERFLOW else NUMBER_INFINITE
-    if mantissa == 0 or exponent < -70:
+    exact = mantissa <= EXACT_MANTISSA and not cut and -EXACT_POWER <= exponent <= EXACT_POWER
+    if not exact and (mantissa == 0 or exponent < -70):
         return 0.0, EXACT
-    if exponent > 40:
+    if not exact and exponent > 40:
         return np.inf, NUMBER_INFINITE
     if exponent < 0:
         value /= POWERS_OF_TEN[-exponent]
     else:
         value *= POWERS_OF_TEN[exponent]
+    if exact:  # both factors are, so one multiplication or division rounds correctly
+        return value, EXACT if value < FLOAT32_OVERFLOW else NUMBER_INFINITE
     # Four roundings and the digits left out amount to less than DOUBT: where both ends of that interval round to
     # the same float32, so does the number itself.
     below, above = np.float32(value * (1 - DOUBT)), np.float32(value * (1 + DOUBT))

@@ -25,6 +25,7 @@ HEADER_BYTES, FOOTER_BYTES = 12, 4
 
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 FLOATS, INTEGERS = 2, 3  # the fields of a Feature
+FIRST_LETTERS, LAST_LETTERS = np.frombuffer(b"labeindevalu", "<u4"), np.frombuffer(b"lxe", np.uint8)
 
 ONE_AS_FLOAT = 0x3F800000
 EXPONENT_BITS = np.uint32(0x7F800000)  # all set: infinite, or not a number
@@ -133,7 +134,7 @@ def _field(data: Bytes, i: int, stop: int) -> tuple[int, int, int, int]:
     if i < 0 or tag >> np.uint64(3) == 0 or tag > np.uint64(0xFFFFFFFF):
         return 0, 0, 0, 0
     number, kind = signed(tag >> np.uint64(3)), signed(tag & np.uint64(7))
-    start = i
+    start, after = i, -1
     if kind == VARINT:
         _, after = _varint(data, i, stop)
     elif kind == FIXED64:
@@ -142,11 +143,8 @@ def _field(data: Bytes, i: int, stop: int) -> tuple[int, int, int, int]:
         after = i + 4
     elif kind == DELIMITED:
         length, start = _varint(data, i, stop)
-        if start < 0 or length > np.uint64(stop - start):
-            return 0, 0, 0, 0
-        after = start + signed(length)
-    else:
-        return 0, 0, 0, 0
+        if start >= 0 and length <= np.uint64(stop - start):
+            after = start + signed(length)
     if after < 0 or after > stop:
         return 0, 0, 0, 0
     return number, kind, start, after
@@ -155,8 +153,7 @@ def _field(data: Bytes, i: int, stop: int) -> tuple[int, int, int, int]:
 @compiled
 def _find_features(data: Bytes, start: int, stop: int, places: NDArray[np.int64]) -> int:
     """Note for `label`, `index` and `value` (rows of `places`) the kind of list and where it begins and ends."""
-    for which in range(3):
-        places[which, 0] = places[which, 1] = places[which, 2] = 0
+    places[:] = 0
     i = start
     while i < stop:
         number, kind, features, i = _field(data, i, stop)
@@ -190,7 +187,7 @@ def _note_entry(data: Bytes, start: int, stop: int, places: NDArray[np.int64]) -
             feature_start, feature_stop = begins, i
     if which < 0:
         return True
-    places[which, 0] = places[which, 1] = places[which, 2] = 0
+    places[which] = 0
     i = feature_start
     while i < feature_stop:
         number, kind, begins, i = _field(data, i, feature_stop)
@@ -204,15 +201,10 @@ def _note_entry(data: Bytes, start: int, stop: int, places: NDArray[np.int64]) -
 @inlined
 def _which(data: Bytes, start: int, stop: int) -> int:
     """0 for `label`, 1 for `index`, 2 for `value`, -1 for any other name."""
-    if stop - start != 5:
-        return -1
-    a, b, c, d, e = data[start], data[start + 1], data[start + 2], data[start + 3], data[start + 4]
-    if a == 108 and b == 97 and c == 98 and d == 101 and e == 108:
-        return 0
-    if a == 105 and b == 110 and c == 100 and d == 101 and e == 120:
-        return 1
-    if a == 118 and b == 97 and c == 108 and d == 117 and e == 101:
-        return 2
+    if stop - start == 5:
+        for which in range(3):
+            if _word(data, start) == FIRST_LETTERS[which] and data[start + 4] == LAST_LETTERS[which]:
+                return which
     return -1
 
 

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from paceline.kernels.jit import inlined
+from paceline.kernels.jit import address_of, inlined
 
 WORD_BYTES = 8
 ZEROS = np.uint64(0x3030303030303030)  # eight digits 0
@@ -27,10 +27,7 @@ def load_word(_context: Any, array: Any, index: Any) -> Any:
     signature = types.uint64(array, index)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        view = context.make_array(signature.args[0])(context, builder, args[0])
-        position = context.cast(builder, args[1], signature.args[1], types.intp)
-        word = ir.IntType(64)
-        pointer = builder.bitcast(builder.gep(view.data, [position]), word.as_pointer())
+        pointer = builder.bitcast(address_of(context, builder, signature, args), ir.IntType(64).as_pointer())
         return builder.load(pointer, align=1)
 
     return signature, codegen

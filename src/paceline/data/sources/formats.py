@@ -43,10 +43,7 @@ def recognise(source: Source, label: str) -> str:
         raise DataError(f"`{source.name}` is empty", "check how it was made")
     found = _by_bytes(head, label) or SUFFIXES.get(source.suffix)
     if found is None:
-        raise DataError(
-            f"`{source.name}` is in an unknown format",
-            f"say which: --format {'|'.join(FORMATS)}",
-        )
+        raise DataError(f"`{source.name}` is in an unknown format", f"say which: --format {'|'.join(FORMATS)}")
     return found
 
 

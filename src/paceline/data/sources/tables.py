@@ -49,10 +49,7 @@ def open_parquet(source: Source, config: PrepareConfig) -> Tables:
 @contextmanager
 def _opened_parquet(source: Source) -> Iterator[Any]:
     # Without buffer_size, or with pre_buffer, whole row groups would be held in memory.
-    with (
-        open_for_seeking(source) as raw,
-        pa.parquet.ParquetFile(raw, buffer_size=READ_BYTES, pre_buffer=False) as file,
-    ):
+    with open_for_seeking(source) as raw, pa.parquet.ParquetFile(raw, buffer_size=READ_BYTES, pre_buffer=False) as file:
         yield file
 
 

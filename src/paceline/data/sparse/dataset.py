@@ -97,7 +97,7 @@ class SparseIntake:
         self._counts: dict[Split, NDArray[np.int64]] = {"train": NO_COUNTS, "test": NO_COUNTS}
         self._sample: dict[Split, list[Batch]] = {"train": [], "test": []}
         self._positives: dict[Split, int] = {"train": 0, "test": 0}
-        self._largest_key = -1
+        self._largest_key = 0
 
     def take(self, split: Split, rows: Batch) -> Iterator[tuple[Split, Batch]]:
         """Rows with the blocks' keys, once there are enough to choose the hottest. Keys must be distinct per row."""
@@ -106,8 +106,14 @@ class SparseIntake:
                 f"labels are {rows.labels.dtype}; `{self._labels}` are stored as {np.dtype(self._label_dtype)}",
                 "convert the labels, or choose another kind of labels",
             )
-        self._check_keys(rows)
+        largest = int(rows.keys.max(initial=0))
+        self._largest_key = max(self._largest_key, largest)
         if self._declared is not None:
+            if largest >= self._declared:
+                raise DataError(
+                    f"key {largest} is above the declared {self._declared} features (keys count from 0)",
+                    f"declare --features {largest + 1} or more, or leave it out",
+                )
             # Parsers already use the integers of the blocks; nothing is copied then.
             rows = rows._replace(keys=rows.keys.astype(key_dtype(self._declared), copy=False))
         if self._order is not None:
@@ -142,17 +148,6 @@ class SparseIntake:
             source=self._source,
             labels=Labels.of(self._labels, self._classes),
         )
-
-    def _check_keys(self, batch: Batch) -> None:
-        if not batch.num_nonzeros:
-            return
-        largest = int(batch.keys.max())
-        self._largest_key = max(self._largest_key, largest)
-        if self._declared is not None and largest >= self._declared:
-            raise DataError(
-                f"key {largest} is above the declared {self._declared} features (keys count from 0)",
-                f"declare --features {largest + 1} or more, or leave it out",
-            )
 
     def _renumber(self, order: KeyOrder, split: Split, rows: Batch) -> Batch:
         if self._labels == "two-classes":
