@@ -183,7 +183,7 @@ def test_columns_may_come_in_another_order(tmp_path: Path) -> None:
     ("table", "words"),
     [
         (pa.table({"x": [1], "y": [2]}), "no label column `label`; it has x, y"),
-        (pa.table({"label": [1]}), "no column but the label"),
+        (pa.table({"label": [1]}), "no column besides the label"),
         (pa.table({"label": [1], "when": [datetime.date(2020, 1, 1)]}), "column when: the type is date32"),
     ],
 )

@@ -7,7 +7,9 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from paceline.data.sources.formats import recognise
+from paceline.data.prepare_settings import FORMATS
+from paceline.data.sources.formats import ROW_FORMATS, recognise
+from paceline.data.sources.image_formats import IMAGE_FORMATS
 from paceline.errors import DataError
 from tests.data.inputs import criteo_row, record, source_of, sparse_example, write
 
@@ -55,3 +57,7 @@ def test_a_program_is_in_an_unknown_format(tmp_path: Path) -> None:
     content = b"\x7fELF\x02\x01" + bytes(range(256)) * 20
     with pytest.raises(DataError, match="in an unknown format"):
         recognise(source_of(write(tmp_path / "ls", content.replace(b"\n", b"\r"))), "label")
+
+
+def test_every_format_that_can_be_named_can_be_opened() -> None:
+    assert [*ROW_FORMATS, *IMAGE_FORMATS] == list(FORMATS)

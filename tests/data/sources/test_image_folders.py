@@ -116,7 +116,7 @@ def test_files_that_are_no_images_are_left_out_and_told(tmp_path: Path) -> None:
     write(tmp_path / "in" / "b" / ".hidden.png", b"x")
     made = run_images(tmp_path, tmp_path / "in")
     assert made.rows == 12
-    assert made.notes == (f"left out: `{tmp_path / 'in' / 'LICENSE'}` and 1 more, no file of images by name",)
+    assert made.notes == (f"left out: `{tmp_path / 'in' / 'LICENSE'}` and 1 more, not named like files of images",)
 
 
 # What is in the files.

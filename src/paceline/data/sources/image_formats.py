@@ -91,7 +91,7 @@ def choose_files(name: str, sources: list[Source]) -> ImageFiles:
         raise DataError(
             f"`{sources[0].name}` is not a file of {name}, nor is any other", "check the folder, and --format"
         )
-    notes = _left_out(others, f"not a file of {name} by name") if others else ()
+    notes = _left_out(others, f"not named like files of {name}") if others else ()
     files = images.split(chosen)
     return files._replace(notes=notes + files.notes)
 
