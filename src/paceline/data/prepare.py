@@ -17,8 +17,8 @@ import numpy as np
 from paceline.data.blocks.dataset import SPLITS, Split
 from paceline.data.blocks.files import R
 from paceline.data.blocks.writer import DatasetWriter
-from paceline.data.prepare_images import ImageInput
-from paceline.data.prepare_rows import RowInput
+from paceline.data.prepare_images import RawImages
+from paceline.data.prepare_rows import RawRows
 from paceline.data.prepare_settings import PrepareConfig, Prepared, PrepareProgress, check_settings, check_settings_for
 from paceline.data.sources.files import Source, find_sources, leave_out, total_bytes
 from paceline.data.sources.formats import recognise
@@ -31,7 +31,7 @@ PROGRESS_SECONDS = 0.2
 MOST_NAMED = 5  # of the files that are left out
 
 
-class Input(Protocol[R]):
+class RawData(Protocol[R]):
     """The files of an input, of rows or of images, ready to be read.
 
     `settings` are the choices needed to prepare the same data again; `notes` tell the user what was found.
@@ -66,7 +66,7 @@ def prepare(config: PrepareConfig, progress: Callable[[PrepareProgress], None]) 
     name = config.format if config.format != "auto" else recognise_images(train) or recognise(first, config.label)
     check_settings_for(name, config)
     is_images = name in IMAGE_FORMATS
-    opened: Input[Any] = ImageInput(config, name, train, test) if is_images else RowInput(config, name, train, test)
+    opened: RawData[Any] = RawImages(config, name, train, test) if is_images else RawRows(config, name, train, test)
 
     meter = ReadMeter(total_bytes([*opened.files["train"], *opened.files["test"]]), progress)
     drawn = {"test_fraction": config.test_fraction, "seed": config.seed} if config.test_fraction else {}
@@ -95,7 +95,7 @@ def _find_files(config: PrepareConfig) -> tuple[list[Source], list[Source], tupl
     return train, test, tuple(source.name for source in held_out)
 
 
-def _fill(writer: DatasetWriter[R, Any], config: PrepareConfig, opened: Input[R], meter: ReadMeter) -> None:
+def _fill(writer: DatasetWriter[R, Any], config: PrepareConfig, opened: RawData[R], meter: ReadMeter) -> None:
     """Write all rows; those of the training files may be held out for testing."""
     for split in SPLITS:
         rows = 0

@@ -15,7 +15,7 @@ from paceline.data.sources.image_formats import IMAGE_FORMATS, ImageFiles, choos
 from paceline.errors import ConfigError
 
 
-class ImageInput:
+class RawImages:
     """Files of images."""
 
     bad_rows = 0

@@ -18,7 +18,7 @@ from paceline.data.sparse.dataset import SparseDataset, sparse_writer
 from paceline.errors import ConfigError, DataError
 
 
-class RowInput:
+class RawRows:
     """Files of rows. The first training file that is not empty says what a format leaves to be found out."""
 
     def __init__(self, config: PrepareConfig, name: str, train: list[Source], test: list[Source]) -> None:
