@@ -1,7 +1,7 @@
 """What are the labels of a dataset: two classes, several classes, or numbers?
 
 Parsers deliver labels as the numbers in the source, float32. Which of them are labels, and how a dataset stores them,
-is decided here alone:
+is decided only here:
 
 | kind | in the source | in a dataset |
 |---|---|---|

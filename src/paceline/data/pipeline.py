@@ -18,10 +18,10 @@ U = TypeVar("U")
 
 
 def parse_in_order(chunks: Iterator[T], parse: Callable[[T], U]) -> Iterator[U]:
-    """What `parse` makes of each chunk, in order; the first exception of either is raised in its turn.
+    """What `parse` makes of each chunk, in order; the first exception of either is raised in order.
 
     `chunks` is consumed by a thread of its own, a bounded number ahead. Closing the iterator ends all threads, once
-    they are through with the chunk at hand.
+    they have finished their current chunk.
 
     >>> list(parse_in_order(iter([1, 2, 3]), lambda number: number * number))
     [1, 4, 9]
@@ -39,7 +39,7 @@ def parse_in_order(chunks: Iterator[T], parse: Callable[[T], U]) -> Iterator[U]:
                 room.acquire()
                 if closed.is_set():
                     return
-        except BaseException as error:  # noqa: BLE001 - raised where the results are consumed, in its turn
+        except BaseException as error:  # noqa: BLE001 - raised where the results are consumed, in order
             failed: Future[U] = Future()
             failed.set_exception(error)
             futures.put(failed)

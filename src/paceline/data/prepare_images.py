@@ -45,7 +45,7 @@ def _split_files(config: PrepareConfig, name: str, train: list[Source], test: li
         setting = "test" if test else "test-fraction"
         raise ConfigError(
             f"`{setting}` is given, but the input has test rows of its own: `{files.test[0].name}`",
-            f"leave --{setting} out, or name the training files alone",
+            f"leave --{setting} out, or name only the training files",
         )
     if not test:
         return files

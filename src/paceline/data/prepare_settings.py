@@ -17,7 +17,7 @@ MOST_LABELS = 256
 
 INDEXED = ("features", "index-base", "labels", "skip-bad-rows")
 TABLE = ("features", "hash-bits", "label", "labels", "skip-bad-rows")
-# All formats, each with the settings that apply to it alone or to some.
+# All formats, each with those of its settings that do not apply to every format.
 FORMATS: dict[str, tuple[str, ...]] = {
     "criteo": ("features", "hash-bits", "integers", "skip-bad-rows"),
     "libsvm": INDEXED,
@@ -92,7 +92,7 @@ def check_settings(config: PrepareConfig) -> None:
         ("skip-bad-rows", config.skip_bad_rows, 0, limits.NO_LIMIT, "0 stops at the first"),
         ("size", config.size, 1, LARGEST_SIZE, "--size 256 is usual for photographs"),
         ("classes", config.classes, 1, MOST_LABELS, "labels are bytes; MNIST has 10 classes"),
-        ("seed", config.seed, 0, (1 << 64) - 1, "any number will do"),
+        ("seed", config.seed, 0, (1 << 64) - 1, "any such number works"),
     )
     if not 0 <= config.test_fraction < 1:
         raise ConfigError(

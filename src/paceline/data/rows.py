@@ -83,7 +83,7 @@ class EpochOrder:
             yield Segment(block, self._block(epoch, block)[inside - begins])
 
     def block_at(self, position: int) -> BlockRows:
-        """The block that the row at a position lies in, with all its rows in order."""
+        """The block with the row at a position, and all its rows in order."""
         epoch, place = divmod(position, self.num_rows)
         blocks, ends = self._epoch(epoch)
         number = int(np.searchsorted(ends, place, side="right"))
@@ -120,7 +120,7 @@ def _keep_newest(cache: dict[Any, Any], count: int) -> None:
 
 
 class RowFeed(Protocol):
-    """What hands rows out, as the coordinator sees it."""
+    """What the coordinator knows about whatever hands rows out."""
 
     @property
     def position(self) -> int:
@@ -160,8 +160,8 @@ class ClockRows:
                  clock: int) -> None:  # fmt: skip
         self._num_rows = num_rows
         self._workers = workers
-        self._rows_a_clock = workers * batch_size
-        self._clocks_an_epoch = -(-num_rows // self._rows_a_clock)
+        self._clock_rows = workers * batch_size
+        self._epoch_clocks = -(-num_rows // self._clock_rows)
         self._last = last
         self._last_clock = last_clock
         self._lock = threading.Lock()
@@ -209,8 +209,8 @@ class ClockRows:
         return np.stack([starts[:, 0], stops[:, 0], begins[:-1]], axis=1)
 
     def _hand_out(self, first: int, most: int) -> int:
-        """Where a grant of clocks from `first` on ends; the furthest clock moves on as far as it must and may."""
-        stop = min(first + most, (first // self._clocks_an_epoch + 1) * self._clocks_an_epoch, self._last_clock)
+        """Where a lease of clocks from `first` on ends; moves the furthest clock on as far as needed and allowed."""
+        stop = min(first + most, (first // self._epoch_clocks + 1) * self._epoch_clocks, self._last_clock)
         while self.clock < stop and self.position < self._until:
             self.clock += 1
         return min(stop, self.clock)
@@ -223,8 +223,8 @@ class ClockRows:
         return begins, starts, stops
 
     def _start(self, clock: int) -> int:
-        epoch, clock = divmod(clock, self._clocks_an_epoch)
-        return epoch * self._num_rows + clock * self._rows_a_clock
+        epoch, clock = divmod(clock, self._epoch_clocks)
+        return epoch * self._num_rows + clock * self._clock_rows
 
 
 class QueueRows:
@@ -261,16 +261,16 @@ class QueueRows:
             clocks_left = self._last_clock - max(self._clocks)
             if self.position >= self._until or clocks_left <= 0:
                 return None
-            # Towards a last clock, too, pieces get smaller: or one worker would take all of its clocks at once.
+            # Towards a last clock pieces get smaller too. Otherwise one worker would take all of its clocks at once.
             most = most or max(1, PIECE_ROWS // self._batch_size)
-            batches = min(most, self._batches_a_piece(), max(1, (self._last_clock - self._clocks[rank]) // 4))
+            batches = min(most, self._piece_batches(), max(1, (self._last_clock - self._clocks[rank]) // 4))
             end_of_epoch = (self.position // self._num_rows + 1) * self._num_rows
             piece = Piece(self.position, min(self.position + batches * self._batch_size, end_of_epoch))
             self.position = piece.stop
             self._clocks[rank] += -(-(piece.stop - piece.start) // self._batch_size)
             return piece
 
-    def _batches_a_piece(self) -> int:
+    def _piece_batches(self) -> int:
         """A quarter of a fair share of what is left, but not too little, and no batch that begins after the limit."""
         left = self._until - self.position
         rows = max(SMALLEST_PIECE_ROWS, left // (4 * self._workers))

@@ -18,12 +18,12 @@ BLANK = 4  # beside EXACT, CLOSE, NUMBER_MISSING and NUMBER_INFINITE
 LONGEST_NUMBER = 400
 
 # What `check_quotes` says of a line.
-QUOTE_OPEN, TEXT_BEHIND_QUOTE, LONE_RETURN = 1, 2, 3
+QUOTE_OPEN, TEXT_AFTER_QUOTE, LONE_RETURN = 1, 2, 3
 
 
 @compiled
 def check_quotes(text: Bytes, separator: int, problems: NDArray[np.uint8]) -> None:
-    """`problems[i]` becomes what keeps line i from being cells: an open quote, text behind one, a lone \\r, or 0.
+    """`problems[i]` becomes why line i cannot be split into cells: an open quote, text after a quote, a lone \\r, or 0.
 
     A quote opens where a cell begins, and two of them within quotes stand for one. The text ends with a newline.
     """
@@ -50,7 +50,7 @@ def check_quotes(text: Bytes, separator: int, problems: NDArray[np.uint8]) -> No
         elif byte == separator:
             at_start, closed = True, False
         elif closed:
-            problem = TEXT_BEHIND_QUOTE
+            problem = TEXT_AFTER_QUOTE
         else:
             quoted = at_start and byte == QUOTE
             at_start = False
@@ -78,7 +78,7 @@ def read_cells(
         if length > LONGEST_NUMBER:
             trusts[i] = NUMBER_MISSING
             continue
-        # A copy, because reading needs something behind the cell that ends the number.
+        # A copy, because reading needs a byte after the cell that ends the number.
         for k in range(length):
             cell[k] = text[start + k]
         cell[length] = NEWLINE

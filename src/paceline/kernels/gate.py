@@ -1,7 +1,7 @@
 """May this worker begin its next clock? The gate of every pace, as a compiled check over shared clocks.
 
 `clocks` is int64 [workers, LINE]: the clock of rank r is `clocks[r, 0]`, alone on its cache line. A worker that
-has left the gate stands at `GONE`. Clocks only grow while workers run, so a check that reads them without a lock errs
+has left the gate is at `GONE`. Clocks only grow while workers run, so a check that reads them without a lock errs
 on the side of waiting. They are read and written atomically: a thread that sees a clock also sees what was written
 before it.
 """

@@ -66,7 +66,7 @@ def renumber(keys: Keys, front: Keys, dictionary: Keys, counts: NDArray[np.int64
 @compiled
 def merge_repeats(offsets: NDArray[np.int64], keys: Keys, values: NDArray[np.float32], seen: NDArray[np.uint64],
                   marks: NDArray[np.uint32]) -> int:  # fmt: skip
-    """Make the keys of each row distinct, in place: the values of a key that stands twice in a row are added.
+    """Make the keys of each row distinct, in place: the values of a key that occurs twice in a row are added.
 
     `seen` is scratch of shape [slots, 2], zeroed before its first use, with more than twice as many slots as the
     longest row has keys; `marks` is scratch of MARKS zeros. Returns how many keys are left; `offsets`, `keys` and
@@ -112,7 +112,7 @@ def merge_repeats(offsets: NDArray[np.int64], keys: Keys, values: NDArray[np.flo
 
 @inlined
 def _ascend(keys: Keys, start: int, stop: int) -> bool:
-    """Whether keys rise from `start` to `stop`: then none stands twice. One vector comparison for several keys."""
+    """Whether keys rise from `start` to `stop`: then none occurs twice. One vector comparison for several keys."""
     rising = True
     for k in range(start + 1, stop):
         rising &= keys[k] > keys[k - 1]
@@ -121,7 +121,7 @@ def _ascend(keys: Keys, start: int, stop: int) -> bool:
 
 @inlined
 def _surely_distinct(keys: Keys, start: int, stop: int, marks: NDArray[np.uint32], stamp: Any) -> bool:
-    """Whether no two keys share a mark. Most rows of some dozens of distinct keys pass, without a branch a key."""
+    """Whether no two keys share a mark. Most rows of some dozens of distinct keys pass, without a branch per key."""
     shared = False
     for k in range(start, stop):
         mark = (np.uint64(keys[k]) * GOLDEN) >> MARK_SHIFT
@@ -132,7 +132,7 @@ def _surely_distinct(keys: Keys, start: int, stop: int, marks: NDArray[np.uint32
 
 @compiled
 def tally_runs(keys: Keys, tally: NDArray[np.int64]) -> None:
-    """Count in `tally[n]` the keys that stand n times in `keys`, which are sorted; the last entry is for n and more."""
+    """Count in `tally[n]` the keys that occur n times in sorted `keys`; the last entry is for n and more."""
     start = 0
     for k in range(1, keys.size + 1):
         if k == keys.size or keys[k] != keys[start]:
@@ -142,9 +142,9 @@ def tally_runs(keys: Keys, tally: NDArray[np.int64]) -> None:
 
 @compiled
 def pick_runs(keys: Keys, least: int, num_least: int, picked: Keys, counts: NDArray[np.int64]) -> int:
-    """Pick from sorted `keys` those that stand more than `least` times, and the first `num_least` that stand so often.
+    """Pick from sorted `keys` those that occur more than `least` times, and `num_least` of those that occur `least` times.
 
-    They go into `picked`, how often they stand into `counts`; returns how many they are.
+    They go into `picked`, their frequencies into `counts`; returns their number.
     """
     start = written = 0
     for k in range(1, keys.size + 1):

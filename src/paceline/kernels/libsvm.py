@@ -106,7 +106,7 @@ def parse_libsvm(text: Bytes, base: int, limit: int, room: Any, close: NDArray[n
 
 @inlined
 def _note_close(close: NDArray[np.int64], count: int, nonzero: int, start: int, stop: int) -> int:
-    """Note a number to be read again behind `count` others; returns how many there are now."""
+    """Note a number to be read again after `count` others; returns how many there are now."""
     close[count, 0] = nonzero
     close[count, 1] = start
     close[count, 2] = stop

@@ -34,7 +34,7 @@ class Linear(NamedTuple):
 
 
 class Private(NamedTuple):
-    """A worker's own copies of the hottest keys: the first `num_hot` of the table, and the bias behind them.
+    """A worker's own copies of the hottest keys: the first `num_hot` of the table, followed by the bias.
 
     They begin at row `first` of the table; `base` is what they were when last merged.
     """

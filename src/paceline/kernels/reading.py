@@ -24,7 +24,7 @@ def count_nonzeros(offsets: NDArray[np.int64], rows: NDArray[np.int32]) -> int:
 def read_rows(offsets: NDArray[np.int64], keys: Keys, values: NDArray[np.float32], labels: NDArray[Any],
               rows: NDArray[np.int32], out_offsets: NDArray[np.int64], out_keys: Keys, out_values: NDArray[np.float32],
               out_labels: NDArray[Any], filled: int) -> None:  # fmt: skip
-    """Copy `rows` of a block behind the first `filled` rows of the buffers, which have room for them."""
+    """Copy `rows` of a block after the first `filled` rows of the buffers, which have room for them."""
     # Unsigned numbers throughout: an index that cannot be negative needs no check, and the copies become vectors.
     at = np.uint64(out_offsets[filled])
     for i in range(rows.size):

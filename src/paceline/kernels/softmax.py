@@ -3,7 +3,7 @@
 Weights are [pixels, classes] and then [classes] of biases, in one flat array. Pixels are bytes that count as 0 to 1.
 Most pixels of a drawing are 0, and neither the scores nor the gradient depend on their weights: only the others are
 visited, after they were listed without a branch. Sixteen classes are computed at a time, in a vector register: for
-that, weights and sums are copied to and from rows that are padded (`padded_classes`), once a batch.
+that, weights and sums are copied to and from rows that are padded (`padded_classes`), once per batch.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def read_number(text: Bytes, start: int) -> tuple[int, float, int]:
 
 @inlined
 def add_digits(text: Bytes, start: int, number: Any) -> tuple[Any, int, int]:
-    """`number` (uint64) with the digits from `start` on behind it, where they end, and how many no longer fitted."""
+    """`number` (uint64) followed by the digits from `start` on, where these end, and how many of them did not fit."""
     i = start
     dropped = 0
     while True:
@@ -150,7 +150,7 @@ def _read_not_finite(text: Bytes, i: int) -> tuple[int, float, int]:
 
 @inlined
 def _is_word(text: Bytes, start: int, word: Bytes) -> bool:
-    """Whether `word` stands at `start`, in any case. Looks no further than a newline."""
+    """Whether `word` is at `start`, in any case. Looks no further than a newline."""
     k = 0
     while k < word.size and text[start + k] | LOWER == word[k]:
         k += 1
@@ -217,7 +217,7 @@ def end_row(room: Any, rows: int, label: float, line: int, nonzeros: int) -> int
 
 @inlined
 def note_bad(bad: NDArray[np.int64], count: int, line: int, problem: int, line_start: int, place: int) -> int:
-    """Note a row that does not parse behind `count` others; returns how many there are now."""
+    """Note a row that does not parse after `count` others; returns how many there are now."""
     bad[count, 0] = line
     bad[count, 1] = problem
     bad[count, 2] = line_start

@@ -5,7 +5,7 @@ a checksum is CRC-32C, rotated and shifted so that checksums of checksums stay u
 
     Example { 1: Features { 1: entry { 1: name, 2: Feature { 1: bytes | 2: floats | 3: int64s { 1: numbers } } } } }
 
-of which the features `label`, `index` and `value` are read and all others passed over.
+of which the features `label`, `index` and `value` are read and all others ignored.
 """
 
 from __future__ import annotations

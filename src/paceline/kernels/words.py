@@ -48,7 +48,7 @@ def trailing_zeros(_context: Any, word: Any) -> Any:
 def count_digits(word: Any) -> Any:
     """How many of a word's bytes, from the first on, are decimal digits."""
     digits = np.uint64(word) ^ ZEROS
-    # A byte of ten or more sets its high bit. Its carry reaches only bytes behind the one that is looked for.
+    # A byte of ten or more sets its high bit. Its carry only reaches later bytes.
     return trailing_zeros(((digits + ABOVE_NINE) | digits) & HIGH_BITS) >> 3
 
 

@@ -232,7 +232,7 @@ def test_hostile_csv_parses_or_is_refused(data: bytes) -> None:
         ('1,2,"a', 'a quote that is not closed in `1,2,"a`'),
         ('1,"2,a', "a quote that is not closed"),
         ('1,2,"a""', "a quote that is not closed"),
-        ('1,2,"a"x', "text behind a closing quote"),
+        ('1,2,"a"x', "text after a closing quote"),
         ("1,2,a\r0,3,b", "a carriage return"),
         ('1,2,"a\rb"', "a carriage return"),
     ],

@@ -117,13 +117,13 @@ BAD_IMAGES = {
     "magic": (images_of(720, magic=0xD03), "begins with 00 00 0d 03; images in IDX begin with 00 00 08 03"),
     "swapped": (idx_labels(TRAIN), "begins with 00 00 08 01; images in IDX begin with 00 00 08 03"),
     "text": (b"hello, this is no IDX", "begins with 68 65 6c 6c"),
-    "empty": (b"", "has 0 bytes; its head alone has 16"),
-    "short head": (images_of(0)[:9], "has 9 bytes; its head alone has 16"),
+    "empty": (b"", "has 0 bytes; its header has 16"),
+    "short head": (images_of(0)[:9], "has 9 bytes; its header has 16"),
     "truncated": (images_of(719), "ends after 59 of its 60 images"),
     "longer": (images_of(720) + b"\0", "has more than its 60 images"),
     "counts": (images_of(720, rows=59), f"has 59 images, but `{{folder}}/{LABELS_NAME}` has 60 labels"),
-    "no pixels": (images_of(0, height=0), "says that its images are 0 × 3"),
-    "huge": (images_of(0, height=1 << 31, width=1 << 31), "says that its images are 2147483648 × 2147483648"),
+    "no pixels": (images_of(0, height=0), "declares images of 0 × 3"),
+    "huge": (images_of(0, height=1 << 31, width=1 << 31), "declares images of 2147483648 × 2147483648"),
     "other size": (images_of(720, height=3, width=4), "of 4 × 3"),
 }
 
@@ -182,13 +182,13 @@ def test_labels_that_are_none_of_the_classes_that_were_said(command: Command, tm
 
 def test_images_without_labels(command: Command, tmp_path: Path) -> None:
     (mnist(tmp_path / "mnist") / "t10k-labels-idx1-ubyte").unlink()
-    check_refused(command, tmp_path, "t10k-images-idx3-ubyte", "is alone: there is no t10k-labels-idx1-ubyte")
+    check_refused(command, tmp_path, "t10k-images-idx3-ubyte", "has no counterpart t10k-labels-idx1-ubyte")
 
 
 def test_the_same_file_plain_and_compressed(command: Command, tmp_path: Path) -> None:
     folder = mnist(tmp_path / "mnist")
     write(folder / f"{LABELS_NAME}.gz", gzip.compress((folder / LABELS_NAME).read_bytes()))
-    check_refused(command, tmp_path, f"{LABELS_NAME}.gz", "are the same file twice")
+    check_refused(command, tmp_path, f"{LABELS_NAME}.gz", "are the same file")
 
 
 def test_files_of_other_names_are_refused(command: Command, tmp_path: Path) -> None:

@@ -296,8 +296,8 @@ def test_files_without_a_class(command: Command, tmp_path: Path) -> None:
     photos(tmp_path / "in")
     stray = save_image(tmp_path / "in" / "stray.png", random_pixels(5, 7, 3))
     error, hint = refused(command, tmp_path, tmp_path / "in")
-    assert error == f"`{stray}` lies in no folder that names its class"
-    assert hint == "images lie in a folder by class, as FOLDER/cat/1.jpg; name FOLDER"
+    assert error == f"`{stray}` is not in a folder that names its class"
+    assert hint == "put images into one folder per class, as in FOLDER/cat/1.jpg, and name FOLDER"
 
 
 def test_test_images_of_another_class(command: Command, tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_a_folder_beside_the_splits(command: Command, tmp_path: Path) -> None:
     for name in ("train", "test", "extra"):
         photos(tmp_path / "in" / name)
     error, hint = refused(command, tmp_path, tmp_path / "in")
-    assert error == f"`{tmp_path}/in/extra/a/0.png` lies beside train/ and test/, in neither of them"
+    assert error == f"`{tmp_path}/in/extra/a/0.png` is neither in train/ nor in test/"
     assert f"{tmp_path}/in/train --test {tmp_path}/in/test" in hint
 
 
@@ -323,7 +323,7 @@ def test_test_rows_twice(command: Command, tmp_path: Path) -> None:
     photos(tmp_path / "more")
     error, hint = refused(command, tmp_path, tmp_path / "in", "--test-fraction", "0.1")
     assert error.startswith("`test-fraction` is given, but the input has test rows of its own: ")
-    assert hint == "leave --test-fraction out, or name the training files alone"
+    assert hint == "leave --test-fraction out, or name only the training files"
     error, hint = refused(command, tmp_path, tmp_path / "in", "--test", tmp_path / "more")
     assert error.startswith("`test` is given, but the input has test rows of its own: ")
 

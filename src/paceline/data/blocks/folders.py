@@ -1,4 +1,4 @@
-"""Where does a dataset lie? In a folder of this machine, or behind a URL that pyarrow reads: s3://, gs://, hdfs://."""
+"""Where is a dataset? In a folder of this machine, or behind a URL that pyarrow reads: s3://, gs://, hdfs://."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How is a folder written under a temporary name, and what becomes of one whose writer was killed?
+"""How is a folder written under a temporary name, and what happens to one whose writer was killed?
 
 The folder of `NAME` is `.NAME.partial-` and eight hexadecimal digits beside it. Its writer holds a lock on a file
-inside, which the system lets go when the process ends, however it ends. So a folder whose lock can be taken is
-nobody's any more.
+inside, which the system releases when the process ends, however it ends. So a folder whose lock can be taken has no
+writer any more.
 """
 
 from __future__ import annotations

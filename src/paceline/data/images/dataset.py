@@ -91,7 +91,7 @@ class ImageIntake:
 
 
 def check_shape(shape: Shape) -> int:
-    """The bytes of an image; raises if there are none or too many."""
+    """The bytes of an image; raises if it is empty or too large."""
     num_bytes = math.prod(shape)
     if min(shape) < 1 or num_bytes > MOST_FEATURES:
         raise DataError(

@@ -1,9 +1,9 @@
 """How is CSV read, so that a bad cell can be named?
 
-The first line names the columns; the separator is the one of `,` tab `;` and `|` that it has most of. Cells are read
-as text and turned into numbers here. A column is numeric if the first megabyte has a number in it and nothing but
-numbers and blanks. A cell may be quoted but must not hold a line break: every line is a row, and one whose quotes do
-not close is a bad one. Blank lines are passed over. The header is row 1.
+The first line names the columns; the separator is whichever of `,` tab `;` and `|` occurs most often in it. Cells are
+read as text and turned into numbers here. A column is numeric if the first megabyte has a number in it and nothing but
+numbers and blanks. A cell may be quoted but must not hold a line break: every line is a row, and a line with an open
+quote is a bad row. Blank lines are skipped. The header is row 1.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from paceline.data.sources.columnar import Columnar, Kind, TableColumns, read_nu
 from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
 from paceline.data.sources.parsed import BadRow, Parsed, shown
 from paceline.errors import DataError
-from paceline.kernels.columns import LONE_RETURN, QUOTE_OPEN, TEXT_BEHIND_QUOTE, check_quotes
+from paceline.kernels.columns import LONE_RETURN, QUOTE_OPEN, TEXT_AFTER_QUOTE, check_quotes
 from paceline.kernels.text import NEWLINE, QUOTE, RETURN
 
 SEPARATORS = (",", "\t", ";", "|")
 QUOTE_PROBLEMS = {
     QUOTE_OPEN: ("a quote that is not closed", "cells hold no line breaks; a quote within quotes is written twice"),
-    TEXT_BEHIND_QUOTE: ("text behind a closing quote", "quote cells as a whole; a quote within is written twice"),
+    TEXT_AFTER_QUOTE: ("text after a closing quote", "quote cells as a whole; a quote within is written twice"),
     LONE_RETURN: ("a carriage return", "lines end with \\n or \\r\\n, and cells hold no line breaks"),
 }
 
@@ -37,7 +37,7 @@ Text = NDArray[np.uint8]
 
 
 class Header(NamedTuple):
-    """The first line of a file: the columns in their order, what stands between them, and its length."""
+    """The first line of a file: the columns in their order, the separator, and its length in bytes."""
 
     names: list[str]
     separator: str
@@ -79,7 +79,7 @@ class Csv(Columnar):
 
 
 def read_header(text: Text) -> Header | None:
-    """The columns that the first line names, or None if it cannot be told into cells."""
+    """The columns that the first line names, or None if it cannot be split into cells."""
     line = text.tobytes().partition(b"\n")[0] + b"\n"
     shown_line = line.decode("utf-8-sig", errors="backslashreplace").rstrip("\r\n")
     separator = max(SEPARATORS, key=shown_line.count)
@@ -104,7 +104,7 @@ def _require_header(source: Source, text: Text) -> Header:
 
 
 def _quote_problems(text: Text, separator: str) -> NDArray[np.uint8]:
-    """For each line 0, or why it cannot be told into cells."""
+    """For each line 0, or why it cannot be split into cells."""
     problems = np.zeros(int((text == NEWLINE).sum()), np.uint8)
     if (text == QUOTE).any() or (text == RETURN).any():
         check_quotes(text, ord(separator), problems)
@@ -112,7 +112,7 @@ def _quote_problems(text: Text, separator: str) -> NDArray[np.uint8]:
 
 
 def _blank_out(text: Text, problems: NDArray[np.uint8]) -> tuple[Text, list[BadRow]]:
-    """The text with nothing left of the lines that have a problem but that they are lines, and these as bad rows."""
+    """The text with lines that have a problem emptied, and these lines as bad rows."""
     ends = np.flatnonzero(text == NEWLINE)
     kept, bad, rest = [], [], 0
     for line in np.flatnonzero(problems).tolist():

@@ -242,7 +242,7 @@ def read_head(source: Source, num_bytes: int = HEAD_BYTES) -> NDArray[np.uint8]:
 def cut_at_rows(source: Source, find_end: Callable[[NDArray[np.uint8]], int]) -> Iterator[Chunk[NDArray[np.uint8]]]:
     """The bytes of a file in chunks that end where `find_end` says that the last whole row of a piece ends (0: none).
 
-    The last chunk holds whatever is left, also half a row.
+    The last chunk holds whatever is left, even half a row.
     """
     with open_stream(source) as stream:
         start = 0
@@ -281,7 +281,7 @@ def without_mark(text: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def end_with_newline(text: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The text, with a newline behind its last line if that lacks one."""
+    """The text, with a newline after its last line."""
     return text if text[-1] == 10 else np.append(text, np.uint8(10))
 
 

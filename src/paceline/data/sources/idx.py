@@ -1,8 +1,8 @@
-"""How are IDX files read, MNIST's format?
+"""How are IDX files, the format of MNIST, read?
 
 A file of images begins with the bytes 00 00 08 03 (unsigned bytes, three axes) and three big-endian 32-bit numbers:
-how many there are, their height and their width. A file of labels begins with 00 00 08 01 and how many there are. The
-bytes follow, and nothing else.
+the number of images, their height and their width. A file of labels begins with 00 00 08 01 and the number of labels.
+The bytes follow, and nothing else.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class IdxPair(NamedTuple):
 
 
 class Idx:
-    """Pairs of IDX files. Without `classes`, they are 0 up to the largest training label."""
+    """Pairs of IDX files. If `classes` is None, the classes are 0 to the largest training label."""
 
     def __init__(self, train: list[Source], test: list[Source], classes: int | None = None) -> None:
         self._pairs: dict[Split, list[IdxPair]] = {"train": find_pairs(train), "test": find_pairs(test)}
@@ -51,7 +51,7 @@ class Idx:
                 raise DataError(
                     f"`{pair.images.name}` has images of {pair.height} × {pair.width}, "
                     f"`{first.images.name}` of {first.height} × {first.width}",
-                    "all images of a dataset have one size",
+                    "all images of a dataset have the same size",
                 )
         self.shape: Shape = first.height, first.width, 1
         seen = np.zeros(256, np.bool_)
@@ -80,14 +80,14 @@ def find_pairs(files: list[Source]) -> list[IdxPair]:
         kind = images if found[2] else labels
         key = str(Path(source.path).parent), found[1]
         if key in kind:
-            raise DataError(f"`{kind[key].name}` and `{source.name}` are the same file twice", "name one of them")
+            raise DataError(f"`{kind[key].name}` and `{source.name}` are the same file", "name it once")
         kind[key] = source
     for some, others, what in ((images, labels, "labels-idx1"), (labels, images, "images-idx3")):
         for key, source in some.items():
             if key not in others:
                 raise DataError(
-                    f"`{source.name}` is alone: there is no {key[1]}-{what}-ubyte",
-                    "images and labels come in two files of one name",
+                    f"`{source.name}` has no counterpart {key[1]}-{what}-ubyte",
+                    "images and labels are two files with matching names",
                 )
     return [_open_pair(source, labels[key]) for key, source in images.items()]
 
@@ -97,7 +97,7 @@ def _open_pair(images: Source, labels: Source) -> IdxPair:
     with open_stream(images) as stream:
         rows, height, width = _read_head(images, stream, "images")
     if not 1 <= height * width <= MOST_FEATURES:
-        raise DataError(f"`{images.name}` says that its images are {height} × {width}", "check how it was made")
+        raise DataError(f"`{images.name}` declares images of {height} × {width} pixels", "check how it was made")
     with open_stream(labels) as stream:
         (num_labels,) = _read_head(labels, stream, "labels")
     if rows != num_labels:
@@ -120,7 +120,7 @@ def _read_head(source: Source, stream: FileStream, what: str) -> list[int]:
             f"check that it is the file of the {what}, in unsigned bytes",
         )
     if filled < len(head):
-        raise DataError(f"`{source.name}` has {filled} bytes; its head alone has {len(head)}", CUT_SHORT)
+        raise DataError(f"`{source.name}` has {filled} bytes; its header has {len(head)}", CUT_SHORT)
     return [int(size) for size in head[4:].view(">u4")]
 
 

@@ -1,8 +1,7 @@
 """How are folders of images read, one folder per class?
 
-First the beginnings of all files are looked at: they say whether all images are grey, and whether all have one size.
-Then the files are decoded, on all cores. Training files are read in a shuffled order: folder by folder, neighbours in
-a block would be of one class.
+First the headers of all files are read: are all images grey, and do all have the same size? Then the files are decoded,
+on all cores. Training files are read in a shuffled order. Otherwise neighbours in a block would have the same class.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class ImageFolders:
     """Image files by class: classes are the training folders, sorted by name."""
 
     def __init__(self, train: list[Source], test: list[Source], size: int | None, seed: int) -> None:
-        load_pillow()  # before anything is looked for
+        load_pillow()  # before any file is read
         self._size = size
         self.class_names = sorted({class_of(source) for source in train})
         numbers = {name: number for number, name in enumerate(self.class_names)}
@@ -69,13 +68,13 @@ class ImageFolders:
 
 
 def class_of(source: Source) -> str:
-    """The class of a file: the first folder below the one that was named, or else the folder that it lies in."""
+    """The class of a file: the first folder below the one that was named, or else the folder it is in."""
     folder, _, inside = source.below.partition("/")
     name = folder if inside else "" if source.below else Path(source.path).parent.name
     if not name:
         raise DataError(
-            f"`{source.name}` lies in no folder that names its class",
-            "images lie in a folder by class, as FOLDER/cat/1.jpg; name FOLDER",
+            f"`{source.name}` is not in a folder that names its class",
+            "put images into one folder per class, as in FOLDER/cat/1.jpg, and name FOLDER",
         )
     return name
 
@@ -91,7 +90,7 @@ def _known_class(source: Source, numbers: dict[str, int]) -> int:
 
 
 def find_shape(files: list[Source], size: int | None) -> Shape:
-    """The shape that all images will have; an error names the first file that does not fit."""
+    """The shape that all images will have; raises for the first file with another size."""
     first: ImageHead | None = None
     all_grey, done = True, 0
     for heads in _in_chunks(files, HEADS_A_CHUNK, lambda chunk: [read_head(source) for source in chunk]):

@@ -1,4 +1,4 @@
-"""Which format are images in, and which of their files are test files? Names and folders tell.
+"""Which format are images in, and which of their files are test files? Names and folders decide.
 
 | format | files | test files |
 |---|---|---|
@@ -65,7 +65,7 @@ def recognise_images(sources: list[Source]) -> str | None:
         return "cifar"
     if pickled := next((source for source in sources if PICKLED_NAME.fullmatch(source.plain_name)), None):
         raise DataError(
-            f"`{pickled.name}` is of CIFAR-10's Python version, which only Python's pickle could read",
+            f"`{pickled.name}` belongs to CIFAR-10's Python version, which only Python's pickle can read",
             "fetch the binary version: its files are called data_batch_1.bin",
         )
     num_images = sum(_looks_like_image(source) for source in sources)
@@ -73,7 +73,7 @@ def recognise_images(sources: list[Source]) -> str | None:
 
 
 def choose_files(name: str, sources: list[Source]) -> ImageFiles:
-    """The files of an input that hold images, by split; what else lies in its folders is left out."""
+    """The files of an input that hold images, by split; other files in its folders are left out."""
     images = IMAGE_FORMATS[name]
     chosen: list[Source] = []
     others: list[Source] = []
@@ -114,7 +114,7 @@ def _split_by_name(test_prefix: str, sources: list[Source]) -> ImageFiles:
 
 
 def _split_by_folder(sources: list[Source]) -> ImageFiles:
-    """Where a folder has `train/` and `test/` (or `val/`), these; the files' `below` begins with the class then."""
+    """Split by the folders `train/` and `test/` (or `val/`), if there are any; `below` then begins with the class."""
     tops: dict[str, set[str]] = defaultdict(set)
     for source in sources:
         if "/" in source.below:
@@ -137,7 +137,7 @@ def _split_by_folder(sources: list[Source]) -> ImageFiles:
             files.train.append(source)
         else:
             raise DataError(
-                f"`{source.name}` lies beside train/ and {held_out}/, in neither of them",
+                f"`{source.name}` is neither in train/ nor in {held_out}/",
                 f"move it, or name the two folders: {_root(source)}train --test {_root(source)}{held_out}",
             )
     notes = _left_out(validation, "as test/ has the test rows") if validation else ()
@@ -145,7 +145,7 @@ def _split_by_folder(sources: list[Source]) -> ImageFiles:
 
 
 def _root(source: Source) -> str:
-    """The folder that a file was found in, as its name begins."""
+    """The folder that was named: how the names of its files begin."""
     return source.name.removesuffix(source.below)
 
 

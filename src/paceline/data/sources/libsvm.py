@@ -1,6 +1,6 @@
 """How is LIBSVM text read?
 
-A line is `label [qid:n] index:value index:value … [# comment]`. Blank lines and comment lines are passed over, `qid`
+A line is `label [qid:n] index:value index:value … [# comment]`. Blank lines and comment lines are skipped, `qid`
 is ignored, zeros are kept. Indices count from 1 or from 0: `auto` looks at the first megabyte, and they count from 0
 if a 0 is among them.
 """
@@ -53,7 +53,7 @@ class Libsvm:
         return room.parsed(counts, bad)
 
     def _parse(self, text: Text, most_bad: int) -> tuple[Room, NDArray[np.int64], Counts]:
-        # The shortest line is `1` and the shortest nonzero `1:1`, each with something behind it.
+        # The shortest line is `1` and the shortest nonzero `1:1`, each followed by something.
         most_nonzeros = len(text) // 4
         room = Room.of(len(text) // 2, most_nonzeros, key_dtype(self.features), most_bad)
         close = np.empty((most_nonzeros, 3), np.int64)

@@ -1,8 +1,8 @@
 """How are TFRecord files of sparse tf.Example read?
 
-Each record is one row: `label` (one int64 or float), `index` (int64s) and `value` (floats, as many; all ones where it
-is absent). Other features are passed over. Indices count from 1 unless said otherwise. Both checksums of a record are
-verified. TensorFlow is not needed.
+Each record is one row: `label` (one int64 or float), `index` (int64s) and `value` (one float per index; all ones if
+absent). Other features are ignored. Indices count from 1 unless `--index-base` says otherwise. Both checksums of a
+record are verified. TensorFlow is not needed.
 """
 
 from __future__ import annotations

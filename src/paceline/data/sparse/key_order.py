@@ -26,11 +26,11 @@ class KeyOrder:
 
     def __init__(self, hot: NDArray[np.uint64]) -> None:
         num_hot = len(hot)
-        behind = np.sort(hot[hot >= num_hot])
+        moved_up = np.sort(hot[hot >= num_hot])
         displaced = np.setdiff1d(np.arange(num_hot, dtype=np.uint64), hot, assume_unique=True)
         self.hot = hot
         self._input_keys = np.concatenate([hot, displaced])
-        self._block_keys = np.concatenate([np.arange(num_hot, dtype=np.uint64), behind])
+        self._block_keys = np.concatenate([np.arange(num_hot, dtype=np.uint64), moved_up])
         # Half as wide if that is enough: the tables stay in the processor's near caches.
         narrow = np.uint32 if len(hot) == 0 or hot.max() < (1 << 32) - 1 else np.uint64
         self._front = np.zeros(num_hot, narrow)
@@ -55,7 +55,7 @@ class KeyOrder:
 
 
 def most_frequent(arrays: list[NDArray[Any]], most: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The `most` keys that stand most often in arrays, smaller ones where there is a tie, sorted, with their counts.
+    """The `most` keys that occur most often (of equally frequent ones, the smaller), sorted, with their counts.
 
     >>> keys, counts = most_frequent([np.array([5, 3, 5], np.uint32), np.array([9, 7, 9, 3], np.uint32)], 2)
     >>> keys.tolist(), counts.tolist()
@@ -63,9 +63,9 @@ def most_frequent(arrays: list[NDArray[Any]], most: int) -> tuple[NDArray[Any], 
     """
     keys = np.concatenate([*arrays, np.zeros(0, np.uint32)])
     keys.sort()
-    tally = np.zeros(len(keys) // most + 3, np.int64)  # fewer than `most` keys can stand as often as the last entry
+    tally = np.zeros(len(keys) // most + 3, np.int64)  # fewer than `most` keys can occur as often as the last entry
     tally_runs(keys, tally)
-    as_often = np.cumsum(tally[::-1])[::-1]  # keys that stand n times or more
+    as_often = np.cumsum(tally[::-1])[::-1]  # keys that occur n times or more
     least = max(1, int(np.searchsorted(-as_often, -most, side="right")) - 1)
     more = int(as_often[least + 1]) if least + 1 < len(as_often) else 0
     picked, counts = np.empty(most, keys.dtype), np.empty(most, np.int64)
