@@ -20,16 +20,16 @@ def test_an_epoch_holds_each_row_once(blocks: list[int], seed: int, data: st.Dat
     cuts = sorted({0, total, *data.draw(st.lists(st.integers(0, total), max_size=6))})
     seen: Counter[tuple[int, int]] = Counter()
     for start, stop in pairwise(cuts):
-        for segment in order.segments(np.arange(epoch * total + start, epoch * total + stop)):
-            seen.update((segment.block, row) for row in segment.rows.tolist())
-    assert seen == Counter({(b, r): 1 for b, rows in enumerate(blocks) for r in range(rows)})
+        for block, rows in order.find(np.arange(epoch * total + start, epoch * total + stop)):
+            seen.update((block, row) for row in rows.tolist())
+    assert seen == Counter({(b, r): 1 for b, count in enumerate(blocks) for r in range(count)})
 
 
 def test_order_depends_on_seed_and_epoch_alone() -> None:
     def rows(seed: int, epoch: int) -> list[tuple[int, int]]:
         order = EpochOrder([1000, 1000, 500], seed)
         positions = np.arange(2500 * epoch, 2500 * (epoch + 1))
-        return [(s.block, r) for s in order.segments(positions) for r in s.rows.tolist()]
+        return [(block, row) for block, found in order.find(positions) for row in found.tolist()]
 
     assert rows(1, 0) == rows(1, 0)
     assert rows(1, 0) != rows(1, 1)
@@ -42,10 +42,10 @@ def test_order_depends_on_seed_and_epoch_alone() -> None:
 
 def test_scattered_positions_are_those_of_the_whole() -> None:
     order = EpochOrder([70, 33, 64, 1], 9)
-    whole = [(s.block, r) for s in order.segments(np.arange(168, 336)) for r in s.rows.tolist()]
+    whole = [(block, row) for block, rows in order.find(np.arange(168, 336)) for row in rows.tolist()]
     for step in (2, 3, 50):
         chosen = np.arange(168 + step - 1, 336, step)
-        some = [(s.block, r) for s in order.segments(chosen) for r in s.rows.tolist()]
+        some = [(block, row) for block, rows in order.find(chosen) for row in rows.tolist()]
         assert some == [whole[i - 168] for i in chosen]
 
 

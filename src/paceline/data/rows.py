@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from functools import lru_cache
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,13 +37,6 @@ class Piece(NamedTuple):
         return np.arange(self.start, self.stop)
 
 
-class Segment(NamedTuple):
-    """Rows of one block, in reading order."""
-
-    block: int
-    rows: NDArray[np.int32]
-
-
 class BlockRows(NamedTuple):
     """A whole block in an epoch: the rows at positions `start` up to `stop`, in reading order."""
 
@@ -56,7 +50,7 @@ class EpochOrder:
     """The order of rows in every epoch, from the run's seed and the blocks' row counts.
 
     >>> order = EpochOrder([3, 2], seed=1)
-    >>> sorted((s.block, row) for s in order.segments(np.arange(5)) for row in s.rows.tolist())
+    >>> sorted((block, row) for block, rows in order.find(np.arange(5)) for row in rows.tolist())
     [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
     """
 
@@ -64,11 +58,11 @@ class EpochOrder:
         self.num_rows = sum(block_rows)
         self._block_rows = np.array(block_rows, np.int64)
         self._seed = seed
-        self._epochs: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
-        self._blocks: dict[tuple[int, int], NDArray[np.int32]] = {}
+        self._epoch = lru_cache(2)(self._shuffle_blocks)
+        self._block = lru_cache(16)(self._shuffle_rows)
 
-    def segments(self, positions: NDArray[np.int64]) -> Iterator[Segment]:
-        """The rows at ascending positions of one epoch, block by block, in order. Safe from several threads."""
+    def find(self, positions: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int32]]]:
+        """The rows at ascending positions of one epoch: blocks, each with its rows, in order. Safe from any thread."""
         if not positions.size:
             return
         epoch = int(positions[0]) // self.num_rows
@@ -80,7 +74,7 @@ class EpochOrder:
         for number, block in enumerate(blocks[first : last + 1].tolist()):
             begins = int(ends[first + number]) - int(self._block_rows[block])
             inside = places[cuts[number] : cuts[number + 1]]
-            yield Segment(block, self._block(epoch, block)[inside - begins])
+            yield block, self._block(epoch, block)[inside - begins]
 
     def block_at(self, position: int) -> BlockRows:
         """The block with the row at a position, and all its rows in order."""
@@ -90,33 +84,20 @@ class EpochOrder:
         block, stop = int(blocks[number]), epoch * self.num_rows + int(ends[number])
         return BlockRows(block, stop - int(self._block_rows[block]), stop, self._block(epoch, block))
 
-    def _epoch(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _shuffle_blocks(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The blocks of an epoch in order, and the place in the epoch where each ends."""
-        found = self._epochs.get(epoch)
-        if found is None:
-            blocks = np.random.default_rng([self._seed, epoch, 0]).permutation(len(self._block_rows))
-            found = blocks, np.cumsum(self._block_rows[blocks])
-            _keep_newest(self._epochs, 2)
-            self._epochs[epoch] = found
-        return found
+        blocks = np.random.default_rng([self._seed, epoch, 0]).permutation(len(self._block_rows))
+        return blocks, np.cumsum(self._block_rows[blocks])
 
-    def _block(self, epoch: int, block: int) -> NDArray[np.int32]:
-        found = self._blocks.get((epoch, block))
-        if found is None:
-            num_rows = int(self._block_rows[block])
-            runs = np.random.default_rng([self._seed, epoch, 1 + block]).permutation(-(-num_rows // RUN_ROWS))
-            starts: NDArray[np.int32] = runs.astype(np.int32) * np.int32(RUN_ROWS)
-            rows: NDArray[np.int32] = np.add.outer(starts, np.arange(RUN_ROWS, dtype=np.int32)).ravel()
-            found = rows if len(rows) == num_rows else rows[rows < num_rows]
-            found.flags.writeable = False
-            _keep_newest(self._blocks, 8)
-            self._blocks[(epoch, block)] = found
-        return found
-
-
-def _keep_newest(cache: dict[Any, Any], count: int) -> None:
-    for key in list(cache)[:-count]:
-        cache.pop(key, None)
+    def _shuffle_rows(self, epoch: int, block: int) -> NDArray[np.int32]:
+        """The rows of a block in the order of an epoch."""
+        num_rows = int(self._block_rows[block])
+        runs = np.random.default_rng([self._seed, epoch, 1 + block]).permutation(-(-num_rows // RUN_ROWS))
+        starts: NDArray[np.int32] = runs.astype(np.int32) * np.int32(RUN_ROWS)
+        rows: NDArray[np.int32] = np.add.outer(starts, np.arange(RUN_ROWS, dtype=np.int32)).ravel()
+        rows = rows if len(rows) == num_rows else rows[rows < num_rows]
+        rows.flags.writeable = False
+        return rows
 
 
 class RowFeed(Protocol):

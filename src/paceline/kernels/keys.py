@@ -142,7 +142,7 @@ def tally_runs(keys: Keys, tally: NDArray[np.int64]) -> None:
 
 @compiled
 def pick_runs(keys: Keys, least: int, num_least: int, picked: Keys, counts: NDArray[np.int64]) -> int:
-    """Pick from sorted `keys` those that occur more than `least` times, and `num_least` of those that occur `least` times.
+    """Pick from sorted `keys` those that occur more than `least` times, and `num_least` that occur `least` times.
 
     They go into `picked`, their frequencies into `counts`; returns their number.
     """

@@ -273,7 +273,7 @@ def order_of(dataset: ImageDataset, seed: int) -> EpochOrder:
 def expected(order: EpochOrder, epochs: int) -> list[int]:
     """The numbers of the images in the order of the epochs."""
     spans = (np.arange(epoch * 203, (epoch + 1) * 203) for epoch in range(epochs))
-    return [50 * s.block + row for span in spans for s in order.segments(span) for row in s.rows.tolist()]
+    return [50 * block + row for span in spans for block, found in order.find(span) for row in found.tolist()]
 
 
 @given(seed=st.integers(0, 9), cuts=st.lists(st.integers(0, 609), max_size=8))

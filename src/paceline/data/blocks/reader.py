@@ -26,8 +26,8 @@ class Reader(Generic[R]):
 
     def in_place(self, positions: NDArray[np.int64]) -> Iterator[tuple[R, NDArray[np.int32]]]:
         """The rows at ascending positions of an epoch, without copying: blocks, and which of their rows, in order."""
-        for segment in self._order.segments(positions):
-            yield self._dataset.block("train", segment.block), segment.rows
+        for block, rows in self._order.find(positions):
+            yield self._dataset.block("train", block), rows
 
     def batch(self, positions: NDArray[np.int64]) -> R:
         """The rows at ascending positions of an epoch, one after the other."""

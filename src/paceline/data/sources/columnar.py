@@ -64,7 +64,8 @@ class Columnar:
         keys: NDArray[Any] = np.zeros(shape, key_dtype(self.features))
         values, present = np.ones(shape, np.float32), np.zeros(shape, bool)
         label = read_numbers(table.column(self.columns.label))
-        bad = self._bad_labels(label)
+        problems = dict.fromkeys(np.flatnonzero(~label.present).tolist(), "no label") | label.problems
+        bad = {row: BadRow(0, self.label_column, problem, LABEL_HINT) for row, problem in problems.items()}
         next_key = 0
         for j, (name, kind) in enumerate(self.columns.kinds.items()):
             column = table.column(name)
@@ -85,11 +86,6 @@ class Columnar:
         batch = Batch(labels, offsets, keys[present], values[present]).distinct()
         bad_rows = [bad[row]._replace(row=int(row_numbers[row])) for row in sorted(bad)]
         return Parsed(batch, row_numbers[good], table.num_rows, bad_rows[:most_bad])
-
-    def _bad_labels(self, label: Cells) -> dict[int, BadRow]:
-        """The rows whose label is missing or not a finite number."""
-        problems = dict.fromkeys(np.flatnonzero(~label.present).tolist(), "no label") | label.problems
-        return {row: BadRow(0, self.label_column, problem, LABEL_HINT) for row, problem in problems.items()}
 
     def _hash(self, name: str, column: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         text, offsets, filled = _text_of(column)

@@ -37,10 +37,6 @@ class Batch(NamedTuple):
     def num_nonzeros(self) -> int:
         return len(self.keys)
 
-    @property
-    def num_bytes(self) -> int:
-        return self.labels.nbytes + self.offsets.nbytes + self.keys.nbytes + self.values.nbytes
-
     @staticmethod
     def from_lists(labels: Sequence[int], keys: Sequence[Sequence[int]], values: Sequence[Sequence[float]]) -> Batch:
         """A batch from Python lists, for examples and tests."""

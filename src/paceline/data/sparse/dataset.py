@@ -121,7 +121,7 @@ class SparseIntake:
             return
         self._sample[split].append(rows)
         train_rows = sum(batch.num_rows for batch in self._sample["train"])
-        num_bytes = sum(batch.num_bytes for batches in self._sample.values() for batch in batches)
+        num_bytes = sum(array.nbytes for batches in self._sample.values() for batch in batches for array in batch)
         if train_rows >= SAMPLE_ROWS or num_bytes >= SAMPLE_BYTES:
             yield from self.rest()
 
