@@ -34,7 +34,7 @@ class ResidentReader:
 
     def batch(self, positions: NDArray[np.int64]) -> Images:
         """The rows at ascending positions of an epoch."""
-        rows = [self._starts[block] + rows for block, rows in self._order.find(positions)]
+        rows = [self._starts[block] + found for block, found in self._order.find(positions)]
         places = np.concatenate(rows) if rows else np.zeros(0, np.int64)
         chosen = self._torch.from_numpy(places).to(self._pixels.device, non_blocking=True)
         return Images(self._pixels[chosen], self._labels[chosen])

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 LOCK_NAME = ".lock"
@@ -31,8 +31,10 @@ class PartialFolder:
     def make(self) -> None:
         """Make the folder and lock it; remove those that killed writers of the same `out` left."""
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        for folder in _partial_folders(self.out):
-            _remove_if_left(folder)
+        pattern = re.compile(re.escape(f".{self.out.name}.partial-") + "[0-9a-f]{8}")
+        for folder in self.out.parent.iterdir():
+            if pattern.fullmatch(folder.name) and folder.is_dir():
+                _remove_if_left(folder)
         while self._lock is None:
             self.path.mkdir(exist_ok=True)
             try:
@@ -60,11 +62,6 @@ class PartialFolder:
             self._lock = None
 
 
-def _partial_folders(out: Path) -> list[Path]:
-    pattern = re.compile(re.escape(f".{out.name}.partial-") + "[0-9a-f]{8}")
-    return [path for path in out.parent.iterdir() if pattern.fullmatch(path.name) and path.is_dir()]
-
-
 def _remove_if_left(folder: Path) -> None:
     with suppress(OSError):  # locked by its writer, not ours to remove, or gone already
         lock = _take_lock(folder, fcntl.LOCK_NB)
@@ -76,18 +73,11 @@ def _remove_if_left(folder: Path) -> None:
 def _take_lock(folder: Path, flags: int) -> int | None:
     """The lock on a folder, or None if someone removed the folder meanwhile, taking it for a leftover."""
     path = folder / LOCK_NAME
-    try:
+    with suppress(FileNotFoundError), ExitStack() as closing:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except FileNotFoundError:
-        return None
-    try:
+        closing.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX | flags)
         if os.path.samestat(os.fstat(lock), os.stat(path)):
+            closing.pop_all()
             return lock
-    except FileNotFoundError:
-        pass
-    except OSError:
-        os.close(lock)
-        raise
-    os.close(lock)
     return None
