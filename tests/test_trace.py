@@ -12,11 +12,13 @@ NAMED = re.compile(r"`([\w/]+\.py):\s+([\w.]+)`")
 
 
 def names_in(path: Path) -> set[str]:
-    """The functions and classes of a file, and the methods of its classes as `Class.method`."""
+    """The functions and classes of a file, declared names, and the methods of its classes as `Class.method`."""
     found = set()
     for node in ast.parse(path.read_text("utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
         if isinstance(node, ast.ClassDef):
             found |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
     return found

@@ -70,7 +70,7 @@ class RawRows:
             others = self._config.skip_bad_rows
             limit = f" (after {others} other bad rows)" if others else ""
             where = f"`{source.name}`, row {numbered + row}, {column}"
-            hint = f"{hint}; --skip-bad-rows N passes over N such rows"
+            hint = f"{hint}; --skip-bad-rows N skips up to N such rows"
             errors.append((row, DataError(f"{where}: {problem}{limit}", hint)))
         new = {label: row for label, row in negatives.items() if label not in self._first_negatives}
         self._first_negatives |= {label: f"`{source.name}`, row {numbered + row}" for label, row in new.items()}
