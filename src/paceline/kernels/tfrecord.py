@@ -134,7 +134,7 @@ def _field(data: Bytes, i: int, stop: int) -> tuple[int, int, int, int]:
     if i < 0 or tag >> np.uint64(3) == 0 or tag > np.uint64(0xFFFFFFFF):
         return 0, 0, 0, 0
     number, kind = signed(tag >> np.uint64(3)), signed(tag & np.uint64(7))
-    start, after = i, -1
+    start = i
     if kind == VARINT:
         _, after = _varint(data, i, stop)
     elif kind == FIXED64:
@@ -143,8 +143,11 @@ def _field(data: Bytes, i: int, stop: int) -> tuple[int, int, int, int]:
         after = i + 4
     elif kind == DELIMITED:
         length, start = _varint(data, i, stop)
-        if start >= 0 and length <= np.uint64(stop - start):
-            after = start + signed(length)
+        if start < 0 or length > np.uint64(stop - start):
+            return 0, 0, 0, 0
+        after = start + signed(length)
+    else:
+        return 0, 0, 0, 0
     if after < 0 or after > stop:
         return 0, 0, 0, 0
     return number, kind, start, after
