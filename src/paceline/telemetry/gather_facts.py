@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from paceline.data.blocks.reader import Reader
 from paceline.data.datasets import AnyDataset
@@ -30,16 +30,12 @@ DELAY_SECONDS = 10.0
 
 def facts_of(declared: object, dataset: AnyDataset, table: Any) -> Facts:
     """What is known when training begins: the model's entry in the registry, and the layout of its table, if any."""
-    traits = Traits.of(declared)
-    facts = Facts(traits=traits, rows=dataset.split("train").rows, ceilings=load_ceilings())
+    split = dataset.split("train")
+    facts = Facts(traits=Traits.of(declared), rows=split.rows, ceilings=load_ceilings())
     if table is None:
         return facts
-    return msgspec.structs.replace(
-        facts,
-        keys=table.num_keys,
-        floats_per_key=table.width,
-        nonzeros_per_row=dataset.split("train").nonzeros / max(1, facts.rows),
-    )
+    nonzeros = split.nonzeros / max(1, split.rows)
+    return replace(facts, keys=table.num_keys, floats_per_key=table.width, nonzeros_per_row=nonzeros)
 
 
 @contextmanager
@@ -56,7 +52,7 @@ def facts_kept(run: Path, facts: Facts, config: RunConfig, dataset: AnyDataset) 
         # A block that cannot be read fails the workers, or nobody.
         with suppress(PacelineError):
             counted = count_keys(dataset, config)
-            write_facts(run, msgspec.structs.replace(facts, keys_per_batch=counted))
+            write_facts(run, replace(facts, keys_per_batch=counted))
 
     thread = threading.Thread(target=complete, name="paceline-facts")
     thread.start()
@@ -73,10 +69,8 @@ def count_keys(dataset: Any, config: RunConfig) -> dict[int, float]:
     The sizes are the run's own and `TIMES_LARGER` times that, if the data has enough rows for all workers.
     """
     split = dataset.split("train")
-    own = min(config.batch_size, split.rows)
-    sizes = [own]
-    if TIMES_LARGER * config.batch_size * config.workers <= split.rows:
-        sizes.append(TIMES_LARGER * own)
+    larger = TIMES_LARGER * config.batch_size
+    sizes = [min(config.batch_size, split.rows), *([larger] if larger * config.workers <= split.rows else [])]
     reader = Reader(dataset, EpochOrder([block.rows for block in split.blocks], config.seed))
     found: dict[int, list[int]] = {size: [] for size in sizes}
     windows = min(MOST_WINDOWS, max(1, MOST_ROWS // sizes[-1]))

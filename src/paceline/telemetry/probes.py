@@ -155,31 +155,12 @@ class NodeProber:
             return None
 
 
-class TcpTotals(NamedTuple):
-    """What a connection's TCP has counted so far, in bytes, microseconds and packets."""
-
-    delivered: int
-    busy: int
-    receiver_limited: int
-    buffer_limited: int
-    retransmitted: int
-
-
-class TcpState(NamedTuple):
-    """A connection at one moment; round trips in microseconds."""
-
-    totals: TcpTotals
-    round_trip: int
-    least_round_trip: int
-    delivery_rate: int
-
-
 class SeenSocket(NamedTuple):
     """A socket as it was in the last call. A new connection to the same peer is a different socket."""
 
     socket: weakref.ref[socket.socket]
     time: float
-    totals: TcpTotals
+    info: tuple[int, ...]
 
 
 class ConnectionProber:
@@ -202,36 +183,37 @@ class ConnectionProber:
         self._seen = {}
         for peer, connection in sockets.items():
             try:
-                state = read_tcp(connection)
+                info = read_tcp(connection)
             except NotImplementedError as error:
                 self._offered = False
                 return [left_out("connections", str(error))]
-            if state is None:
+            if info is None:
                 continue
-            now = time.perf_counter()
+            now = SeenSocket(weakref.ref(connection), time.perf_counter(), info)
             before = seen.get(peer)
             if before is not None and before.socket() is connection:
-                probes.append(self._probe(peer, before, state, now))
-            self._seen[peer] = SeenSocket(weakref.ref(connection), now, state.totals)
+                probes.append(self._probe(peer, before, now))
+            self._seen[peer] = now
         return probes
 
-    def _probe(self, peer: str, before: SeenSocket, state: TcpState, now: float) -> ConnectionProbe:
-        seconds = now - before.time
-        spent = TcpTotals(*(b - a for a, b in zip(before.totals, state.totals, strict=True)))
+    def _probe(self, peer: str, before: SeenSocket, now: SeenSocket) -> ConnectionProbe:
+        seconds = now.time - before.time
+        grown = [new - old for old, new in zip(before.info, now.info, strict=True)]
+        least = now.info[LEAST_ROUND_TRIP]
         return ConnectionProbe(
-            time=now,
+            time=now.time,
             role=self._role,
             rank=self._rank,
             peer=peer,
             seconds=seconds,
-            delivered_bytes=spent.delivered,
-            busy=share(spent.busy * MICRO, seconds),
-            receiver_limited=share(spent.receiver_limited * MICRO, seconds),
-            buffer_limited=share(spent.buffer_limited * MICRO, seconds),
-            round_trip_seconds=state.round_trip * MICRO,
-            least_round_trip_seconds=state.least_round_trip * MICRO,
-            delivery_bytes_per_second=float(state.delivery_rate),
-            retransmitted=spent.retransmitted,
+            delivered_bytes=grown[DELIVERED],
+            busy=share(grown[BUSY] * MICRO, seconds),
+            receiver_limited=share(grown[RECEIVER_LIMITED] * MICRO, seconds),
+            buffer_limited=share(grown[BUFFER_LIMITED] * MICRO, seconds),
+            round_trip_seconds=now.info[ROUND_TRIP] * MICRO,
+            least_round_trip_seconds=(now.info[ROUND_TRIP] if least == NO_ROUND_TRIP else least) * MICRO,
+            delivery_bytes_per_second=float(now.info[DELIVERY_RATE]),
+            retransmitted=grown[RETRANSMITTED],
         )
 
 
@@ -240,13 +222,12 @@ class ConnectionProber:
 
 def read_cores() -> list[CoreTimes]:
     """The times of each core. Waiting for a disk counts as idle, time that a hypervisor took away as busy."""
-    return [core_times(times) for times in psutil.cpu_times(percpu=True)]
-
-
-def core_times(times: Any) -> CoreTimes:
-    # `user` and `nice` already include a guest's time.
-    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-    return CoreTimes(total - times.idle - getattr(times, "iowait", 0.0), total)
+    found = []
+    for times in psutil.cpu_times(percpu=True):
+        # `user` and `nice` already include a guest's time.
+        total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+        found.append(CoreTimes(total - times.idle - getattr(times, "iowait", 0.0), total))
+    return found
 
 
 def read_pressure(resource: str) -> dict[str, int]:
@@ -265,15 +246,19 @@ def with_device(folder: Path, names: dict[str, Any]) -> list[str]:
 
 
 TCP_INFO = struct.Struct("=8B24I4Q6I4Q")
-"""Linux's `tcp_info` up to `tcpi_sndbuf_limited`, which came with Linux 4.10; later systems append fields."""
-ROUND_TRIP, RETRANSMITTED, LEAST_ROUND_TRIP = 8 + 15, 8 + 23, 8 + 24 + 4 + 3
-DELIVERED = 8 + 24 + 2
+"""Linux's `tcp_info` up to `tcpi_sndbuf_limited`, which came with Linux 4.10; later systems append fields.
+Times are in microseconds.
+"""
+ROUND_TRIP, RETRANSMITTED, DELIVERED, LEAST_ROUND_TRIP = 8 + 15, 8 + 23, 8 + 24 + 2, 8 + 24 + 4 + 3
 DELIVERY_RATE, BUSY, RECEIVER_LIMITED, BUFFER_LIMITED = range(42, 46)
 NO_ROUND_TRIP = 0xFFFFFFFF
 
 
-def read_tcp(connection: socket.socket) -> TcpState | None:
-    """TCP's state of a connection; None if it is closed. NotImplementedError if the system does not offer it."""
+def read_tcp(connection: socket.socket) -> tuple[int, ...] | None:
+    """The fields of `tcp_info` now; None if the connection is closed.
+
+    Raises NotImplementedError if the system does not offer them.
+    """
     if sys.platform != "linux":
         raise NotImplementedError(f"TCP_INFO is read on Linux only, and this is {sys.platform}")
     try:
@@ -284,16 +269,7 @@ def read_tcp(connection: socket.socket) -> TcpState | None:
         return None
     if len(info) < TCP_INFO.size:
         raise NotImplementedError(f"this system's TCP_INFO has {len(info)} bytes; {TCP_INFO.size} are needed")
-    fields = TCP_INFO.unpack_from(info)
-    least = fields[LEAST_ROUND_TRIP]
-    return TcpState(
-        TcpTotals(
-            fields[DELIVERED], fields[BUSY], fields[RECEIVER_LIMITED], fields[BUFFER_LIMITED], fields[RETRANSMITTED]
-        ),
-        fields[ROUND_TRIP],
-        fields[ROUND_TRIP] if least == NO_ROUND_TRIP else least,
-        fields[DELIVERY_RATE],
-    )
+    return TCP_INFO.unpack_from(info)
 
 
 # -- differences
