@@ -28,6 +28,15 @@ def refuse_existing(path: Path) -> None:
         raise UsageError(f"`{path}` exists already", "choose another name, or remove it first")
 
 
+def free_path(path: Path) -> Path:
+    """`path`, or the first of `path-2`, `path-3`, … that does not exist."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
+
+
 def sync_to_disk(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

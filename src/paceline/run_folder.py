@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.config import load_config, read_recipe, to_toml
 from paceline.errors import DataError
-from paceline.files import refuse_existing, replace_file, translated_disk_errors
+from paceline.files import free_path, refuse_existing, replace_file, translated_disk_errors
 from paceline.settings import RunConfig
 from paceline.telemetry.facts import Facts, Traits, read_facts
 
@@ -37,7 +37,7 @@ class RunFolder:
     @staticmethod
     def make(run: str, name: str, settings: bytes) -> RunFolder:
         """A new folder with a `config.toml`: `run`, or if that is empty, the next free name under `runs/`."""
-        path = Path(run) if run else _free_name(Path("runs"), name)
+        path = Path(run) if run else free_path(Path("runs", f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"))
         refuse_existing(path)
         with translated_disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -143,12 +143,3 @@ def _traits_by_name(model: str) -> Traits:
     from paceline.models.registry import find
 
     return Traits.of(find(model))
-
-
-def _free_name(parent: Path, name: str) -> Path:
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
-    path, number = parent / name, 1
-    while path.exists():
-        number += 1
-        path = parent / f"{name}-{number}"
-    return path

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from paceline.cli import cli
-from paceline.config import SECTION_OF_FLAG
+from paceline.config import SETTING_OF_FLAG
+from paceline.run_folder import flat
 from paceline.settings import RunConfig
 from tests.conftest import Command
 
@@ -76,8 +77,8 @@ def test_the_defaults_of_train_are_those_of_a_run() -> None:
     assert len(shown) > 12
     settings = msgspec.to_builtins(RunConfig())
     for name, text in shown.items():
-        section, key = SECTION_OF_FLAG.get(name or "", ("", name))
-        value = (settings[section] if section else settings)[key]
+        assert name is not None
+        value = flat(settings)[SETTING_OF_FLAG.get(name, name)]
         if text == "all":
             assert value == 0
         else:

@@ -7,16 +7,16 @@ import sys
 
 import click
 
-from paceline.cli import data, demo, explain, matrices, report, sweep, train, use
-from paceline.cli.help import CONTEXT, CommandGroup
+from paceline.cli import data, demo, explain, matrices, train, use
+from paceline.cli.commands import CONTEXT, CommandGroup
 from paceline.errors import PacelineError
 
 SECTIONS = {
     "Start here": [demo.demo],
     "Data": [data.generate, data.prepare],
-    "Train": [train.train, train.resume, sweep.sweep],
+    "Train": [train.train, train.resume, train.sweep],
     "Use a model": [use.evaluate, use.predict],
-    "Understand a run": [explain.diagnose, explain.plan, explain.doctor, report.report, report.compare],
+    "Understand a run": [explain.diagnose, explain.plan, explain.doctor, explain.report, explain.compare],
     "Matrices": [matrices.trace, matrices.matmul],
 }
 

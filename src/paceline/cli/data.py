@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from paceline.cli.help import Command, CommandGroup, command
-from paceline.cli.options import number, one_of, option
+from paceline.cli.commands import Command, CommandGroup, command, number, one_of, option
 from paceline.cli.progress import print_notice
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
+from paceline.cli.commands import PATH, command, number, option
 from paceline.cli.data import generate_with_progress
-from paceline.cli.help import command
-from paceline.cli.options import PATH, number, option
 from paceline.cli.progress import train_with_progress
 
 FEATURES = 33_762_578
@@ -26,6 +25,7 @@ def demo(rows: int, folder: Path) -> None:
     from paceline.config import read_config
     from paceline.data.sparse.dataset import SparseDataset
     from paceline.data.synthetic import generate_clicks
+    from paceline.files import free_path
     from paceline.reports.compare import write_comparison
     from paceline.reports.terminal import print_table, result_columns, result_row
 
@@ -47,12 +47,3 @@ def demo(rows: int, folder: Path) -> None:
     page = folder / "comparison.html"
     write_comparison(runs, page)
     click.echo(f"comparison: {page}")
-
-
-def free_path(path: Path) -> Path:
-    """`path`, or the first of `path-2`, `path-3`, … that does not exist."""
-    number, free = 1, path
-    while free.exists():
-        number += 1
-        free = path.with_name(f"{path.name}-{number}")
-    return free

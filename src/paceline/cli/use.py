@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from paceline.cli.help import command
-from paceline.cli.options import as_json, option
+from paceline.cli.commands import as_json, command, option
 
 data = option("--data", "DIR", "Dataset folder.", required=True)
 split = option(

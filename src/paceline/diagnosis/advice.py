@@ -97,11 +97,10 @@ def with_larger_batches(world: World, more_keys: float, whole_model: bool) -> Wo
         groups = [own[start : start + TIMES_LARGER] for start in range(0, len(own) - TIMES_LARGER + 1, TIMES_LARGER)]
         return [
             few[0]._replace(
-                delay=sum(demand.delay for demand in few),
-                input=sum(demand.input for demand in few),
-                compute=sum(demand.compute for demand in few),
+                **{
+                    name: sum(getattr(demand, name) for demand in few) for name in ("delay", "input", "compute", "rows")
+                },
                 push=few[0].push * more_keys,
-                rows=sum(demand.rows for demand in few),
                 service=few[0].service if whole_model else sized(few[0].service),
                 bytes_out=sized(few[0].bytes_out),
                 bytes_in=few[0].bytes_in if whole_model else sized(few[0].bytes_in),

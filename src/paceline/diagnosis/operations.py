@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,16 +30,12 @@ BATCHES = 40
 FEWEST_ROWS = 100
 
 
-class Operation(NamedTuple):
-    """One operation: its name, what it does, and the nanoseconds per row that it took, as the median over batches."""
+def time_operations(run: RunFolder, batches: int = BATCHES) -> list[dict[str, Any]]:
+    """Time the operations of a step on batches like the run's, with a table of its size, on this machine.
 
-    name: str
-    what: str
-    nanoseconds_per_row: float
-
-
-def time_operations(run: RunFolder, batches: int = BATCHES) -> list[Operation]:
-    """Time the operations of a step on batches like the run's, with a table of its size, on this machine."""
+    Returns the name of each operation, what it does, and the nanoseconds per row that it took, as the median over
+    batches.
+    """
     config = run.config
     if not run.facts.traits.operations:
         raise UsageError(f"the operations of a step of `{config.model}` cannot be timed", "leave out --ops")
@@ -59,12 +55,15 @@ def time_operations(run: RunFolder, batches: int = BATCHES) -> list[Operation]:
         if number >= 0:  # the first one loads the loops
             for name, nanoseconds in spent.items():
                 found.setdefault(name, []).append(nanoseconds / rows)
-    return [Operation(name, WHAT[name], statistics.median(each)) for name, each in found.items()]
+    return [
+        {"name": name, "what": WHAT[name], "nanoseconds_per_row": statistics.median(each)}
+        for name, each in found.items()
+    ]
 
 
 def add_operations(run: RunFolder, diagnosis: dict[str, Any]) -> None:
     """Time the operations of a step, and add them to the run's diagnosis."""
-    diagnosis["operations"] = [one._asdict() for one in time_operations(run)]
+    diagnosis["operations"] = time_operations(run)
     run.write_json("diagnosis.json", diagnosis)
 
 

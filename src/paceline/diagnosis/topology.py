@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from paceline.diagnosis.simulator import Topology
-from paceline.diagnosis.use import mean_of
+from paceline.diagnosis.use import by_rank, mean_of
 from paceline.settings import RunConfig
 from paceline.telemetry.ceilings import Ceilings
 from paceline.telemetry.records import ConnectionProbe, NodeProbe, ShardChunk, WorkerChunk
@@ -34,11 +34,10 @@ def topology_of(config: RunConfig, ranks: Sequence[int], chunks: Sequence[Worker
     """
     node_of = {chunk.rank: chunk.node for chunk in chunks}
     shard_node_of = {chunk.rank: chunk.node for chunk in shards}
-    if config.engine == "local" or config.exchange == "allreduce":
-        shard_nodes = []
-    else:
-        nowhere = next(iter(node_of.values()))
-        shard_nodes = [shard_node_of.get(rank, nowhere) for rank in range(config.shards)]
+    has_shards = config.engine != "local" and config.exchange != "allreduce"
+    # A shard that recorded nothing counts as a neighbour of the first worker.
+    unknown = next(iter(node_of.values()))
+    shard_nodes = [shard_node_of.get(rank, unknown) for rank in range(config.shards if has_shards else 0)]
     names = sorted({*(node_of[rank] for rank in ranks), *shard_nodes})
     machine_of = {name: next((probe.machine for probe in probes if probe.node == name), "") or name for name in names}
     machines = sorted(set(machine_of.values()))
@@ -68,12 +67,11 @@ def _free_cores(nodes: set[str], chunks: Sequence[WorkerChunk], shards: Sequence
         return 1.0
     cores = len(own_probes[0].cores)
     busy = mean_of(own_probes, [sum(probe.cores) for probe in own_probes])
-    ours = 0.0
-    for kind in (chunks, shards):
-        for rank in {chunk.rank for chunk in kind}:
-            own = [chunk for chunk in kind if chunk.rank == rank and chunk.node in nodes]
-            if own:
-                ours += sum(chunk.processor for chunk in own) / sum(chunk.seconds for chunk in own)
+    ours = sum(
+        sum(chunk.processor for chunk in own) / sum(chunk.seconds for chunk in own)
+        for kind in (chunks, shards)
+        for own in by_rank(chunk for chunk in kind if chunk.node in nodes).values()
+    )
     return max(cores / 4, cores - max(0.0, busy - ours))
 
 
@@ -118,17 +116,18 @@ def _link(node: str, probes: Sequence[NodeProbe], connections: Sequence[Connecti
         if probe.node == node
     ]
     homes = {"worker": node_of, "shard": shard_node_of}
-    rates, busy, delivered = [], [], []
+    used = []
     for probe in connections:
         ends = homes[probe.role].get(probe.rank), _home(probe.peer, homes)
         if node in ends and ends[0] != ends[1] and probe.busy >= BUSY_ENOUGH:
-            rates.append(probe.delivered_bytes / (probe.busy * probe.seconds))
-            busy.append(probe.busy)
-            delivered.append(probe.delivery_bytes_per_second)
-    if not rates:
+            used.append(probe)
+    if not used:
         return None
+    rate = statistics.median(probe.delivered_bytes / (probe.busy * probe.seconds) for probe in used)
     return _Link(
-        max(_quantile(carried, HIGH), statistics.median(rates)), _quantile(busy, HIGH), statistics.median(delivered)
+        carried=max(_quantile(carried), rate),
+        busy=_quantile([probe.busy for probe in used]),
+        delivered=statistics.median(probe.delivery_bytes_per_second for probe in used),
     )
 
 
@@ -138,5 +137,5 @@ def _home(name: str, homes: dict[str, dict[int, str]]) -> str | None:
     return homes[role].get(int(rank)) if role in homes and rank.isdecimal() else None
 
 
-def _quantile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[int(len(values) * share)] if values else 0.0
+def _quantile(values: Sequence[float]) -> float:
+    return sorted(values)[int(len(values) * HIGH)] if values else 0.0

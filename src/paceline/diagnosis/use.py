@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
-from paceline.telemetry.records import ConnectionProbe, NodeProbe, WorkerChunk
+from paceline.telemetry.records import ConnectionProbe, NodeProbe, ShardChunk, StepSample, WorkerChunk
+
+R = TypeVar("R", bound=WorkerChunk | ShardChunk | StepSample)
 
 AVERAGED = (
     "memory_bytes", "network_sent_bytes_per_second", "network_received_bytes_per_second", "disk_read_bytes_per_second",
@@ -65,10 +67,16 @@ def connection_use(probes: Sequence[ConnectionProbe], chunks: Sequence[WorkerChu
     if not seconds:
         return None
 
-    def mean(name: str) -> float:
-        return float(sum(getattr(probe, name) * probe.seconds for probe in own)) / seconds
+    shares = [sum(getattr(probe, name) * probe.seconds for probe in own) / seconds for name in ConnectionUse._fields]
+    return ConnectionUse(*shares)
 
-    return ConnectionUse(mean("busy"), mean("receiver_limited"), mean("buffer_limited"))
+
+def by_rank(records: Iterable[R]) -> dict[int, list[R]]:
+    """Records of workers or of shards, by their rank."""
+    found: dict[int, list[R]] = {}
+    for record in records:
+        found.setdefault(record.rank, []).append(record)
+    return dict(sorted(found.items()))
 
 
 def mean_of(probes: Sequence[NodeProbe], values: Sequence[float | None]) -> float:
