@@ -39,7 +39,7 @@ def test_config_toml_reads_back(tmp_path: Path) -> None:
         ({"pace": "fast"}, "`pace` is `fast`", "never waits"),
         ({"workers": 0}, "`workers` is 0; it must be at least 1", "--workers 1"),
         ({"batch_size": -5}, "`batch_size` is -5", "--batch-size 1"),
-        ({"shards": 2}, "the engine `local` keeps the model in one", "leave --shards out"),
+        ({"shards": 2}, "the engine `local` has one", "leave --shards out"),
         ({"optimizer": "adagard"}, "`optimizer` is `adagard`", "did you mean `adagrad`?"),
         ({"model": "tree"}, "`model` is `tree`; it is one of logistic", "--model logistic"),
         ({"learning_rate": 0.0}, "`learning_rate` is 0.0; it must be above 0", "usual"),
@@ -68,7 +68,7 @@ def test_wrong_flags(flags: dict[str, Any], message: str, hint: str) -> None:
     ("setting", "message"),
     [
         ("optimizer.decay_rows=100", "but adagrad slows down by itself"),
-        ("optimizer.beta=2.0", "which does nothing here"),
+        ("optimizer.beta=2.0", "`optimizer.beta` is 2.0, but adagrad does not use it"),
         ("optimizer.beat=1", "unknown setting `optimizer.beat`"),
         ("nonsense", "is not section.key=value"),
         ("a.b.c=1", "is not section.key=value"),

@@ -210,23 +210,20 @@ def _check_keyed(config: RunConfig, keyed: bool) -> None:
         raise ConfigError(message, "leave it out; --l2 is weight decay")
     changed = [name for name in _changed(config.wire) if name in ("pull", "key_deltas", "values")]
     if not keyed and changed:
-        message = f"`wire.{changed[0]}` is set, but the model `{config.model}` has no table of keys"
-        raise ConfigError(message, "leave it out")
+        raise ConfigError(f"`wire.{changed[0]}` is set, but `{config.model}` has no table of keys", "leave it out")
 
 
 def _check_allreduce(config: RunConfig) -> None:
     if config.wire.tls:
-        message = "`wire.tls` is set, but `allreduce` uses gloo or NCCL, which do not encrypt"
-        raise ConfigError(message, "--exchange shard")
+        raise ConfigError("`wire.tls` is set, but gloo and NCCL (`allreduce`) do not encrypt", "--exchange shard")
     if config.engine == "local":
-        message = "`allreduce` is between processes, but the engine `local` has only one"
-        raise ConfigError(message, "--engine ray, or leave --exchange out")
+        raise ConfigError("`allreduce` needs several processes; the engine `local` has only one", "--engine ray")
     if config.pace != "sync":
-        message = f"`exchange` is `allreduce`, but the pace is `{config.pace}`"
-        raise ConfigError(message, "--pace sync, or --exchange shard")
+        raise ConfigError(
+            f"`allreduce` is for sync, but the pace is `{config.pace}`", "--pace sync, or --exchange shard"
+        )
     if config.shards != 1:
-        message = f"`shards` is {config.shards}, but `allreduce` has no shards"
-        raise ConfigError(message, "leave --shards out")
+        raise ConfigError(f"`shards` is {config.shards}, but `allreduce` has no shards", "leave --shards out")
 
 
 def _changed(section: msgspec.Struct) -> list[str]:
@@ -246,13 +243,13 @@ def _check_engine(config: RunConfig) -> None:
     if config.engine != "local":
         return
     if config.shards != 1:
-        message = f"`shards` is {config.shards}; the engine `local` keeps the model in one"
-        raise ConfigError(message, "leave --shards out, or --engine ray")
+        raise ConfigError(
+            f"`shards` is {config.shards}; the engine `local` has one", "leave --shards out, or --engine ray"
+        )
     if config.address:
         raise ConfigError(f"`address` is `{config.address}`, but the engine is `local`", "--engine ray joins a cluster")
     if changed := _changed(config.wire):
-        message = f"`wire.{changed[0]}` is set, but the engine `local` has no wire"
-        raise ConfigError(message, "leave it out, or --engine ray")
+        raise ConfigError(f"`wire.{changed[0]}` is set, but `local` has no wire", "leave it out, or --engine ray")
 
 
 def _check_pace(pace: str | int) -> None:
@@ -268,8 +265,7 @@ def _check_pace(pace: str | int) -> None:
 def _check_optimizer(optimizer: OptimizerConfig) -> None:
     rate = optimizer.learning_rate
     if not 0 < rate <= LARGEST_FLOAT32:
-        message = f"`learning_rate` is {rate}; it must be above 0"
-        raise ConfigError(message, "--learning-rate 0.05; 0.01 to 0.5 is usual")
+        raise ConfigError(f"`learning_rate` is {rate}; it must be above 0", "--learning-rate 0.05 is usual")
     _check_least(optimizer, 0, "l1", "l2")
     _check_least(optimizer, 0, "decay_rows", "decay_power", "epsilon", "beta", prefix="optimizer.")
     for name in ("momentum", "beta1", "beta2"):
@@ -280,10 +276,9 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
     for name in sorted(special.intersection(_changed(optimizer))):
         if name not in OPTIMIZERS[optimizer.name] or (name == "decay_power" and not optimizer.decay_rows):
             owners = " and ".join(other for other, own in OPTIMIZERS.items() if name in own)
-            raise ConfigError(
-                f"`optimizer.{name}` is {getattr(optimizer, name)}, which does nothing here",
-                f"it is for {owners}" + (", and needs decay_rows" if name == "decay_power" else "") + ": leave it out",
-            )
+            message = f"`optimizer.{name}` is {getattr(optimizer, name)}, but {optimizer.name} does not use it"
+            needs = " and needs decay_rows" if name == "decay_power" else ""
+            raise ConfigError(message, f"leave it out: it is for {owners}{needs}")
     if optimizer.decay_rows and "decay_rows" not in OPTIMIZERS[optimizer.name]:
         message = f"`optimizer.decay_rows` is {optimizer.decay_rows}, but {optimizer.name} slows down by itself"
         raise ConfigError(message, "leave it out, or --optimizer sgd")
@@ -294,7 +289,7 @@ def _check_choices(config: RunConfig) -> None:
         value = attrgetter(name)(config)
         if value not in choices:
             near = difflib.get_close_matches(value, choices, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"for example --set {name}={choices[0]}"
+            hint = f"did you mean `{near[0]}`?" if near else f"the default is `{attrgetter(name)(RunConfig())}`"
             shown = name.removesuffix(".name")
             raise ConfigError(f"`{shown}` is `{value}`; it must be one of {', '.join(choices)}", hint)
 

@@ -92,8 +92,7 @@ class _Cores:
 
     def __init__(self, count: float) -> None:
         self.count = count
-        self.left: dict[int, float] = {}  # seconds of work, by task
-        self.then: dict[int, Then] = {}
+        self.left: dict[Then, float] = {}  # seconds of work, by what follows it
         self.updated = 0.0
         self.plan = 0  # the number of the last plan: events of earlier ones are void
         self.spinning = 0  # roles that spin while they wait
@@ -158,7 +157,7 @@ class _Simulation:
         self.steps = steps
         self.random = random.Random(seed)
         self.now = 0.0
-        self.numbers = itertools.count(1)  # of events, tasks and spins
+        self.numbers = itertools.count(1)  # of events and spins
         self.events: list[tuple[float, int, Then]] = []
         machines = [_Cores(count) for count in topology.cores]
         self.cores = [machines[machine] for machine in topology.machines]
@@ -189,14 +188,13 @@ class _Simulation:
         heapq.heappush(self.events, (time, next(self.numbers), what))
 
     def work(self, node: int, seconds: float, then: Then) -> None:
-        """Use a core of a node for `seconds`, or longer if tasks share the cores."""
+        """Use a core of a node for `seconds`, or longer if tasks share the cores. `then` is a new object each time."""
         if seconds <= 0:
             self.at(self.now, then)
             return
-        cores, task = self.cores[node], next(self.numbers)
+        cores = self.cores[node]
         cores.advance(self.now)
-        cores.left[task] = seconds
-        cores.then[task] = then
+        cores.left[then] = seconds
         self.plan(cores)
 
     def spin(self, role: _Worker | _Shard) -> None:
@@ -229,12 +227,12 @@ class _Simulation:
         cores.advance(self.now)
         # Late in a long simulation the clock itself is coarser than that.
         least = max(NO_WORK, 2 * math.ulp(self.now))
-        done = [task for task, left in cores.left.items() if left <= least]
-        for task in done:
-            del cores.left[task]
+        done = [then for then, left in cores.left.items() if left <= least]
+        for then in done:
+            del cores.left[then]
         self.plan(cores)
-        for task in done:
-            cores.then.pop(task)()
+        for then in done:
+            then()
 
     def carry(self, source: int, target: int, size: float, then: Then) -> None:
         """Carry bytes from node to node, behind those that go the same way."""

@@ -45,7 +45,9 @@ def topology_of(config: RunConfig, ranks: Sequence[int], chunks: Sequence[Worker
         _free_cores({name for name in names if machine_of[name] == machine}, chunks, shards, probes)
         for machine in machines
     ]
-    links = {name: _link(name, probes, connections, node_of, shard_node_of) for name in names}
+    homes = {f"worker {rank}": node for rank, node in node_of.items()}
+    homes |= {f"shard {rank}": node for rank, node in shard_node_of.items()}
+    links = {name: _link(name, probes, connections, homes) for name in names}
     bandwidth = _bandwidths(links, best_links(ceilings))
     trips = [probe.least_round_trip_seconds for probe in connections if probe.least_round_trip_seconds > 0]
     return Topology(
@@ -93,32 +95,27 @@ def _bandwidths(links: Mapping[str, _Link | None], ceiling_of: Mapping[str, floa
     its ceiling.
     """
     best = max((link.carried for link in links.values() if link is not None), default=math.inf)
-    found = {}
+    found = {name: ceiling_of.get(name, math.inf) for name in links}
     for name, link in links.items():
-        most = ceiling_of.get(name, math.inf)
-        if link is None:
-            found[name] = most
-        elif link.busy >= SATURATED:
-            found[name] = link.carried
-        else:
-            found[name] = max(link.carried, min(most, max(best, link.delivered)))
+        if link is not None:
+            could = 0.0 if link.busy >= SATURATED else min(found[name], max(best, link.delivered))
+            found[name] = max(link.carried, could)
     return found
 
 
-def _link(node: str, probes: Sequence[NodeProbe], connections: Sequence[ConnectionProbe], node_of: dict[int, str],
-          shard_node_of: dict[int, str]) -> _Link | None:  # fmt: skip
+def _link(node: str, probes: Sequence[NodeProbe], connections: Sequence[ConnectionProbe],
+          homes: Mapping[str, str]) -> _Link | None:  # fmt: skip
     """The most that a node's link carried: per second, or over its connections to other nodes while they were busy.
-    None if nothing went over it.
+    None if nothing went over it. `homes` are the nodes of roles such as `shard 0`.
     """
     carried = [
         max(probe.network_sent_bytes_per_second or 0.0, probe.network_received_bytes_per_second or 0.0)
         for probe in probes
         if probe.node == node
     ]
-    homes = {"worker": node_of, "shard": shard_node_of}
     used = []
     for probe in connections:
-        ends = homes[probe.role].get(probe.rank), _home(probe.peer, homes)
+        ends = homes.get(f"{probe.role} {probe.rank}"), homes.get(probe.peer)
         if node in ends and ends[0] != ends[1] and probe.busy >= BUSY_ENOUGH:
             used.append(probe)
     if not used:
@@ -129,12 +126,6 @@ def _link(node: str, probes: Sequence[NodeProbe], connections: Sequence[Connecti
         busy=_quantile([probe.busy for probe in used]),
         delivered=statistics.median(probe.delivery_bytes_per_second for probe in used),
     )
-
-
-def _home(name: str, homes: dict[str, dict[int, str]]) -> str | None:
-    """The node of a role given by name, such as `shard 0`."""
-    role, _, rank = name.partition(" ")
-    return homes[role].get(int(rank)) if role in homes and rank.isdecimal() else None
 
 
 def _quantile(values: Sequence[float]) -> float:
