@@ -39,7 +39,7 @@ def test_config_toml_reads_back(tmp_path: Path) -> None:
         ({"pace": "fast"}, "`pace` is `fast`", "never waits"),
         ({"workers": 0}, "`workers` is 0; it must be at least 1", "--workers 1"),
         ({"batch_size": -5}, "`batch_size` is -5", "--batch-size 1"),
-        ({"shards": 2}, "the engine `local` has one", "leave --shards out"),
+        ({"shards": 2}, "the engine `local` has one", "--engine ray, or leave it out"),
         ({"optimizer": "adagard"}, "`optimizer` is `adagard`", "did you mean `adagrad`?"),
         ({"model": "tree"}, "`model` is `tree`; it is one of logistic", "--model logistic"),
         ({"learning_rate": 0.0}, "`learning_rate` is 0.0; it must be above 0", "usual"),

@@ -24,12 +24,10 @@ from paceline.settings import ImageConfig, OptimizerConfig, RunConfig, WireConfi
 T = TypeVar("T")
 
 ENGINES = ("local", "ray")
-EXCHANGES = ("shard", "allreduce")
-DEVICES = ("cpu", "cuda")
 CHOICES = {
     "engine": ENGINES,
-    "exchange": EXCHANGES,
-    "device": DEVICES,
+    "exchange": ("shard", "allreduce"),
+    "device": ("cpu", "cuda"),
     "precision": ("float32", "bfloat16"),
     "optimizer.name": tuple(OPTIMIZERS),
     "wire.pull": ("keys", "all"),
@@ -219,9 +217,7 @@ def _check_allreduce(config: RunConfig) -> None:
     if config.engine == "local":
         raise ConfigError("`allreduce` needs several processes; the engine `local` has only one", "--engine ray")
     if config.pace != "sync":
-        raise ConfigError(
-            f"`allreduce` is for sync, but the pace is `{config.pace}`", "--pace sync, or --exchange shard"
-        )
+        raise ConfigError(f"`allreduce` is for sync, but the pace is `{config.pace}`", "--pace sync")
     if config.shards != 1:
         raise ConfigError(f"`shards` is {config.shards}, but `allreduce` has no shards", "leave --shards out")
 
@@ -243,9 +239,7 @@ def _check_engine(config: RunConfig) -> None:
     if config.engine != "local":
         return
     if config.shards != 1:
-        raise ConfigError(
-            f"`shards` is {config.shards}; the engine `local` has one", "leave --shards out, or --engine ray"
-        )
+        raise ConfigError(f"`shards` is {config.shards}; the engine `local` has one", "--engine ray, or leave it out")
     if config.address:
         raise ConfigError(f"`address` is `{config.address}`, but the engine is `local`", "--engine ray joins a cluster")
     if changed := _changed(config.wire):

@@ -30,17 +30,15 @@ def diagnose(run: str, ops: bool, as_json: bool) -> None:
 
     folder = RunFolder(run)
     found = write_diagnosis(folder)
-    if not as_json:
-        click.echo(found["sentence"])
-        for line in found["evidence"]:
-            click.echo(f"  {line}")
     if ops:
         from paceline.diagnosis.operations import add_operations
 
         add_operations(folder, found)
     if as_json:
         click.echo(json.dumps(found, indent=2))
-    elif ops:
+        return
+    click.echo("\n  ".join([found["sentence"], *found["evidence"]]))
+    if ops:
         print_operations(found["operations"])
 
 

@@ -17,10 +17,9 @@ from paceline.cli.progress import (
     train_with_progress,
     watched,
 )
-from paceline.config import DEVICES, ENGINES, EXCHANGES
+from paceline.config import CHOICES
 from paceline.errors import RunError
 from paceline.models.registry import MODELS
-from paceline.parameters.optimizers import OPTIMIZERS
 from paceline.settings import RunConfig
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 @number("--workers", "Threads or processes that train.  [default: 1]")
 @number("--shards", "Processes that hold the model, with --engine ray.  [default: 1]")
 @number("--batch-size", "Rows per worker per step.  [default: 100]")
-@option("--optimizer", "NAME", f"{one_of(tuple(OPTIMIZERS))}.  [default: adagrad]")
+@option("--optimizer", "NAME", f"{one_of(CHOICES['optimizer.name'])}.  [default: adagrad]")
 @option("--learning-rate", "R", "Factor on the mean gradient of each update.  [default: 0.05]", float)
 @option("--momentum", "M", "Momentum of sgd, for dense models.  [default: 0]", float)
 @option("--l1", "X", "L1 penalty on the keys of each update, except the bias.  [default: 0]", float)
@@ -55,10 +54,10 @@ if TYPE_CHECKING:
 @option("--seconds", "T", "Stop after T seconds of training.  [default: no limit]", float)
 @option("--test-every", "ROWS", "Evaluate every ROWS rows and at the end.  [default: at the end]", int)
 @option("--checkpoint-every", "SECONDS", "Seconds between checkpoints; 0 for none.  [default: 60]", float)
-@option("--engine", "NAME", f"{one_of(ENGINES)}: threads here, or processes on a cluster.  [default: local]")
+@option("--engine", "NAME", f"{one_of(CHOICES['engine'])}: threads here, or processes on a cluster.  [default: local]")
 @address()
-@option("--exchange", "NAME", f"{one_of(EXCHANGES)}: how PyTorch modules share gradients in sync.  [default: shard]")
-@option("--device", "NAME", f"{one_of(DEVICES)}, for PyTorch modules.  [default: cpu]")
+@option("--exchange", "NAME", f"{one_of(CHOICES['exchange'])}, for PyTorch modules in sync.  [default: shard]")
+@option("--device", "NAME", f"{one_of(CHOICES['device'])}, for PyTorch modules.  [default: cpu]")
 @number("--seed", "Random seed.  [default: 0]")
 @new_run
 @setting("Set any setting of a recipe; may be repeated.")

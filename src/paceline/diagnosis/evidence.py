@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from paceline.diagnosis.simulator import IDLE_SECONDS, Demand, PaceRules, Topology
-from paceline.diagnosis.topology import topology_of
-from paceline.diagnosis.use import ConnectionUse, NodeUse, by_rank, connection_use, node_use
+from paceline.diagnosis.topology import ConnectionUse, NodeUse, by_rank, connection_use, node_use, topology_of
 from paceline.errors import DataError
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig

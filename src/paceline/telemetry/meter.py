@@ -187,7 +187,8 @@ class WorkerMeter:
         self._num_samples += 1
         doublings = max(0, self._num_samples - FIRST_SAMPLES) // SAMPLES_A_STRIDE
         self._next_sample = self.steps + (1 << doublings)
-        spent = {PHASES[phase]: (self.phases[phase] - began) * NANO for phase, began in enumerate(self._began)}
+        totals = zip(PHASES, self.phases, self._began, strict=True)
+        spent: dict[str, Any] = {name: (now - then) * NANO for name, now, then in totals}
         self.samples.append(
             StepSample(
                 time=self._last * NANO,

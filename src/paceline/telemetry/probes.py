@@ -7,6 +7,7 @@ named once, with the reason, and left out: a probe never fails a run.
 from __future__ import annotations
 
 import errno
+import math
 import socket
 import struct
 import sys
@@ -26,19 +27,13 @@ NETWORK_INTERFACES = Path("/sys/class/net")
 DISKS = Path("/sys/block")
 LOOPBACK = ("lo", "lo0")
 
+FLOWS = ("network_sent", "network_received", "disk_read", "disk_written")
 # All tasks of a system never wait for a processor at once: there is no `full` for that.
 PRESSURES = {"cpu": ("some",), "io": ("some", "full"), "memory": ("some", "full")}
 MICRO = 1e-6
 
 NOT_OFFERED = (OSError, NotImplementedError, RuntimeError, LookupError, ValueError)
 T = TypeVar("T")
-
-
-class Flow(NamedTuple):
-    """Bytes that have gone out of memory and come into it: sent and received, or written and read."""
-
-    out: int
-    into: int
 
 
 class CoreTimes(NamedTuple):
@@ -49,13 +44,13 @@ class CoreTimes(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """The system's counters at one moment; what it does not offer is None or missing."""
+    """The system's counters at one moment: bytes as in `FLOWS`, and microseconds of pressure. What it does not offer is
+    missing.
+    """
 
     time: float
     cores: list[CoreTimes]
-    network: Flow | None
-    disk: Flow | None
-    pressure: dict[str, int]
+    totals: dict[str, int]
 
 
 def _machine() -> str:
@@ -90,42 +85,30 @@ class NodeProber:
         found, self._news = self._news, []
         if before is None:
             return found
-        seconds = now.time - before.time
-        sent, received = rates(before.network, now.network, seconds)
-        written, read = rates(before.disk, now.disk, seconds)
+        seconds, grown = now.time - before.time, growth(before.totals, now.totals)
+        flows: dict[str, Any] = {f"{name}_bytes_per_second": grown[name] / seconds for name in FLOWS if name in grown}
         probe = NodeProbe(
             time=now.time,
-            node="",
             machine=self._machine,
             seconds=seconds,
             cores=core_shares(before.cores, now.cores),
             memory_bytes=memory.total - memory.available if memory else 0,
             memory_total_bytes=memory.total if memory else 0,
-            network_sent_bytes_per_second=sent,
-            network_received_bytes_per_second=received,
-            disk_read_bytes_per_second=read,
-            disk_written_bytes_per_second=written,
-            pressure={
-                name: share((now.pressure[name] - then) * MICRO, seconds)
-                for name, then in before.pressure.items()
-                if name in now.pressure
-            },
+            **flows,
+            pressure={name: share(grown[name] * MICRO, seconds) for name in grown if name not in FLOWS},
         )
         return [probe, *found]
 
     def _read(self) -> Counters:
-        pressure: dict[str, int] = {}
-        for resource in PRESSURES:
-            pressure |= self._offered(f"{resource} pressure", partial(read_pressure, resource)) or {}
-        return Counters(
-            time.perf_counter(),
-            self._offered("cores", read_cores) or [],
-            self._offered("network", self._read_network),
-            self._offered("disk", self._read_disks),
-            pressure,
-        )
+        cores = self._offered("cores", read_cores) or []
+        totals: dict[str, int] = {}
+        readers = {"network": self._read_network, "disk": self._read_disks}
+        readers |= {f"{resource} pressure": partial(read_pressure, resource) for resource in PRESSURES}
+        for name, read in readers.items():
+            totals |= self._offered(name, read) or {}
+        return Counters(time.perf_counter(), cores, totals)
 
-    def _read_network(self) -> Flow:
+    def _read_network(self) -> dict[str, int]:
         counted = psutil.net_io_counters(pernic=True, nowrap=False)
         if not self._interfaces:
             outward = [name for name in counted if name not in LOOPBACK]
@@ -133,16 +116,16 @@ class NodeProber:
             if not self._interfaces:
                 raise NotImplementedError("there is no interface except loopback")
         there = [counted[name] for name in self._interfaces if name in counted]
-        return Flow(sum(c.bytes_sent for c in there), sum(c.bytes_recv for c in there))
+        return {"network_sent": sum(c.bytes_sent for c in there), "network_received": sum(c.bytes_recv for c in there)}
 
-    def _read_disks(self) -> Flow:
+    def _read_disks(self) -> dict[str, int]:
         counted = psutil.disk_io_counters(perdisk=True, nowrap=False)
         if not self._disks:
             self._disks = with_device(DISKS, counted) if DISKS.exists() else list(counted)
             if not self._disks:
                 raise NotImplementedError("there is no disk whose bytes are counted")
         there = [counted[name] for name in self._disks if name in counted]
-        return Flow(sum(c.write_bytes for c in there), sum(c.read_bytes for c in there))
+        return {"disk_read": sum(c.read_bytes for c in there), "disk_written": sum(c.write_bytes for c in there)}
 
     def _offered(self, name: str, read: Callable[[], T]) -> T | None:
         """What `read` returns; None if it is not offered, which is recorded the first time."""
@@ -290,18 +273,16 @@ def core_shares(before: list[CoreTimes], now: list[CoreTimes]) -> list[float]:
     ]
 
 
-def rates(before: Flow | None, now: Flow | None, seconds: float) -> tuple[float | None, float | None]:
-    """Bytes per second out and in; None if a counter fell because an interface or a disk has gone."""
-    if before is None or now is None or now.out < before.out or now.into < before.into:
-        return None, None
-    return (now.out - before.out) / seconds, (now.into - before.into) / seconds
+def growth(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
+    """By how much totals have grown, without those that fell because an interface or a disk has gone."""
+    return {name: total - before[name] for name, total in now.items() if total >= before.get(name, math.inf)}
 
 
 # -- what is not there
 
 
 def left_out(name: str, why: str) -> LeftOut:
-    return LeftOut(time=time.perf_counter(), node="", name=name, reason=why)
+    return LeftOut(time=time.perf_counter(), name=name, reason=why)
 
 
 def reason(error: Exception) -> str:

@@ -11,9 +11,10 @@ import msgspec
 
 
 class Record(msgspec.Struct, kw_only=True, omit_defaults=True, tag=True):
-    """One line; `time` is the end of what it describes."""
+    """One line; `time` is the end of what it describes. `node` is filled in where records are collected."""
 
     time: float
+    node: str = ""
 
 
 class Phases(Record, kw_only=True):
@@ -42,7 +43,6 @@ class WorkerChunk(Phases, kw_only=True):
     busy. They are measured before training begins, because processors that have idled are slower for a while.
     """
 
-    node: str = ""
     processor: float
     steps: int
     replies: int = 0
@@ -62,7 +62,6 @@ class ShardChunk(Record, kw_only=True):
     """
 
     rank: int
-    node: str = ""
     seconds: float
     processor: float
     requests: int
@@ -101,7 +100,6 @@ class NodeProbe(Record, kw_only=True):
     pressure-stall shares by name (`cpu_some`, `io_full`, …): shares of the time in which something had to wait.
     """
 
-    node: str
     machine: str = ""
     seconds: float
     cores: list[float]
@@ -138,7 +136,6 @@ class ConnectionProbe(Record, kw_only=True):
 class LeftOut(Record, kw_only=True):
     """Something that a node does not offer, by name, and that is not measured there."""
 
-    node: str
     name: str
     reason: str
 
