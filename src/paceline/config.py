@@ -37,9 +37,7 @@ MOST_WORKERS = 1024
 MOST_PORT = 65_535
 MOST_CLOCKS_AHEAD = 10**9
 LARGEST_FLOAT32 = 3.4028234663852886e38
-SECTIONS: dict[str, type[msgspec.Struct]] = {
-    "optimizer": OptimizerConfig, "images": ImageConfig, "wire": WireConfig
-}  # fmt: skip
+SECTIONS: dict[str, type[msgspec.Struct]] = {"optimizer": OptimizerConfig, "images": ImageConfig, "wire": WireConfig}
 # Flags that set a key of a section; all others set the top-level key of their name.
 SETTING_OF_FLAG = {name: f"optimizer.{name}" for name in ("learning_rate", "momentum", "l1", "l2")}
 SETTING_OF_FLAG["optimizer"] = "optimizer.name"
@@ -119,10 +117,8 @@ def _convert(tree: dict[str, Any]) -> RunConfig:
     refuse_unknown(tree, RunConfig, "")
     for section, kind in SECTIONS.items():
         if not isinstance(tree.get(section, {}), dict):
-            raise ConfigError(
-                f"`{section}` is `{tree[section]}`, but must be a section of a recipe",
-                f"write its settings below a line [{section}]: {', '.join(kind.__struct_fields__)}",
-            )
+            hint = f"write its settings below a line [{section}]: {', '.join(kind.__struct_fields__)}"
+            raise ConfigError(f"`{section}` is `{tree[section]}`, but must be a section of a recipe", hint)
         refuse_unknown(tree.get(section, {}), kind, f"{section}.")
     pace = tree.get("pace")
     if isinstance(pace, str) and pace.lstrip("+-").isdigit():
@@ -177,18 +173,13 @@ def check(config: RunConfig) -> RunConfig:
 def _check_model(config: RunConfig, entry: Entry) -> None:
     """Refuse what this model cannot do."""
     if config.optimizer.name not in entry.optimizers:
-        *others, last = entry.optimizers
-        raise ConfigError(
-            f"`optimizer` is `{config.optimizer.name}`, which cannot train the model `{config.model}`",
-            f"--optimizer {', '.join(others)} or {last}" if others else f"--optimizer {last}",
-        )
+        message = f"`optimizer` is `{config.optimizer.name}`, which cannot train the model `{config.model}`"
+        raise ConfigError(message, f"--optimizer {' or '.join(entry.optimizers)}")
     for name in ("exchange", "device", "precision"):
         value, allowed = getattr(config, name), getattr(entry, f"{name}s")
         if value not in allowed:
-            raise ConfigError(
-                f"`{name}` is `{value}`; the model `{config.model}` takes {' or '.join(allowed)}",
-                f"leave {name} out, or choose another model",
-            )
+            message = f"`{name}` is `{value}`; the model `{config.model}` takes {' or '.join(allowed)}"
+            raise ConfigError(message, f"leave {name} out, or choose another model")
     if entry.input != "images" and config.images != ImageConfig():
         raise ConfigError(f"`images` is set, but the model `{config.model}` learns from {entry.input}", "leave it out")
     if config.images.crop < 0:
@@ -249,11 +240,9 @@ def _check_engine(config: RunConfig) -> None:
 def _check_pace(pace: str | int) -> None:
     if pace not in ("sync", "async") and not (isinstance(pace, int) and 1 <= pace <= MOST_CLOCKS_AHEAD):
         near = difflib.get_close_matches(str(pace).lower(), ("sync", "async"), n=1)
-        hint = f"did you mean `--pace {near[0]}`?" if near else "`--pace async` never waits"
-        raise ConfigError(
-            f"`pace` is `{pace}`; it must be `sync`, `async`, or how many steps a worker may run ahead (1, 2, …)",
-            "with `--pace sync` no worker runs ahead" if pace == 0 else hint,
-        )
+        hint = f"did you mean `--pace {near[0]}`?" if near else "`--pace async` never waits, `--pace sync` always does"
+        message = f"`pace` is `{pace}`; it must be `sync`, `async`, or how many steps a worker may run ahead (1, 2, …)"
+        raise ConfigError(message, hint)
 
 
 def _check_optimizer(optimizer: OptimizerConfig) -> None:

@@ -94,9 +94,7 @@ def translated_disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UsageError(
-                f"no room left on the disk while writing `{path}`", "free some, or write elsewhere"
-            ) from None
+            raise UsageError(f"no room left on the disk while writing `{path}`", "free some space") from None
         if error.errno in NO_PLACE:
             raise UsageError(f"`{path}` cannot be written: {error.strerror}", "write elsewhere") from None
         raise RunError(f"writing `{path}` failed: {error.strerror or error}", "check the disk") from error

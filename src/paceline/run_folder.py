@@ -59,10 +59,8 @@ class RunFolder:
     @property
     def config(self) -> RunConfig:
         if self.job != TRAIN:
-            raise DataError(
-                f"`{self.path}` is a run of `{self.job}`, not of `train`",
-                "`paceline report` and `paceline diagnose` work on it",
-            )
+            message = f"`{self.path}` is a run of `{self.job}`, not of `train`"
+            raise DataError(message, "`paceline report` and `paceline diagnose` work on it")
         return load_config(self.path / "config.toml")
 
     @property
@@ -136,9 +134,8 @@ def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def _traits_by_name(model: str) -> Traits:
     if ":" in model:
-        return Traits(
-            input="images", keyed=False, metrics=("loss", "error", "accuracy"), headline="accuracy", operations=False
-        )
+        metrics = ("loss", "error", "accuracy")
+        return Traits(input="images", keyed=False, metrics=metrics, headline="accuracy", operations=False)
     # Only needed for old folders.
     from paceline.models.registry import find
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from paceline.data.blocks.dataset import Dataset
 
 FORMATS = ("auto", "criteo", "libsvm", "tfrecord", "parquet", "arrow", "csv", "idx", "cifar", "images")
-INDEX_BASES = ("auto", "0", "1")
-LABEL_KINDS = ("two-classes", "classes", "numbers")
-INTEGERS = ("log", "bucket")
-T = TypeVar("T")
 
 new_dataset = option("--out", "DIR", "Dataset folder to create.", required=True)
 train_rows = number("--rows", "Training rows.", required=True)
@@ -40,8 +36,7 @@ def clicks(**options: Any) -> None:
     """
     from paceline.data.synthetic import generate_clicks
 
-    began = time.perf_counter()
-    print_dataset(generate_with_progress(generate_clicks, **options), time.perf_counter() - began)
+    print_dataset(*generate_with_progress(generate_clicks, **options))
 
 
 @command("paceline generate images --rows 10000 --size 64 --out data/images")
@@ -59,8 +54,7 @@ def images(**options: Any) -> None:
     """
     from paceline.data.synthetic_images import generate_images
 
-    began = time.perf_counter()
-    print_dataset(generate_with_progress(generate_images, **options), time.perf_counter() - began)
+    print_dataset(*generate_with_progress(generate_images, **options))
 
 
 generate = CommandGroup(
@@ -68,17 +62,23 @@ generate = CommandGroup(
 )
 
 
-def generate_with_progress(make: Callable[..., T], *, out: Any, rows: int, test_rows: int | None, **options: Any) -> T:
-    """Call `make` with a progress bar; by default, it makes a tenth as many test rows as training rows."""
+def generate_with_progress(make: Callable[..., Dataset[Any]], *, rows: int, test_rows: int | None,
+                           **options: Any) -> tuple[Dataset[Any], float]:  # fmt: skip
+    """Call `make` with a progress bar; by default, it makes a tenth as many test rows as training rows.
+
+    Returns the dataset, and how many seconds it took.
+    """
     from paceline.reports.terminal import meter
 
+    began = time.perf_counter()
     held_out = max(1, rows // 10) if test_rows is None else test_rows
     with meter("generate") as bar:
 
         def show(done: int) -> None:
             bar.show(done / (rows + held_out), f"{done:,} rows")
 
-        return make(out, rows=rows, test_rows=held_out, progress=show, **options)
+        dataset = make(rows=rows, test_rows=held_out, progress=show, **options)
+    return dataset, time.perf_counter() - began
 
 
 class PrepareCommand(Command):
@@ -110,16 +110,17 @@ class PrepareCommand(Command):
 @option("--format", "NAME", f"{one_of(FORMATS)}.", click.Choice(FORMATS), default="auto")
 @number("--features", "Number of features.  [default: from the largest key]")
 @number("--hash-bits", "Hash strings into 2^N keys.", default=22)
-@option("--index-base", None, "First key in LIBSVM and TFRecord files.", click.Choice(INDEX_BASES), default="auto")
+@option("--index-base", None, "First key in LIBSVM and TFRecord files.",
+        click.Choice(["auto", "0", "1"]), default="auto")  # fmt: skip
 @option("--test", "SOURCE", "Test data: all sources up to the next option.", multiple=True)
 @option("--test-fraction", "F", "Hold out this fraction of the rows as test data.", float, default=0.0)
 @number("--skip-bad-rows", "Skip up to N rows that cannot be parsed.", default=0)
 @number("--seed", "Random seed: which rows are held out, and in which order image files are read.", default=0)
-@option("--integers", None, "Turn Criteo's integers into log-scaled values or hashed buckets.", click.Choice(INTEGERS),
-        default="log")  # fmt: skip
+@option("--integers", None, "Turn Criteo's integers into log-scaled values or hashed buckets.",
+        click.Choice(["log", "bucket"]), default="log")  # fmt: skip
 @option("--label", "COLUMN", "Label column in Parquet, Arrow and CSV files.", default="label")
 @option("--labels", None, "Labels are 0/1 (or -1/+1), class numbers, or any numbers.",
-        click.Choice(LABEL_KINDS), default="two-classes")  # fmt: skip
+        click.Choice(["two-classes", "classes", "numbers"]), default="two-classes")  # fmt: skip
 @number("--size", "Scale the shorter side of image files to N pixels and crop the centre.  [default: no scaling]")
 @number("--classes", "Number of classes in IDX files.  [default: from the largest label]")
 def prepare(sources: tuple[str, ...], test: tuple[str, ...], **options: Any) -> None:

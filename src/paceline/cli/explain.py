@@ -76,10 +76,9 @@ def plan(run: str, workers: str, shards: str, bandwidth: str | None, as_json: bo
     from paceline.reports.terminal import meter
     from paceline.run_folder import RunFolder
 
-    folder = RunFolder(run)
     speeds: list[float | None] = [None] if bandwidth is None else [*bandwidths(bandwidth)]
     asked = counts(workers, "workers"), counts(shards, "shards"), speeds
-    evidence = gather_evidence(folder)
+    evidence = gather_evidence(RunFolder(run))
     wanted, found = choices(evidence, *asked), []
     with meter("plan") as bar:
         for number, choice in enumerate(wanted):
@@ -132,19 +131,17 @@ def print_ceilings(best: Ceilings) -> None:
     def scaled(unit: str, scale: float, digits: int, *values: float | None) -> list[str]:
         return [f"{number(v / scale, digits)} {unit}" if v is not None else number(v, digits) for v in values]
 
-    print_table(
-        (f"{best.processor}, {best.cores} cores", "one thread", "all cores"),
-        [
-            ("memory copy",
-             *scaled("GB/s", 1e9, 2, best.copy_bytes_per_second, best.copy_bytes_per_second_all_cores)),
-            (f"random reads of {best.table_bytes / 1e6:.0f} MB",
-             *scaled("M/s", 1e6, 0, best.gathers_per_second, best.gathers_per_second_all_cores)),
-            ("matrix product, float32", *scaled("GFLOP/s", 1e9, 0, None, best.matrix_flop_per_second)),
-            ("disk read", *scaled("GB/s", 1e9, 2, best.disk_read_bytes_per_second, None)),
-            ("loopback", *scaled("GB/s", 1e9, 2, best.loopback_bytes_per_second, None)),
-            ("loopback round trip", *scaled("µs", 1e-6, 0, best.loopback_round_trip_seconds, None)),
-        ],
-    )  # fmt: skip
+    reads = f"random reads of {best.table_bytes / 1e6:.0f} MB"
+    rows: list[tuple[Any, ...]] = [
+        ("memory copy", "GB/s", 1e9, 2, best.copy_bytes_per_second, best.copy_bytes_per_second_all_cores),
+        (reads, "M/s", 1e6, 0, best.gathers_per_second, best.gathers_per_second_all_cores),
+        ("matrix product, float32", "GFLOP/s", 1e9, 0, None, best.matrix_flop_per_second),
+        ("disk read", "GB/s", 1e9, 2, best.disk_read_bytes_per_second, None),
+        ("loopback", "GB/s", 1e9, 2, best.loopback_bytes_per_second, None),
+        ("loopback round trip", "µs", 1e-6, 0, best.loopback_round_trip_seconds, None),
+    ]
+    header = f"{best.processor}, {best.cores} cores", "one thread", "all cores"
+    print_table(header, [(name, *scaled(*speed)) for name, *speed in rows])
     if best.links:
         print_table(
             ("link to node", "bandwidth", "round trip"),

@@ -106,8 +106,7 @@ def sweep(recipe: Path, out: Path | None, settings: tuple[str, ...], **flags: An
     print_table(*in_short(outcomes))
     for path in written:
         click.echo(f"{path.stem}: {path}")
-    failed = sum(1 for outcome in outcomes if outcome.error)
-    if failed:
+    if failed := sum(1 for outcome in outcomes if outcome.error):
         raise RunError(f"{failed} of {len(points)} points failed", "run the same command again to retry them")
 
 

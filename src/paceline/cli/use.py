@@ -9,9 +9,7 @@ import click
 from paceline.cli.commands import as_json, command, option
 
 data = option("--data", "DIR", "Dataset folder.", required=True)
-split = option(
-    "--split", None, "Which rows.  [default: test if there are any, else train]", click.Choice(["train", "test"])
-)
+split = option("--split", None, "Which rows.  [default: test if any, else train]", click.Choice(["train", "test"]))
 
 
 @command("paceline evaluate runs/my-run --data data/clicks")

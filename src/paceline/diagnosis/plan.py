@@ -93,16 +93,12 @@ def choices(evidence: Evidence, workers: Sequence[int], shards: Sequence[int],
     if not evidence.is_simulated:
         raise ConfigError("allreduce is not simulated", "plan from a run with `--exchange shard`")
     if not evidence.topology.shards and (list(shards) != [1] or list(speeds) != [None]):
-        raise ConfigError(
-            "an embedded run has no shards and sends nothing, so it cannot tell what a network would do",
-            "plan from a run with `--engine ray`",
-        )
+        message = "an embedded run has no shards and sends nothing, so it cannot tell what a network would do"
+        raise ConfigError(message, "plan from a run with `--engine ray`")
     # Old run folders do not know the number of keys: it is 0.
     if 0 < evidence.facts.keys < max(shards):
-        raise ConfigError(
-            f"{max(shards)} shards are asked for, but there are only {evidence.facts.keys} keys to share out",
-            f"--shards 1..{evidence.facts.keys}",
-        )
+        message = f"{max(shards)} shards are asked for, but there are only {evidence.facts.keys} keys to share out"
+        raise ConfigError(message, f"--shards 1..{evidence.facts.keys}")
     paces: dict[str | int, None] = dict.fromkeys(["sync", "async", evidence.config.pace])
     found = [
         Choice(pace, num_workers, num_shards, speed)

@@ -75,9 +75,8 @@ def no_stragglers(world: World, _times: float) -> World:
     median = statistics.median_low(means)
     demands = []
     for own, mean in zip(world.demands, means, strict=True):
-        times = max(1.0, mean / median)
-        demands.append([d._replace(delay=d.delay / times, input=d.input / times, compute=d.compute / times,
-                                   push=d.push / times) for d in own])  # fmt: skip
+        alone, times = world._replace(demands=[own]), max(1.0, mean / median)
+        demands += faster_workers(faster_input(alone, times), times).demands
     return world._replace(demands=demands)
 
 

@@ -175,9 +175,8 @@ def drop_from_memory(file: BinaryIO, size: int) -> None:
         except BlockingIOError:
             continue
         except OSError as error:
-            raise NotImplementedError(
-                f"its file system does not say what it keeps in memory ({error.strerror})"
-            ) from None
+            why = f"its file system does not say what it keeps in memory ({error.strerror})"
+            raise NotImplementedError(why) from None
         raise NotImplementedError("its file system keeps files in memory")
 
 

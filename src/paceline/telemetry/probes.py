@@ -14,6 +14,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -53,14 +54,6 @@ class Counters(NamedTuple):
     totals: dict[str, int]
 
 
-def _machine() -> str:
-    """The same for all nodes of one machine, such as its containers and network namespaces."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
 class NodeProber:
     """Probes the node that it runs on, including what other programs use.
 
@@ -71,7 +64,10 @@ class NodeProber:
 
     def __init__(self) -> None:
         self._named: set[str] = set()
-        self._machine = _machine()
+        # The same for all nodes of one machine, such as its containers and network namespaces.
+        self._machine = ""
+        with suppress(OSError):
+            self._machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._news: list[AnyRecord] = []
         self._before: Counters | None = None
         self._interfaces: list[str] = []

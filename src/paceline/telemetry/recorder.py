@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ import msgspec
 
 from paceline.files import translated_disk_errors
 from paceline.telemetry.meter import period_at
-from paceline.telemetry.records import KINDS, AnyRecord, ConnectionProbe, NodeProbe, Record, StepSample, WorkerChunk
+from paceline.telemetry.records import FILES, AnyRecord, ConnectionProbe, NodeProbe, Record, StepSample, WorkerChunk
 
 FOLDER = "telemetry"
 R = TypeVar("R", bound=Record)
@@ -41,7 +42,6 @@ class Journal:
     def __init__(self, run: Path) -> None:
         self._folder = run / FOLDER
         self._encoder = msgspec.json.Encoder()
-        self._names = {kind: name for name, kind in KINDS.items()}
         earlier = [*Telemetry(run).read(NodeProbe), *Telemetry(run).read(WorkerChunk)]
         self._began = time.perf_counter() - max((record.time for record in earlier), default=0.0)
         self._next = 0.0
@@ -67,7 +67,7 @@ class Journal:
         with translated_disk_errors(self._folder):
             self._folder.mkdir(exist_ok=True)
             for kind, encoded in lines.items():
-                with (self._folder / f"{self._names[kind]}.jsonl").open("ab") as file:
+                with (self._folder / f"{FILES[kind]}.jsonl").open("ab") as file:
                     kept = self._thin(encoded, room - file.tell()) if kind in THINNED else encoded
                     file.write(b"".join(kept))
 
@@ -93,15 +93,12 @@ class Telemetry:
 
     def read(self, kind: type[R]) -> list[R]:
         """All records of a kind, without lines that a kill or a full disk has cut off."""
-        name = next(name for name, known in KINDS.items() if known is kind)
-        path = self._folder / f"{name}.jsonl"
+        path = self._folder / f"{FILES[kind]}.jsonl"
         if not path.exists():
             return []
         decoder = msgspec.json.Decoder(kind)
         found = []
         for line in path.read_bytes().splitlines():
-            try:
+            with suppress(msgspec.DecodeError, UnicodeDecodeError):
                 found.append(decoder.decode(line))
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                continue
         return found

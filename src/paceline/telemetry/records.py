@@ -142,11 +142,12 @@ class LeftOut(Record, kw_only=True):
 
 AnyRecord = WorkerChunk | ShardChunk | StepSample | NodeProbe | ConnectionProbe | LeftOut
 
-KINDS: dict[str, type[Record]] = {
-    "workers": WorkerChunk,
-    "shards": ShardChunk,
-    "steps": StepSample,
-    "nodes": NodeProbe,
-    "connections": ConnectionProbe,
-    "left-out": LeftOut,
+# The names of the files, without suffix.
+FILES: dict[type[Record], str] = {
+    WorkerChunk: "workers",
+    ShardChunk: "shards",
+    StepSample: "steps",
+    NodeProbe: "nodes",
+    ConnectionProbe: "connections",
+    LeftOut: "left-out",
 }
