@@ -1,4 +1,4 @@
-"""How are files written so that a crash, a full disk or a second run loses nothing?"""
+"""How are files written so that a crash, a full disk or another run loses nothing?"""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sync_to_disk(path: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write `content` so that a reader, and a crash, sees the old file or the new one whole."""
+    """Write `content` so that readers see the whole old file or the whole new one, even after a crash."""
     temporary = path.with_name(f".{path.name}.new")
     try:
         with translated_disk_errors(path):
@@ -62,7 +62,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def write_tensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
-    """Write a safetensors file and wait until it is on the disk; readable by whom the user's umask says."""
+    """Write a safetensors file and wait until it is on the disk. The user's umask applies."""
     try:
         safetensors.numpy.save_file(tensors, path)
     except SafetensorError as error:
@@ -78,18 +78,18 @@ def write_tensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a file's lock, or raise: another process is at work there."""
+    """Hold a file's lock. Raises if another process holds it."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"another process is at work in `{path.parent}`", "wait for it, or stop it") from None
+            raise UsageError(f"another process is using `{path.parent}`", "wait for it, or stop it") from None
         yield
 
 
 @contextmanager
 def translated_disk_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk, a read-only folder and their like into one clear line."""
+    """Turn a full disk, a read-only folder and similar errors into one clear line."""
     try:
         yield
     except OSError as error:

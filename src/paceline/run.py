@@ -31,7 +31,7 @@ RESULT_SETTINGS = ("model", "pace", "engine", "device", "workers", "shards", "ba
 
 
 def watch_nothing(_status: Status) -> None:
-    """For runs that nobody watches."""
+    """Ignore the status."""
 
 
 def train(config: RunConfig, engine: PendingEngine, watch: Watch = watch_nothing, began: float | None = None,

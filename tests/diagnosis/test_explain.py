@@ -126,7 +126,7 @@ class TestWords:
 
     @pytest.mark.parametrize(("share", "expected"), [(0.9, "memory-bandwidth"), (0.3, "worker-compute")])
     def test_workers_that_wait_for_memory(self, tmp_path: Path, clicks: Path, share: float, expected: str) -> None:
-        """200,000 rows a second, on machines that read memory more or less quickly. A key is read once a batch."""
+        """200,000 rows per second, on machines with faster and slower memory. A key is read once per batch."""
         run = make_embedded(tmp_path / "run")
         record_facts(run, clicks)
         gathers = gather_evidence(run).gathers_per_second

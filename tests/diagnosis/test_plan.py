@@ -94,7 +94,7 @@ class TestChoices:
 @pytest.mark.usefixtures("quick")
 class TestPredictions:
     def test_embedded_workers_up_to_the_cores(self, tmp_path: Path) -> None:
-        """From two workers on four cores, at 100,000 rows a second each."""
+        """From two workers on four cores, at 100,000 rows per second each."""
         evidence = gather_evidence(make_embedded(tmp_path / "run", cores=4))
         for workers, rows in ((1, 1e5), (2, 2e5), (4, 4e5), (8, 4e5)):
             found = predict(evidence, Choice("async", workers, 1, None))

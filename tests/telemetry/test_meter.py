@@ -1,4 +1,4 @@
-"""The stopwatch: nothing is counted twice or lost, whoever asks and however often; and little is kept of much."""
+"""The stopwatch counts nothing twice and loses nothing, however often it is read, and keeps few of many samples."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class TestExchanges:
 
 class TestSamples:
     def take_all(self, num_steps: int, steps_a_loop: int = 1) -> list[StepSample]:
-        """The samples of so many steps of a microsecond each; a report takes them every now and then."""
+        """The samples of `num_steps` steps of a microsecond each; a report takes them from time to time."""
         samples: list[StepSample] = []
         with fake_clock() as clock:
             meter = WorkerMeter(3)
@@ -197,13 +197,13 @@ class TestSamples:
 class TestReports:
     @settings(max_examples=50, deadline=None)
     @given(st.lists(st.tuples(STEPS, st.booleans()), max_size=6), st.integers(1, 5))
-    def test_chunks_add_up_to_the_totals(self, legs: list[Any], ranks: int) -> None:
-        """Whenever they are taken, in however many legs, and however many workers share the thread."""
+    def test_chunks_add_up_to_the_totals(self, segments: list[Any], ranks: int) -> None:
+        """Whenever they are taken, in however many segments, and however many workers share the thread."""
         with fake_clock() as clock:
             meter = WorkerMeter(0, sharing=range(ranks))
             report = WorkerReport(meter)
             taken: list[AnyRecord] = []
-            for steps, take in legs:
+            for steps, take in segments:
                 meter.restart()
                 for marks, rows, several in steps:
                     for phase, nanoseconds in marks:
@@ -279,12 +279,12 @@ class TestReports:
         assert (rank, rows, steps) == (1, 100, 5)
 
     def test_processor_time_goes_along_from_thread_to_thread(self) -> None:
-        """A leg may run on any thread of a pool: what other workers did there before is not this one's."""
+        """A segment may run on any thread of a pool. What other workers did there before does not count."""
         with fake_clock() as clock:
             meter = WorkerMeter(0)
             report = WorkerReport(meter)
 
-            def leg(busy_before: int) -> None:
+            def segment(busy_before: int) -> None:
                 clock.pass_by(busy_before, busy_before)
                 meter.restart()
                 spend(clock, meter, COMPUTE, 4_000)
@@ -293,7 +293,7 @@ class TestReports:
 
             chunks: list[WorkerChunk] = []
             for busy_before in (10**6, 10**3, 10**9, 0):
-                thread = threading.Thread(target=leg, args=(busy_before,))
+                thread = threading.Thread(target=segment, args=(busy_before,))
                 thread.start()
                 thread.join()
                 chunks += of_kind(report.take(), WorkerChunk)

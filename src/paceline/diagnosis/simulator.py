@@ -242,7 +242,7 @@ class _Simulation:
         out, into = (size / self.topology.bandwidth[node] for node in (source, target))
 
         def begin() -> None:
-            # A link that is faster than the other has room for more frames meanwhile.
+            # The faster of the two links can carry other frames at the same time.
             self.down[target] = max(self.now, self.down[target]) + into
             self.at(max(self.now + out, self.down[target]) + self.topology.latency, then)
 

@@ -1,4 +1,4 @@
-"""Where do a run's facts come from? Its model, its dataset and this machine, while it trains.
+"""Where do a run's facts come from? From its model, its dataset and this machine, while it trains.
 
 Counting the keys of batches reads some rows. A thread does that after ten seconds of training, or at the end of a
 shorter run, so that neither starting nor a short run gets slower.
@@ -49,7 +49,7 @@ def facts_kept(run: Path, facts: Facts, config: RunConfig, dataset: AnyDataset) 
 
     def complete() -> None:
         ended.wait(DELAY_SECONDS)
-        # A block that cannot be read fails the workers, or nobody.
+        # If a block cannot be read, the workers report it.
         with suppress(PacelineError):
             counted = count_keys(dataset, config)
             write_facts(run, replace(facts, keys_per_batch=counted))

@@ -28,13 +28,13 @@ from paceline.machine import num_cores
 from paceline.telemetry.ceilings import Ceilings, processor_name
 
 WINDOWS = 3
-KEYS_A_CALL = 1 << 22  # enough to spread over a table that no cache holds
+KEYS_PER_CALL = 1 << 22  # enough to spread over a table that no cache holds
 KEYS_IN_CACHE = 1 << 12
-LEAST_BYTES_A_COPY = 16 << 20  # caches grow with the number of cores
+LEAST_BYTES_PER_COPY = 16 << 20  # caches grow with the number of cores
 DISK_BLOCK_BYTES = 8 << 20
 SOCKET_BLOCK_BYTES = 1 << 20
 PING_BYTES = 64
-PINGS_A_CALL = 50
+PINGS_PER_CALL = 50
 SMALLEST_MATRIX = 256
 
 
@@ -92,7 +92,7 @@ def measure_ceilings(folder: Path, say: Say, effort: Effort = FULL_EFFORT) -> Ce
 def measure_copy(threads: int, effort: Effort, say: Say) -> float:
     """Bytes per second that threads copy between arrays that no cache holds."""
     say(f"memory copy, {named(threads)}")
-    size = min(effort.copy_bytes, max(effort.copy_bytes // threads, LEAST_BYTES_A_COPY))
+    size = min(effort.copy_bytes, max(effort.copy_bytes // threads, LEAST_BYTES_PER_COPY))
 
     def copier(_: int) -> Work:
         return partial(np.copyto, np.ones(size, np.uint8), np.ones(size, np.uint8))
@@ -106,10 +106,10 @@ def measure_gathers(threads: int, effort: Effort, say: Say) -> float:
     table = np.ones(effort.table_keys, np.float32)
 
     def gatherer(thread: int) -> Work:
-        keys = np.random.default_rng(thread).integers(0, table.size, KEYS_A_CALL, np.uint32)
+        keys = np.random.default_rng(thread).integers(0, table.size, KEYS_PER_CALL, np.uint32)
         return partial(read_at_random, table, keys, np.empty(KEYS_IN_CACHE, np.float32))
 
-    return best_rate(gatherer, KEYS_A_CALL, threads, effort.seconds)
+    return best_rate(gatherer, KEYS_PER_CALL, threads, effort.seconds)
 
 
 def measure_matrix(effort: Effort, say: Say) -> float:
@@ -208,11 +208,11 @@ def measure_round_trip(effort: Effort, say: Say) -> float:
     with served_by(echo) as near:
 
         def ping() -> None:
-            for _ in range(PINGS_A_CALL):
+            for _ in range(PINGS_PER_CALL):
                 near.sendall(bytes(PING_BYTES))
                 near.recv(PING_BYTES, socket.MSG_WAITALL)
 
-        return 1 / best_rate(lambda _: ping, PINGS_A_CALL, 1, effort.seconds)
+        return 1 / best_rate(lambda _: ping, PINGS_PER_CALL, 1, effort.seconds)
 
 
 @contextmanager

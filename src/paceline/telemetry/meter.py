@@ -22,7 +22,7 @@ NANO = 1e-9
 _now = time.perf_counter_ns
 
 FIRST_SAMPLES = 64
-SAMPLES_A_STRIDE = 128
+SAMPLES_PER_STRIDE = 128
 MOST_SAMPLES_AT_ONCE = 256
 
 PERIOD_SECONDS = 1.0
@@ -185,7 +185,7 @@ class WorkerMeter:
 
     def _keep_sample(self, rows: int, steps: int, sizes: Sequence[tuple[int, int]]) -> None:
         self._num_samples += 1
-        doublings = max(0, self._num_samples - FIRST_SAMPLES) // SAMPLES_A_STRIDE
+        doublings = max(0, self._num_samples - FIRST_SAMPLES) // SAMPLES_PER_STRIDE
         self._next_sample = self.steps + (1 << doublings)
         totals = zip(PHASES, self.phases, self._began, strict=True)
         spent: dict[str, Any] = {name: (now - then) * NANO for name, now, then in totals}

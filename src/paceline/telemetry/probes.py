@@ -1,4 +1,4 @@
-"""What were a node and its connections doing meanwhile?
+"""What were a node and its connections doing during the run?
 
 A prober reads the system's counters and reports the difference from the last time. What a system does not offer is
 named once, with the reason, and left out: a probe never fails a run.
@@ -29,7 +29,7 @@ DISKS = Path("/sys/block")
 LOOPBACK = ("lo", "lo0")
 
 FLOWS = ("network_sent", "network_received", "disk_read", "disk_written")
-# All tasks of a system never wait for a processor at once: there is no `full` for that.
+# `full` means that all tasks wait at once, which never happens for processors.
 PRESSURES = {"cpu": ("some",), "io": ("some", "full"), "memory": ("some", "full")}
 MICRO = 1e-6
 

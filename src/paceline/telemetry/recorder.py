@@ -20,7 +20,7 @@ R = TypeVar("R", bound=Record)
 
 # A part of these says as much as all: a large cluster has many, and then not all are kept.
 THINNED = (StepSample, ConnectionProbe)
-BYTES_A_DOUBLING = 800_000
+BYTES_PER_DOUBLING = 800_000
 FEWEST_BYTES_AT_ONCE = 8_000
 
 
@@ -30,7 +30,7 @@ def room_at(seconds: float) -> float:
     >>> [round(room_at(seconds) / 1e6) for seconds in (10, 3600)]
     [4, 10]
     """
-    return BYTES_A_DOUBLING * (1 + math.log2(1 + seconds))
+    return BYTES_PER_DOUBLING * (1 + math.log2(1 + seconds))
 
 
 class Journal:
@@ -72,7 +72,7 @@ class Journal:
                     file.write(b"".join(kept))
 
     def _thin(self, lines: list[bytes], room: float) -> list[bytes]:
-        """Every n-th line, with another first one each time, if there is no room for all."""
+        """Every n-th line if there is no room for all, beginning with a different line each time."""
         stride = math.ceil(sum(map(len, lines)) / max(room, FEWEST_BYTES_AT_ONCE))
         return lines[self._turn % stride :: stride]
 
