@@ -22,9 +22,8 @@ NO_PLACE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOENT, errno.ENOTDIR,
 
 def refuse_existing(path: Path) -> None:
     """Raise unless `path` is free: absent, or an empty folder."""
-    if path.is_dir() and not any(path.iterdir()):
-        return
-    if path.exists() or path.is_symlink():
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if not is_empty and (path.exists() or path.is_symlink()):
         raise UsageError(f"`{path}` exists already", "choose another name, or remove it first")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 
@@ -65,17 +66,13 @@ def main() -> None:
 def split_suggestion(error: click.ClickException) -> tuple[str, str]:
     """What is wrong, and click's suggestion as our hint; without one, where to look."""
     message, _, hint = error.format_message().partition("\n")
-    for start in (" Did you mean", " (Did you mean", " (Possible options"):
-        at = message.find(start)
-        if at >= 0:
-            return message[:at], message[at:].strip(" ()")
+    if suggestion := re.search(r" \(?((Did you mean|Possible options).*?)\)?$", message):
+        return message[: suggestion.start()], suggestion[1]
     context = getattr(error, "ctx", None)
     return message, hint or f"see `{context.command_path if context else 'paceline'} --help`"
 
 
 def fail(message: str, hint: str, code: int) -> None:
     """Say what is wrong and exit."""
-    click.echo(f"error: {message}", err=True)
-    if hint:
-        click.echo(f"hint: {hint}", err=True)
+    click.echo(f"error: {message}" + (f"\nhint: {hint}" if hint else ""), err=True)
     sys.exit(code)
