@@ -73,7 +73,7 @@ class TestChoices:
         evidence = gather_evidence(make_planted(tmp_path / "run", "network"))
         speeds = [float(speed) for speed in range(1, MOST_CHOICES // 2 + 2)]
         assert len(choices(evidence, [1], [1], speeds[:-1])) == MOST_CHOICES
-        with pytest.raises(ConfigError, match="402 combinations are asked for; the most is 400"):
+        with pytest.raises(ConfigError, match="402 combinations are asked for; the limit is 400"):
             choices(evidence, [1], [1], speeds)
 
     def test_more_shards_than_keys(self, tmp_path: Path, one_key_a_row: Path) -> None:

@@ -57,7 +57,9 @@ def counts(text: str, what: str) -> list[int]:
     if first < 1 or last < first:
         raise ConfigError(f"`{text}` is not a range of {what}", f"--{what} 1..8")
     if last > MOST_WORKERS:
-        raise ConfigError(f"`{text}` asks for {last} {what}; the most is {MOST_WORKERS}", f"--{what} 1..{MOST_WORKERS}")
+        raise ConfigError(
+            f"`{text}` asks for {last} {what}; the limit is {MOST_WORKERS}", f"--{what} 1..{MOST_WORKERS}"
+        )
     between = [1 << power for power in range(last.bit_length())]
     return sorted({first, last, *(count for count in between if first < count < last)})
 
@@ -105,7 +107,7 @@ def choices(evidence: Evidence, workers: Sequence[int], shards: Sequence[int],
         for pace, speed, num_shards, num_workers in itertools.product(paces, speeds, shards, workers)
     ]
     if len(found) > MOST_CHOICES:
-        raise ConfigError(f"{len(found)} combinations are asked for; the most is {MOST_CHOICES}", "narrow the ranges")
+        raise ConfigError(f"{len(found)} combinations are asked for; the limit is {MOST_CHOICES}", "narrow the ranges")
     return found
 
 
