@@ -42,8 +42,7 @@ def demo(rows: int, folder: Path) -> None:
         runs.append(train_with_progress(read_config(None, flags), time.time()))
     traits = runs[0].facts.traits
     print_table(result_columns(traits), [result_row(run.path.name, run.result, traits) for run in runs])
-    for run in runs:
-        click.echo(f"run: {run.path}")
+    click.echo("\n".join(f"run: {run.path}" for run in runs))
     page = folder / "comparison.html"
     write_comparison(runs, page)
     click.echo(f"comparison: {page}")

@@ -109,8 +109,7 @@ def doctor(folder: Path, address: str | None, as_json: bool) -> None:
     def say(what: str) -> None:
         click.echo(f"measuring {what} …", err=True)
 
-    before = load_ceilings()
-    links = before.links if before is not None else []
+    links = before.links if (before := load_ceilings()) else []
     if address:
         # Links come first, so that a wrong address fails at once.
         from paceline.engines.links import measure_links

@@ -57,9 +57,8 @@ def counts(text: str, what: str) -> list[int]:
     if first < 1 or last < first:
         raise ConfigError(f"`{text}` is not a range of {what}", f"--{what} 1..8")
     if last > MOST_WORKERS:
-        raise ConfigError(
-            f"`{text}` asks for {last} {what}; the limit is {MOST_WORKERS}", f"--{what} 1..{MOST_WORKERS}"
-        )
+        message = f"`{text}` asks for {last} {what}; the limit is {MOST_WORKERS}"
+        raise ConfigError(message, f"--{what} 1..{MOST_WORKERS}")
     between = [1 << power for power in range(last.bit_length())]
     return sorted({first, last, *(count for count in between if first < count < last)})
 

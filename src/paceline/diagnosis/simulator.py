@@ -169,8 +169,7 @@ class _Simulation:
         self.gate = _Shard(0, 0, len(demands))
         self.rows_done = 0
         # (when, rows by then): counted from where the first worker has warmed up until the first one is done.
-        self.counted_from = (0.0, 0)
-        self.counted_to = (0.0, 0)
+        self.counted_from = self.counted_to = (0.0, 0)
 
     def run(self) -> float:
         first = self.begin if self.shards else self.enter_gate
