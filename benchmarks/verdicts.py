@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 from cluster import RAY_PORT, environment, lab, make_data, say, session, wait_for
 from embedded import machine
 from hosts import Hosts, exit_on_signals
-from paceline.diagnosis import diagnose
 from paceline.diagnosis.evidence import Evidence, gather_evidence
+from paceline.diagnosis.explain import diagnose
 from paceline.diagnosis.plan import Choice, predict
 from paceline.diagnosis.simulator import Demand
 from paceline.diagnosis.verdict import RESOURCES, World, rate

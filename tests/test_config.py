@@ -34,15 +34,15 @@ def test_config_toml_reads_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message", "hint"),
     [
-        ({"pace": "-1"}, "`pace` is `-1`; it is `sync`, `async`, or the number of steps", "--pace async"),
+        ({"pace": "-1"}, "`pace` is `-1`; it must be `sync`, `async`, or how many steps", "--pace async"),
         ({"pace": "0"}, "`pace` is `0`", "--pace sync"),
         ({"pace": "fast"}, "`pace` is `fast`", "never waits"),
-        ({"workers": 0}, "`workers` is 0; it is 1 or more", "--workers 1"),
+        ({"workers": 0}, "`workers` is 0; it must be at least 1", "--workers 1"),
         ({"batch_size": -5}, "`batch_size` is -5", "--batch-size 1"),
-        ({"shards": 2}, "the engine `local` keeps the model in one", "leave --shards out"),
+        ({"shards": 2}, "the engine `local` has one", "--engine ray, or leave it out"),
         ({"optimizer": "adagard"}, "`optimizer` is `adagard`", "did you mean `adagrad`?"),
         ({"model": "tree"}, "`model` is `tree`; it is one of logistic", "--model logistic"),
-        ({"learning_rate": 0.0}, "`learning_rate` is 0.0; it is a number above 0", "usual"),
+        ({"learning_rate": 0.0}, "`learning_rate` is 0.0; it must be above 0", "usual"),
         ({"learning_rate": float("nan")}, "`learning_rate` is nan", "0.05"),
         ({"learning_rate": 1e39}, "`learning_rate` is 1e+39", "0.05"),
         ({"pace": "Sync"}, "`pace` is `Sync`", "did you mean `--pace sync`?"),
@@ -68,11 +68,14 @@ def test_wrong_flags(flags: dict[str, Any], message: str, hint: str) -> None:
     ("setting", "message"),
     [
         ("optimizer.decay_rows=100", "but adagrad slows down by itself"),
-        ("optimizer.beta=2.0", "which does nothing here"),
+        ("optimizer.beta=2.0", "`optimizer.beta` is 2.0, but adagrad does not use it"),
         ("optimizer.beat=1", "unknown setting `optimizer.beat`"),
         ("nonsense", "is not section.key=value"),
         ("a.b.c=1", "is not section.key=value"),
-        ("workers.many=3", "unknown setting|expected"),
+        ("workers.many=3", "`workers`: expected `int`"),
+        ("data.folder=x", "`data.folder` is set, but `data` is not a section"),
+        ("optimizer.epsilon=-1", "`optimizer.epsilon` is -1.0; it must be at least 0"),
+        ("precision=float8", "`precision` is `float8`; it must be one of float32, bfloat16"),
     ],
 )
 def test_wrong_settings(setting: str, message: str) -> None:
@@ -87,7 +90,7 @@ def test_recipes_that_do_not_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not TOML"):
         read_config(tmp_path / "bad.toml", {})
     (tmp_path / "flat.toml").write_text('data = "d"\noptimizer = "sgd"')
-    with pytest.raises(ConfigError, match="it is a section"):
+    with pytest.raises(ConfigError, match="must be a section"):
         read_config(tmp_path / "flat.toml", {})
 
 

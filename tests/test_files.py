@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import RunError, UsageError
-from paceline.files import refuse_existing, replace_file, translated_disk_errors
+from paceline.files import free_path, refuse_existing, replace_file, translated_disk_errors
 
 
 def test_replacing_leaves_one_whole_file(tmp_path: Path) -> None:
@@ -28,6 +28,13 @@ def test_other_errors_of_the_disk_are_named(tmp_path: Path) -> None:
     named = pytest.raises(RunError, match=r"writing `x` failed: Input/output error")
     with named, translated_disk_errors(Path("x")):
         raise OSError(5, "Input/output error")
+
+
+def test_the_next_free_name(tmp_path: Path) -> None:
+    for name in ("run", "run-2", "run-3"):
+        path = free_path(tmp_path / "run")
+        assert path.name == name
+        path.mkdir()
 
 
 def test_only_free_names_are_taken(tmp_path: Path) -> None:

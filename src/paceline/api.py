@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from paceline.diagnosis import ensure_diagnosis, write_diagnosis
+from paceline.diagnosis.explain import ensure_diagnosis, write_diagnosis
 from paceline.reports.page import write_report
 from paceline.run_folder import RunFolder
 

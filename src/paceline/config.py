@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,30 +24,23 @@ from paceline.settings import ImageConfig, OptimizerConfig, RunConfig, WireConfi
 T = TypeVar("T")
 
 ENGINES = ("local", "ray")
-EXCHANGES = ("shard", "allreduce")
-DEVICES = ("cpu", "cuda")
-PRECISIONS = ("float32", "bfloat16")
-PULLS = ("keys", "all")
-VALUES = ("float32", "float16", "bfloat16")
+CHOICES = {
+    "engine": ENGINES,
+    "exchange": ("shard", "allreduce"),
+    "device": ("cpu", "cuda"),
+    "precision": ("float32", "bfloat16"),
+    "optimizer.name": tuple(OPTIMIZERS),
+    "wire.pull": ("keys", "all"),
+    "wire.values": ("float32", "float16", "bfloat16"),
+}
 MOST_WORKERS = 1024
 MOST_PORT = 65_535
 MOST_CLOCKS_AHEAD = 10**9
 LARGEST_FLOAT32 = 3.4028234663852886e38
-
-
-SECTIONS: dict[str, type[msgspec.Struct]] = {
-    "optimizer": OptimizerConfig, "images": ImageConfig, "wire": WireConfig
-}  # fmt: skip
-
-
+SECTIONS: dict[str, type[msgspec.Struct]] = {"optimizer": OptimizerConfig, "images": ImageConfig, "wire": WireConfig}
 # Flags that set a key of a section; all others set the top-level key of their name.
-SECTION_OF_FLAG = {
-    "optimizer": ("optimizer", "name"),
-    "learning_rate": ("optimizer", "learning_rate"),
-    "momentum": ("optimizer", "momentum"),
-    "l1": ("optimizer", "l1"),
-    "l2": ("optimizer", "l2"),
-}
+SETTING_OF_FLAG = {name: f"optimizer.{name}" for name in ("learning_rate", "momentum", "l1", "l2")}
+SETTING_OF_FLAG["optimizer"] = "optimizer.name"
 
 
 def read_config(recipe: Path | None, flags: Mapping[str, Any], settings: Iterable[str] = ()) -> RunConfig:
@@ -83,21 +77,13 @@ def config_of(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable
 def overrule(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable[str],
              varied: Mapping[str, Any]) -> None:  # fmt: skip
     """Put flags, then `--set`, then `varied` settings into a recipe's tree."""
-    for name, given in flags.items():
-        value = str(given) if isinstance(given, Path) else given
-        if name in SECTION_OF_FLAG:
-            section, key = SECTION_OF_FLAG[name]
-            tree.setdefault(section, {})[key] = value
-        else:
-            tree[name] = value
-    for setting in settings:
-        _apply_setting(tree, setting)
-    for name, value in varied.items():
-        section, dot, key = name.partition(".")
+    given = [(SETTING_OF_FLAG.get(name, name), value) for name, value in flags.items()]
+    for name, value in (*given, *map(_read_setting, settings), *varied.items()):
+        section, dot, key = name.rpartition(".")
         part = tree.setdefault(section, {}) if dot else tree
         if not isinstance(part, dict):
-            raise ConfigError(f"`{section}` is not a section", f"set {section} itself")
-        part[key if dot else name] = value
+            raise ConfigError(f"`{name}` is set, but `{section}` is not a section", f"set {section} itself")
+        part[key] = str(value) if isinstance(value, Path) else value
 
 
 def to_toml(config: RunConfig) -> bytes:
@@ -115,30 +101,24 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise ConfigError(f"recipe `{path}` is not TOML: {error}", 'strings need quotes: pace = "async"') from None
 
 
-def _apply_setting(tree: dict[str, Any], setting: str) -> None:
+def _read_setting(setting: str) -> tuple[str, Any]:
+    """The name and the value of a `--set` argument. What is not TOML is a string."""
     name, equals, text = setting.partition("=")
     path = name.strip().split(".")
     if not equals or not all(path) or len(path) > 2:
         raise ConfigError(f"`--set {setting}` is not section.key=value", "for example --set optimizer.beta=0.5")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        return name.strip(), tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text.strip()
-    for section in path[:-1]:
-        tree = tree.setdefault(section, {})
-        if not isinstance(tree, dict):
-            raise ConfigError(f"`--set {setting}`: `{section}` is not a section", f"set {section} itself")
-    tree[path[-1]] = value
+        return name.strip(), text.strip()
 
 
 def _convert(tree: dict[str, Any]) -> RunConfig:
     refuse_unknown(tree, RunConfig, "")
     for section, kind in SECTIONS.items():
         if not isinstance(tree.get(section, {}), dict):
-            raise ConfigError(
-                f"`{section}` is `{tree[section]}`; it is a section of a recipe",
-                f"write its settings below a line [{section}]: {', '.join(kind.__struct_fields__)}",
-            )
+            hint = f"write its settings below a line [{section}]: {', '.join(kind.__struct_fields__)}"
+            raise ConfigError(f"`{section}` is `{tree[section]}`, but must be a section of a recipe", hint)
         refuse_unknown(tree.get(section, {}), kind, f"{section}.")
     pace = tree.get("pace")
     if isinstance(pace, str) and pace.lstrip("+-").isdigit():
@@ -176,16 +156,10 @@ def check(config: RunConfig) -> RunConfig:
     if not config.data:
         raise ConfigError("no data to train on", "--data DIR, a folder made by `paceline prepare` or `generate`")
     entry = find(config.model)
-    _check_choice("engine", config.engine, ENGINES)
-    _check_choice("exchange", config.exchange, EXCHANGES)
-    _check_choice("device", config.device, DEVICES)
-    _check_choice("precision", config.precision, PRECISIONS)
-    _check_choice("optimizer", config.optimizer.name, tuple(OPTIMIZERS))
-    _check_pace(config)
-    for name in ("workers", "shards", "batch_size"):
-        _check(name, getattr(config, name), at_least=1)
-    for name in ("train_rows", "epochs", "steps", "seconds", "test_every", "checkpoint_every", "seed"):
-        _check(name, getattr(config, name), at_least=0)
+    _check_choices(config)
+    _check_pace(config.pace)
+    _check_least(config, 1, "workers", "shards", "batch_size")
+    _check_least(config, 0, "train_rows", "epochs", "steps", "seconds", "test_every", "checkpoint_every", "seed")
     if config.epochs == 0 and not (config.steps or config.seconds):
         raise ConfigError("nothing ends this run: `epochs` is 0", "--epochs 1, --steps N or --seconds T")
     if config.workers > MOST_WORKERS:
@@ -199,151 +173,115 @@ def check(config: RunConfig) -> RunConfig:
 def _check_model(config: RunConfig, entry: Entry) -> None:
     """Refuse what this model cannot do."""
     if config.optimizer.name not in entry.optimizers:
-        *others, last = entry.optimizers
-        raise ConfigError(
-            f"`optimizer` is `{config.optimizer.name}`, which cannot train the model `{config.model}`",
-            f"--optimizer {', '.join(others)} or {last}" if others else f"--optimizer {last}",
-        )
-    for name, allowed in (
-        ("exchange", entry.exchanges),
-        ("device", entry.devices),
-        ("precision", entry.precisions),
-    ):
-        if getattr(config, name) not in allowed:
-            raise ConfigError(
-                f"`{name}` is `{getattr(config, name)}`; the model `{config.model}` takes {' or '.join(allowed)}",
-                f"leave {name} out, or choose another model",
-            )
+        message = f"`optimizer` is `{config.optimizer.name}`, which cannot train the model `{config.model}`"
+        raise ConfigError(message, f"--optimizer {' or '.join(entry.optimizers)}")
+    for name in ("exchange", "device", "precision"):
+        value, allowed = getattr(config, name), getattr(entry, f"{name}s")
+        if value not in allowed:
+            message = f"`{name}` is `{value}`; the model `{config.model}` takes {' or '.join(allowed)}"
+            raise ConfigError(message, f"leave {name} out, or choose another model")
     if entry.input != "images" and config.images != ImageConfig():
         raise ConfigError(f"`images` is set, but the model `{config.model}` learns from {entry.input}", "leave it out")
     if config.images.crop < 0:
-        raise ConfigError(f"`images.crop` is {config.images.crop}; it is 0 or more", "--set images.crop=224")
-    _check_keyed(config) if entry.keyed else _check_not_keyed(config)
+        raise ConfigError(f"`images.crop` is {config.images.crop}; it must be at least 0", "--set images.crop=224")
+    _check_keyed(config, entry.keyed)
     if config.exchange == "allreduce":
         _check_allreduce(config)
 
 
-def _check_keyed(config: RunConfig) -> None:
-    """What tables of parameters by key cannot have."""
-    if config.optimizer.momentum:
-        raise ConfigError(
-            f"`momentum` is set, but the model `{config.model}` has a table of keys, which moves without it",
-            "leave it out, or --model softmax",
-        )
-
-
-def _check_not_keyed(config: RunConfig) -> None:
-    """What only tables of parameters by key have."""
-    if config.optimizer.l1:
-        raise ConfigError(
-            f"`l1` is {config.optimizer.l1}, but the model `{config.model}` has no table of keys",
-            "leave it out; --l2 is weight decay",
-        )
-    if changed := [name for name in ("pull", "key_deltas", "values") if _is_changed(config.wire, name)]:
-        raise ConfigError(
-            f"`wire.{changed[0]}` is set, but the model `{config.model}` has no table of keys", "leave it out"
-        )
+def _check_keyed(config: RunConfig, keyed: bool) -> None:
+    """What tables of parameters by key cannot have, and what only they have."""
+    if keyed and config.optimizer.momentum:
+        message = f"`momentum` is {config.optimizer.momentum}, but the model `{config.model}` does not use it"
+        raise ConfigError(message, "leave it out, or --model softmax")
+    if not keyed and config.optimizer.l1:
+        message = f"`l1` is {config.optimizer.l1}, but the model `{config.model}` has no table of keys"
+        raise ConfigError(message, "leave it out; --l2 is weight decay")
+    changed = [name for name in _changed(config.wire) if name in ("pull", "key_deltas", "values")]
+    if not keyed and changed:
+        raise ConfigError(f"`wire.{changed[0]}` is set, but `{config.model}` has no table of keys", "leave it out")
 
 
 def _check_allreduce(config: RunConfig) -> None:
     if config.wire.tls:
-        raise ConfigError(
-            "`wire.tls` is set, but `allreduce` uses gloo or NCCL, which do not encrypt", "--exchange shard"
-        )
+        raise ConfigError("`wire.tls` is set, but gloo and NCCL (`allreduce`) do not encrypt", "--exchange shard")
     if config.engine == "local":
-        raise ConfigError(
-            "`exchange` is `allreduce`, which is between processes; the engine `local` has one",
-            "--engine ray, or leave --exchange out",
-        )
+        raise ConfigError("`allreduce` needs several processes; the engine `local` has only one", "--engine ray")
     if config.pace != "sync":
-        raise ConfigError(
-            f"`exchange` is `allreduce`, but the pace is `{config.pace}`", "--pace sync, or --exchange shard"
-        )
+        raise ConfigError(f"`allreduce` is for sync, but the pace is `{config.pace}`", "--pace sync")
     if config.shards != 1:
-        raise ConfigError(
-            f"`exchange` is `allreduce`, which has no shards, but `shards` is {config.shards}", "leave --shards out"
-        )
+        raise ConfigError(f"`shards` is {config.shards}, but `allreduce` has no shards", "leave --shards out")
 
 
-def _is_changed(section: msgspec.Struct, name: str) -> bool:
-    return bool(getattr(section, name) != getattr(type(section)(), name))
+def _changed(section: msgspec.Struct) -> list[str]:
+    """The settings of a section that differ from their defaults."""
+    default = type(section)()
+    return [name for name in section.__struct_fields__ if getattr(section, name) != getattr(default, name)]
 
 
 def _check_engine(config: RunConfig) -> None:
-    """Refuse what only a cluster has if there is one process, and unknown settings of the wire."""
-    _check_choice("wire.pull", config.wire.pull, PULLS)
-    _check_choice("wire.values", config.wire.values, VALUES)
+    """Refuse what only a cluster has if there is one process."""
     if config.shards > MOST_WORKERS:
         raise ConfigError(f"`shards` is {config.shards}; the limit is {MOST_WORKERS}", "--shards 2")
     last_port = MOST_PORT - 1 - config.shards
     if not 0 <= config.wire.port <= last_port:
-        raise ConfigError(
-            f"`wire.port` is {config.wire.port}; it is 0 for any free one, or 1 to {last_port}", "--set wire.port=7000"
-        )
+        message = f"`wire.port` is {config.wire.port}; it must be 0 for any free one, or 1 to {last_port}"
+        raise ConfigError(message, "--set wire.port=7000")
     if config.engine != "local":
         return
     if config.shards != 1:
-        raise ConfigError(
-            f"`shards` is {config.shards}; the engine `local` keeps the model in one",
-            "leave --shards out, or --engine ray",
-        )
+        raise ConfigError(f"`shards` is {config.shards}; the engine `local` has one", "--engine ray, or leave it out")
     if config.address:
         raise ConfigError(f"`address` is `{config.address}`, but the engine is `local`", "--engine ray joins a cluster")
-    if changed := [name for name in WireConfig.__struct_fields__ if _is_changed(config.wire, name)]:
-        raise ConfigError(
-            f"`wire.{changed[0]}` is set, but the engine `local` has no wire", "leave it out, or --engine ray"
-        )
+    if changed := _changed(config.wire):
+        raise ConfigError(f"`wire.{changed[0]}` is set, but `local` has no wire", "leave it out, or --engine ray")
 
 
-def _check_pace(config: RunConfig) -> None:
-    pace = config.pace
+def _check_pace(pace: str | int) -> None:
     if pace not in ("sync", "async") and not (isinstance(pace, int) and 1 <= pace <= MOST_CLOCKS_AHEAD):
         near = difflib.get_close_matches(str(pace).lower(), ("sync", "async"), n=1)
-        hint = f"did you mean `--pace {near[0]}`?" if near else "`--pace async` never waits"
-        raise ConfigError(
-            f"`pace` is `{pace}`; it is `sync`, `async`, or the number of steps a worker may run ahead (1, 2, …)",
-            "with `--pace sync` nobody runs ahead" if pace == 0 else hint,
-        )
+        hint = f"did you mean `--pace {near[0]}`?" if near else "`--pace async` never waits, `--pace sync` always does"
+        message = f"`pace` is `{pace}`; it must be `sync`, `async`, or how many steps a worker may run ahead (1, 2, …)"
+        raise ConfigError(message, hint)
 
 
 def _check_optimizer(optimizer: OptimizerConfig) -> None:
     rate = optimizer.learning_rate
     if not 0 < rate <= LARGEST_FLOAT32:
-        raise ConfigError(
-            f"`learning_rate` is {rate}; it is a number above 0", "--learning-rate 0.05; 0.01 to 0.5 is usual"
-        )
-    for name in ("l1", "l2", "decay_rows", "decay_power", "epsilon", "beta"):
-        _check(name, getattr(optimizer, name), at_least=0)
+        raise ConfigError(f"`learning_rate` is {rate}; it must be above 0", "--learning-rate 0.05 is usual")
+    _check_least(optimizer, 0, "l1", "l2")
+    _check_least(optimizer, 0, "decay_rows", "decay_power", "epsilon", "beta", prefix="optimizer.")
     for name in ("momentum", "beta1", "beta2"):
         if not 0 <= getattr(optimizer, name) < 1:
-            raise ConfigError(
-                f"`{name}` is {getattr(optimizer, name)}; it is 0 or more, and below 1", f"--set optimizer.{name}=0.9"
-            )
-    for name in sorted({name for own in OPTIMIZERS.values() for name in own} - {"decay_rows"}):
-        foreign = name not in OPTIMIZERS[optimizer.name]
-        if _is_changed(optimizer, name) and (foreign or (name == "decay_power" and not optimizer.decay_rows)):
+            message = f"`{name}` is {getattr(optimizer, name)}; it must be at least 0 and below 1"
+            raise ConfigError(message, f"--set optimizer.{name}=0.9")
+    special = {name for own in OPTIMIZERS.values() for name in own} - {"decay_rows"}
+    for name in sorted(special.intersection(_changed(optimizer))):
+        if name not in OPTIMIZERS[optimizer.name] or (name == "decay_power" and not optimizer.decay_rows):
             owners = " and ".join(other for other, own in OPTIMIZERS.items() if name in own)
-            raise ConfigError(
-                f"`optimizer.{name}` is {getattr(optimizer, name)}, which does nothing here",
-                f"it is for {owners}" + (", and needs decay_rows" if name == "decay_power" else "") + ": leave it out",
-            )
+            message = f"`optimizer.{name}` is {getattr(optimizer, name)}, but {optimizer.name} does not use it"
+            needs = " and needs decay_rows" if name == "decay_power" else ""
+            raise ConfigError(message, f"leave it out: it is for {owners}{needs}")
     if optimizer.decay_rows and "decay_rows" not in OPTIMIZERS[optimizer.name]:
-        raise ConfigError(
-            f"`optimizer.decay_rows` is {optimizer.decay_rows}, but {optimizer.name} slows down by itself",
-            "leave it out, or --optimizer sgd",
-        )
+        message = f"`optimizer.decay_rows` is {optimizer.decay_rows}, but {optimizer.name} slows down by itself"
+        raise ConfigError(message, "leave it out, or --optimizer sgd")
 
 
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        near = difflib.get_close_matches(value, choices, n=1)
-        flag = f"--set {name}={choices[0]}" if "." in name else f"--{name} {choices[0]}"
-        hint = f"did you mean `{near[0]}`?" if near else flag
-        raise ConfigError(f"`{name}` is `{value}`; it is one of {', '.join(choices)}", hint)
+def _check_choices(config: RunConfig) -> None:
+    for name, choices in CHOICES.items():
+        value = attrgetter(name)(config)
+        if value not in choices:
+            near = difflib.get_close_matches(value, choices, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"the default is `{attrgetter(name)(RunConfig())}`"
+            shown = name.removesuffix(".name")
+            raise ConfigError(f"`{shown}` is `{value}`; it must be one of {', '.join(choices)}", hint)
 
 
-def _check(name: str, value: float, *, at_least: int) -> None:
-    if not at_least <= value <= LARGEST_FLOAT32:
-        raise ConfigError(
-            f"`{name}` is {value}; it is {at_least} or more", f"--{name.replace('_', '-')} {at_least or 1}"
-        )
+def _check_least(section: msgspec.Struct, least: int, *names: str, prefix: str = "") -> None:
+    """Refuse settings below `least`, and those that are not finite. With a `prefix` they have no flag."""
+    for name in names:
+        value = getattr(section, name)
+        if not least <= value <= LARGEST_FLOAT32:
+            usual = getattr(type(section)(), name)
+            hint = f"--set {prefix}{name}={usual}" if prefix else f"--{name.replace('_', '-')} {usual}"
+            raise ConfigError(f"`{prefix}{name}` is {value}; it must be at least {least}", hint)

@@ -1,11 +1,11 @@
-"""What can go wrong, in a form that a person can act on: one line that says it, one line that helps.
+"""Errors that a person can act on: one line says what is wrong, one line says what to do.
 
 Every error that paceline raises on purpose is a `PacelineError`. The command line prints it as
 
     error: <what is wrong, with its value, and what was expected>
     hint: <what to do>
 
-and leaves with the error's `exit_code`. Errors of libraries are translated where the library is called.
+and exits with the error's `exit_code`. Errors of libraries are translated where the library is called.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PacelineError(Exception):
 
 
 class UsageError(PacelineError):
-    """What was asked is wrong: flags, configuration or input data. Nothing was started or left behind."""
+    """The request is wrong: flags, configuration or input data. Nothing was started or left behind."""
 
     exit_code = 2
 
@@ -36,7 +36,7 @@ class ConfigError(UsageError):
 
 
 class DataError(UsageError):
-    """Input that cannot be read as what it was said to be: a file, a row, a block, a checkpoint."""
+    """Input that does not have the expected format: a file, a row, a block, a checkpoint."""
 
 
 class RunError(PacelineError):
@@ -54,7 +54,7 @@ class InterruptedRunError(RunError):
 
 
 def in_short(error: Exception) -> str:
-    """An error of somebody else's code in one line.
+    """An error of a library or of user code in one line.
 
     >>> in_short(ValueError("no such thing\\nas seen"))
     'ValueError: no such thing'

@@ -1,4 +1,4 @@
-"""How are files written so that a crash, a full disk or a second run loses nothing?"""
+"""How are files written so that a crash, a full disk or another run loses nothing?"""
 
 from __future__ import annotations
 
@@ -22,10 +22,18 @@ NO_PLACE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOENT, errno.ENOTDIR,
 
 def refuse_existing(path: Path) -> None:
     """Raise unless `path` is free: absent, or an empty folder."""
-    if path.is_dir() and not any(path.iterdir()):
-        return
-    if path.exists() or path.is_symlink():
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if not is_empty and (path.exists() or path.is_symlink()):
         raise UsageError(f"`{path}` exists already", "choose another name, or remove it first")
+
+
+def free_path(path: Path) -> Path:
+    """`path`, or the first of `path-2`, `path-3`, … that does not exist."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
 
 
 def sync_to_disk(path: Path) -> None:
@@ -38,7 +46,7 @@ def sync_to_disk(path: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write `content` so that a reader, and a crash, sees the old file or the new one whole."""
+    """Write `content` so that readers see the whole old file or the whole new one, even after a crash."""
     temporary = path.with_name(f".{path.name}.new")
     try:
         with translated_disk_errors(path):
@@ -53,7 +61,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def write_tensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
-    """Write a safetensors file and wait until it is on the disk; readable by whom the user's umask says."""
+    """Write a safetensors file and wait until it is on the disk. The user's umask applies."""
     try:
         safetensors.numpy.save_file(tensors, path)
     except SafetensorError as error:
@@ -69,25 +77,23 @@ def write_tensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a file's lock, or raise: another process is at work there."""
+    """Hold a file's lock. Raises if another process holds it."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"another process is at work in `{path.parent}`", "wait for it, or stop it") from None
+            raise UsageError(f"another process is using `{path.parent}`", "wait for it, or stop it") from None
         yield
 
 
 @contextmanager
 def translated_disk_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk, a read-only folder and their like into one clear line."""
+    """Turn a full disk, a read-only folder and similar errors into one clear line."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UsageError(
-                f"no room left on the disk while writing `{path}`", "free some, or write elsewhere"
-            ) from None
+            raise UsageError(f"no room left on the disk while writing `{path}`", "free some space") from None
         if error.errno in NO_PLACE:
             raise UsageError(f"`{path}` cannot be written: {error.strerror}", "write elsewhere") from None
         raise RunError(f"writing `{path}` failed: {error.strerror or error}", "check the disk") from error

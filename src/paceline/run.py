@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,91 +26,82 @@ from paceline.training.cluster.placement import engine_for
 from paceline.training.coordinator import Coordinator, Notice, Status, Watch
 
 SHORTEST_EXPLAINED_SECONDS = 2.0
+# The settings that `result.json` repeats.
+RESULT_SETTINGS = ("model", "pace", "engine", "device", "workers", "shards", "batch_size")
 
 
 def watch_nothing(_status: Status) -> None:
-    """For runs that nobody watches."""
+    """Ignore the status."""
 
 
 def train(config: RunConfig, engine: PendingEngine, watch: Watch = watch_nothing, began: float | None = None,
           notice: Notice = print) -> RunFolder:  # fmt: skip
-    """Train as configured, in a new run folder. `began` is when the user's command did, in seconds since 1970.
+    """Train as configured, in a new run folder. `began` is when the user's command began, in seconds since 1970.
 
-    `engine` is the one for this configuration; `notice` hears, in lines, what went wrong on the way.
+    `engine` is the one for this configuration; `notice` hears what the user should know.
     """
     began = began or time.time()
-    backend: Backend | None = None
-    try:
-        dataset = open_for(config)
-        if config.run:
-            refuse_existing(Path(config.run))
-        config = msgspec.structs.replace(config, data=dataset.folder.name)
-        backend = _make_backend(config, dataset, engine)
+    dataset = open_for(config)
+    if config.run:
+        refuse_existing(Path(config.run))
+    config = msgspec.structs.replace(config, data=dataset.folder.name)
+    with closing(_make_backend(config, dataset, engine)) as backend:
         coordinator = Coordinator(config, dataset, backend, watch, notice)
         coordinator.make_ready()
         run = _carry_out(RunFolder.create(config), coordinator, began)
-    finally:
-        if backend is not None:
-            backend.close()
     return _explained(run, notice)
 
 
 def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None = None, notice: Notice = print,
            address: str | None = None, data: str | None = None) -> RunFolder:  # fmt: skip
-    """Go on with a run from its newest checkpoint; `notice` hears what the user should know.
+    """Continue a run from its newest checkpoint; `notice` hears what the user should know.
 
-    `address` is that of a cluster, and `data` the place of the same data, where it is another one now.
+    `address` is that of a cluster, and `data` the folder of the same data, if they have changed.
     """
     began = began or time.time()
     run = RunFolder(path)
     config = check(run.config)
     if run.result.get("status") == "done":
-        raise UsageError(f"`{path}` is finished", "train a new run, with more --epochs if it should learn on")
+        raise UsageError(f"`{path}` is finished", "to train for longer, start a new run with more --epochs")
     if address is not None:
         config = check(msgspec.structs.replace(config, address=address))
     if data is not None:
         config = msgspec.structs.replace(config, data=data)
     checkpoint = load_checkpoint(run.path / "checkpoints")
     for damage in checkpoint.damaged:
-        notice(f"{damage}; going on from the one before, after {checkpoint.progress.position:,} rows")
+        notice(f"{damage}; continuing from the one before, after {checkpoint.progress.position:,} rows")
     dataset = open_for(config)
-    backend: Backend | None = None
-    with engine_for(config) as engine:
-        try:
-            backend = _make_backend(config, dataset, engine)
-            coordinator = Coordinator(config, dataset, backend, watch, notice)
-            coordinator.restore(checkpoint)
-            # The backend has its states now: a second copy would only take memory.
-            tested = checkpoint.progress.tested
-            del checkpoint
-            coordinator.make_ready()
-            run.cut_metrics(tested)
-            coordinator.remember_quality(run)
-            coordinator.account_before = run.result
-            run = _carry_out(run, coordinator, began)
-        finally:
-            if backend is not None:
-                backend.close()
+    with engine_for(config) as engine, closing(_make_backend(config, dataset, engine)) as backend:
+        coordinator = Coordinator(config, dataset, backend, watch, notice)
+        coordinator.restore(checkpoint)
+        # The backend has its states now: a second copy would only take memory.
+        tested = checkpoint.progress.tested
+        del checkpoint
+        coordinator.make_ready()
+        run.cut_metrics(tested)
+        coordinator.remember_quality(run)
+        coordinator.account_before = run.result
+        run = _carry_out(run, coordinator, began)
     return _explained(run, notice)
 
 
 def _explained(run: RunFolder, notice: Notice) -> RunFolder:
-    """A run with the reason why it was not faster, where it was long enough to tell."""
+    """A run with the reason why it was not faster, if it was long enough to tell."""
     try:
         if run.result["train_seconds"] >= SHORTEST_EXPLAINED_SECONDS:
             # Not at the top: it would make the start of a run slower.
-            from paceline.diagnosis import write_diagnosis
+            from paceline.diagnosis.explain import write_diagnosis
 
             write_diagnosis(run)
     except DataError:
         pass
     except Exception as error:  # noqa: BLE001 (the run is done, and stays so)
-        notice(f"what limited this run could not be found out: {type(error).__name__}: {error}")
+        notice(f"this run could not be diagnosed: {type(error).__name__}: {error}")
     return run
 
 
 def _make_backend(config: RunConfig, dataset: AnyDataset, engine: PendingEngine) -> Backend:
-    """Those who train: threads of this process, or processes of a cluster."""
+    """What trains: threads of this process, or processes of a cluster."""
     if config.engine == "local":
         from paceline.training.embedded.backend import EmbeddedBackend
 
@@ -121,8 +112,8 @@ def _make_backend(config: RunConfig, dataset: AnyDataset, engine: PendingEngine)
 
 
 def _carry_out(run: RunFolder, coordinator: Coordinator, began: float) -> RunFolder:
-    """Train, keep the model, and write down how it went, however it ends."""
-    # What another process is at work on is not ours to write to.
+    """Train, save the model, and write the result, however the run ends."""
+    # The lock keeps out other processes that would write to the same folder.
     with locked(run.path / "config.toml"):
         coordinator.evaluated = on_board(run)
         try:
@@ -136,7 +127,7 @@ def _carry_out(run: RunFolder, coordinator: Coordinator, began: float) -> RunFol
             run.write_json("result.json", _result(coordinator, "interrupted", began))
             raise
         except Exception as error:
-            # A full disk may refuse these too; what went wrong first is what counts.
+            # A full disk may refuse this file too. The first error is the one to report.
             with suppress(PacelineError):
                 what = {"error": str(error), "error_kind": type(error).__name__}
                 run.write_json("result.json", _result(coordinator, "failed", began) | what)
@@ -148,18 +139,12 @@ def _carry_out(run: RunFolder, coordinator: Coordinator, began: float) -> RunFol
 
 
 def _result(coordinator: Coordinator, status: str, began: float) -> dict[str, Any]:
-    """`result.json`, but for the model's checksum."""
+    """`result.json` without the model's checksum."""
     config, at = coordinator.config, coordinator.progress
     quality = coordinator.quality or {}
     return {
         "status": status,
-        "model": config.model,
-        "pace": config.pace,
-        "engine": config.engine,
-        "device": config.device,
-        "workers": config.workers,
-        "shards": config.shards,
-        "batch_size": config.batch_size,
+        **{name: getattr(config, name) for name in RESULT_SETTINGS},
         "optimizer": config.optimizer.name,
         "data_fingerprint": coordinator.dataset.fingerprint,
         "rows": at.position,

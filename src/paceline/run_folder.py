@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.config import load_config, read_recipe, to_toml
 from paceline.errors import DataError
-from paceline.files import refuse_existing, replace_file, translated_disk_errors
+from paceline.files import free_path, refuse_existing, replace_file, translated_disk_errors
 from paceline.settings import RunConfig
 from paceline.telemetry.facts import Facts, Traits, read_facts
 
@@ -37,7 +37,7 @@ class RunFolder:
     @staticmethod
     def make(run: str, name: str, settings: bytes) -> RunFolder:
         """A new folder with a `config.toml`: `run`, or if that is empty, the next free name under `runs/`."""
-        path = Path(run) if run else _free_name(Path("runs"), name)
+        path = Path(run) if run else free_path(Path("runs", f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"))
         refuse_existing(path)
         with translated_disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -59,10 +59,8 @@ class RunFolder:
     @property
     def config(self) -> RunConfig:
         if self.job != TRAIN:
-            raise DataError(
-                f"`{self.path}` is a run of `{self.job}`, not of `train`",
-                "`paceline report` and `paceline diagnose` work on it",
-            )
+            message = f"`{self.path}` is a run of `{self.job}`, not of `train`"
+            raise DataError(message, "`paceline report` and `paceline diagnose` work on it")
         return load_config(self.path / "config.toml")
 
     @property
@@ -136,19 +134,9 @@ def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def _traits_by_name(model: str) -> Traits:
     if ":" in model:
-        return Traits(
-            input="images", keyed=False, metrics=("loss", "error", "accuracy"), headline="accuracy", operations=False
-        )
+        metrics = ("loss", "error", "accuracy")
+        return Traits(input="images", keyed=False, metrics=metrics, headline="accuracy", operations=False)
     # Only needed for old folders.
     from paceline.models.registry import find
 
     return Traits.of(find(model))
-
-
-def _free_name(parent: Path, name: str) -> Path:
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
-    path, number = parent / name, 1
-    while path.exists():
-        number += 1
-        path = parent / f"{name}-{number}"
-    return path

@@ -27,8 +27,8 @@ class OptimizerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class ImageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What workers make of images: squares of `crop` pixels (0 for all of it), from anywhere in training and from the
-    middle in tests; and `flip`, every other one mirrored in training.
+    """How workers change images. They cut out squares of `crop` pixels (0 for whole images): at a random place in
+    training, in the centre in tests. With `flip`, they mirror every other image in training.
     """
 
     crop: int = 0
@@ -36,11 +36,11 @@ class ImageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class WireConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What goes between the processes of a cluster, and how.
+    """What the processes of a cluster send each other, and how.
 
-    `pull` is `keys`, the weights of a batch's keys, or `all`, the whole model at every step. `port` 0 takes any free
-    one; otherwise the coordinator listens there and shard s at `port` + 1 + s. Where all processes are on one machine,
-    dense models go through memory that they share instead, unless `shared_memory` is false.
+    `pull` is `keys` (the weights of a batch's keys) or `all` (the whole model in every step). `port` 0 takes any free
+    port; otherwise the coordinator listens on `port`, and shard s on `port` + 1 + s. If all processes are on one
+    machine, dense models go through shared memory instead, unless `shared_memory` is false.
     """
 
     pull: str = "keys"
@@ -54,8 +54,8 @@ class WireConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One training run, as `config.toml` of its folder keeps it.
 
-    0 means no limit for `epochs`, `steps` and `seconds`; whichever comes first ends the run. `epochs` is 1, or 0 where
-    one of the others is given. `train_rows` 0: all of them.
+    0 means no limit for `epochs`, `steps` and `seconds`; the first limit reached ends the run. `epochs` is 1, or 0 if
+    one of the others is given. `train_rows` 0 means all rows.
     """
 
     data: str = ""

@@ -70,12 +70,16 @@ class TestPlan:
             (["--workers", "4..2"], "`4..2` is not a range of workers", "--workers 1..8"),
             (["--workers", "0"], "`0` is not a range of workers", "--workers 1..8"),
             (["--workers", "many"], "`many` is not a range of workers", "--workers 1..8"),
-            (["--workers", "1000000"], "`1000000` asks for 1000000 workers; 1024 is the most", "--workers 1..1024"),
+            (["--workers", "1000000"], "`1000000` asks for 1000000 workers; the limit is 1024", "--workers 1..1024"),
             (["--shards", ".."], "`..` is not a range of shards", "--shards 1..8"),
             (["--bandwidth", "10GB"], "`10GB` is not a bandwidth", "the units are bit, kbit, Mbit and Gbit"),
             (["--bandwidth", "0Gbit"], "`0Gbit` is not a bandwidth", "--bandwidth 1Gbit..25Gbit"),
             (["--bandwidth", "5Gbit..1Gbit"], "`5Gbit..1Gbit` ends below its beginning", "--bandwidth 1Gbit..25Gbit"),
-            (["--workers", "1..1024", "--bandwidth", "1kbit..25Gbit"], "combinations are asked for; 400", "narrow"),
+            (
+                ["--workers", "1..1024", "--bandwidth", "1kbit..25Gbit"],
+                "combinations are asked for; the limit is 400",
+                "narrow",
+            ),
             (["--shards", "1..999"], "999 shards are asked for, but there are only 998 keys", "--shards 1..998"),
         ],
     )

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from paceline.cli import cli
-from paceline.config import SECTION_OF_FLAG
+from paceline.config import SETTING_OF_FLAG
+from paceline.run_folder import flat
 from paceline.settings import RunConfig
 from tests.conftest import Command
 
@@ -57,6 +58,7 @@ def test_every_command_is_in_one_group(command: Command) -> None:
 
 
 def test_every_option_says_what_it_does() -> None:
+    checked = 0
     for path in paths(cli):
         found: click.Command = cli
         for word in path:
@@ -65,6 +67,8 @@ def test_every_option_says_what_it_does() -> None:
         for option in found.params:
             if isinstance(option, click.Option):
                 assert re.match(r".+[.](  \[.+\])?$", option.help or ""), (path, option.name)
+                checked += 1
+    assert checked > 60
 
 
 def test_the_defaults_of_train_are_those_of_a_run() -> None:
@@ -76,8 +80,8 @@ def test_the_defaults_of_train_are_those_of_a_run() -> None:
     assert len(shown) > 12
     settings = msgspec.to_builtins(RunConfig())
     for name, text in shown.items():
-        section, key = SECTION_OF_FLAG.get(name or "", ("", name))
-        value = (settings[section] if section else settings)[key]
+        assert name is not None
+        value = flat(settings)[SETTING_OF_FLAG.get(name, name)]
         if text == "all":
             assert value == 0
         else:

@@ -214,14 +214,14 @@ def test_images_are_cut_and_mirrored(train: Any, drawings: Path) -> None:
         ({"model": "logistic"}, "the model `logistic` learns from rows of features"),
         ({"model": "softmax", "optimizer": "ftrl"}, "`optimizer` is `ftrl`, which cannot train the model `softmax`"),
         ({"model": "softmax", "exchange": "allreduce"}, "`exchange` is `allreduce`; the model `softmax` takes shard"),
-        ({"model": "alexnet-small", "exchange": "allreduce"}, "the engine `local` has one"),
+        ({"model": "alexnet-small", "exchange": "allreduce"}, "the engine `local` has only one"),
         ({"model": "alexnet-small", "engine": "ray", "exchange": "allreduce", "pace": "async"}, "but the pace is"),
         ({"model": "softmax", "device": "cuda"}, "`device` is `cuda`; the model `softmax` takes cpu"),
         ({"model": "mine:"}, "a function is PACKAGE.MODULE:FUNCTION"),
         ({"model": "no_such_package:build"}, "`no_such_package:build` cannot be imported"),
         ({"model": "softmx"}, "did you mean `softmax`?"),
         ({"model": "softmax", "set": "images.crop=13"}, "`images.crop` is 13, but the images have 12 × 12 pixels"),
-        ({"model": "softmax", "momentum": "1.5"}, "`momentum` is 1.5; it is 0 or more, and below 1"),
+        ({"model": "softmax", "momentum": "1.5"}, "`momentum` is 1.5; it must be at least 0 and below 1"),
     ],
 )
 def test_what_is_refused(command: Command, drawings: Path, tmp_path: Path, flags: dict[str, str], said: str) -> None:

@@ -103,7 +103,7 @@ def record_facts(run: RunFolder, data: Path, **changes: Any) -> Facts:
 
 
 def worker_chunks(rank: int, node: str, step: Step, lasts: float) -> list[Record]:
-    """A chunk a second."""
+    """One chunk per second."""
     num = round(1 / lasts)
     waited = lasts - step.own
     return [
@@ -199,7 +199,7 @@ def make_embedded(path: Path, *, pace: str | int = "async", ranks: tuple[tuple[i
                 rows=steps * ROWS * len(own), compute=steps * lasts * weight, compute_processor=steps * lasts * weight,
             )
             for number in range(1, SAMPLES + 1)
-            # Short pieces cost more a step, as they do where a leg ends.
+            # Short pieces cost more per step, as at the end of a segment.
             for steps, weight in [(samples_of_steps, 1.0), (1, 1.0 if samples_of_steps == 1 else 3.0)]
         ]  # fmt: skip
     busy = (len(ranks) + others) / cores

@@ -19,8 +19,9 @@ import pytest
 import paceline
 from paceline.config import to_toml
 from paceline.data.blocks.reader import Reader
-from paceline.diagnosis import diagnose, explain
+from paceline.diagnosis import explain
 from paceline.diagnosis.evidence import gather_evidence
+from paceline.diagnosis.explain import diagnose
 from paceline.diagnosis.plan import choices
 from paceline.diagnosis.verdict import judge, most
 from paceline.errors import ConfigError
@@ -60,12 +61,12 @@ class TestWords:
         found = diagnose(make_planted(tmp_path / "run", plant))
         assert set(found) == FIELDS
         assert found["bottleneck"] == plant
-        assert found["sentence"].startswith(explain.BOUND[plant])
+        assert found["sentence"].startswith(explain.WORDS[plant].bound)
         assert f"{found['gain_if_removed']:.1f} times faster" in found["sentence"]
         low, high = found["gain_interval"]
         assert low <= found["gain_if_removed"] <= high
         assert found["gain_if_removed"] == found["gains"][plant]
-        assert explain.LIMITS[found["next_bottleneck"]] in found["sentence"]
+        assert explain.WORDS[found["next_bottleneck"]].limits in found["sentence"]
         assert found["recommendation"] in found["sentence"]
         assert found["advice"]
         for one in found["advice"][:2]:
@@ -125,12 +126,12 @@ class TestWords:
 
     @pytest.mark.parametrize(("share", "expected"), [(0.9, "memory-bandwidth"), (0.3, "worker-compute")])
     def test_workers_that_wait_for_memory(self, tmp_path: Path, clicks: Path, share: float, expected: str) -> None:
-        """200,000 rows a second, on machines that read memory more or less quickly. A key is read once a batch."""
+        """200,000 rows per second, on machines with faster and slower memory. A key is read once per batch."""
         run = make_embedded(tmp_path / "run")
         record_facts(run, clicks)
-        gathers = gather_evidence(run).gathers_per_row
-        assert 1 < gathers < 39 * 0.9
-        record_ceilings(run, ceilings(200_000 * gathers / share))
+        gathers = gather_evidence(run).gathers_per_second
+        assert 1 < gathers / 200_000 < 39 * 0.9
+        record_ceilings(run, ceilings(gathers / share))
         found = diagnose(run)
         assert found["bottleneck"] == expected
         assert any(f"{share:.0%} of the machine's ceiling" in line for line in found["evidence"])
@@ -201,7 +202,7 @@ class TestPlantedInRealRuns:
             raise ZeroDivisionError("of all things")
 
         monkeypatch.setattr("paceline.run.SHORTEST_EXPLAINED_SECONDS", 0.0)
-        monkeypatch.setattr("paceline.diagnosis.write_diagnosis", fail)
+        monkeypatch.setattr("paceline.diagnosis.explain.write_diagnosis", fail)
         run = paceline.train(data=clicks, run=tmp_path / "run")
         assert run.result["status"] == "done"
         assert "ZeroDivisionError: of all things" in "".join(capsys.readouterr())
@@ -211,8 +212,8 @@ class TestAnywhere:
     """A diagnosis is a function of the run folder alone."""
 
     ELSEWHERE = (
-        "import sys; from paceline.diagnosis import write_diagnosis; from paceline.run_folder import RunFolder; "
-        "write_diagnosis(RunFolder(sys.argv[1]))"
+        "import sys; from paceline.diagnosis import explain; from paceline.run_folder import RunFolder; "
+        "explain.write_diagnosis(RunFolder(sys.argv[1]))"
     )
 
     @pytest.mark.parametrize(("data", "model"), [("clicks", "logistic"), ("drawings", "tests.models.modules:plain")])

@@ -40,5 +40,5 @@ def test_the_parts_make_the_whole(clicks: Path) -> None:
 def test_every_operation_is_timed(clicks: Path, tmp_path: Path) -> None:
     run = paceline.train(data=clicks, run=tmp_path / "run")
     found = time_operations(run, batches=2)
-    assert [one.name for one in found] == list(WHAT)
-    assert all(one.nanoseconds_per_row > 0 for one in found)
+    assert [one["name"] for one in found] == list(WHAT)
+    assert all(one["nanoseconds_per_row"] > 0 for one in found)

@@ -73,7 +73,7 @@ class TestChoices:
         evidence = gather_evidence(make_planted(tmp_path / "run", "network"))
         speeds = [float(speed) for speed in range(1, MOST_CHOICES // 2 + 2)]
         assert len(choices(evidence, [1], [1], speeds[:-1])) == MOST_CHOICES
-        with pytest.raises(ConfigError, match="402 combinations are asked for; 400 are the most"):
+        with pytest.raises(ConfigError, match="402 combinations are asked for; the limit is 400"):
             choices(evidence, [1], [1], speeds)
 
     def test_more_shards_than_keys(self, tmp_path: Path, one_key_a_row: Path) -> None:
@@ -94,7 +94,7 @@ class TestChoices:
 @pytest.mark.usefixtures("quick")
 class TestPredictions:
     def test_embedded_workers_up_to_the_cores(self, tmp_path: Path) -> None:
-        """From two workers on four cores, at 100,000 rows a second each."""
+        """From two workers on four cores, at 100,000 rows per second each."""
         evidence = gather_evidence(make_embedded(tmp_path / "run", cores=4))
         for workers, rows in ((1, 1e5), (2, 2e5), (4, 4e5), (8, 4e5)):
             found = predict(evidence, Choice("async", workers, 1, None))

@@ -120,7 +120,7 @@ class TestCores:
     @few
     @given(st.lists(st.integers(20, 40), min_size=2, max_size=8), st.integers(1, 6))
     def test_work_is_conserved(self, works: list[int], cores: int) -> None:
-        """Rows that stand for milliseconds of work: however it is shared out, a core does a second's in a second."""
+        """Rows that stand for milliseconds of work: however it is shared, a core does one second of work per second."""
         demands = [[demand(work, compute=work / 1000)] for work in works]
         found = simulate(demands, embedded(len(works), cores), ASYNC_EMBEDDED, STEPS)
         assert found == pytest.approx(1000 * min(len(works), cores), rel=0.02)
@@ -135,7 +135,7 @@ class TestCores:
         apart = simulate([[one]], cluster(1, 1), SYNC, STEPS)
         together = cluster(1, 1)._replace(machines=(0, 0), cores=(1.0,))
         assert apart == pytest.approx(100 / 0.08, rel=1e-6)
-        # Whoever waits looks for frames for some milliseconds, and that takes the core from the other.
+        # The one that waits spins for a while, which takes the core from the other.
         assert 0.9 * apart < simulate([[one]], together, SYNC, STEPS) < apart
 
     def test_very_uneven_workers_add_up(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from paceline.config import to_toml
 from paceline.run_folder import RunFolder
 from paceline.settings import OptimizerConfig, RunConfig
-from paceline.telemetry.records import KINDS, LeftOut, NodeProbe, Record, Reply, StepSample, WorkerChunk
+from paceline.telemetry.records import FILES, LeftOut, NodeProbe, Record, Reply, StepSample, WorkerChunk
 
 SECONDS = 30
 SHARES = {"input": 0.08, "pull": 0.27, "compute": 0.35, "push": 0.16, "wait": 0.1}
@@ -57,7 +57,7 @@ def make_run(
 
 
 def write_records(run: Path, records: list[Record]) -> None:
-    name = next(name for name, kind in KINDS.items() if kind is type(records[0]))
+    name = FILES[type(records[0])]
     (run / "telemetry").mkdir(exist_ok=True)
     (run / "telemetry" / f"{name}.jsonl").write_bytes(b"".join(msgspec.json.encode(r) + b"\n" for r in records))
 

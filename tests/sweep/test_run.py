@@ -170,7 +170,7 @@ def test_two_sweeps_in_one_folder(recipe: Path, tmp_path: Path, command: Command
     with locked(out / LOCK):
         done = command("sweep", recipe, "--out", out)
     assert done.code == 2
-    assert "another process is at work" in done.err
+    assert "another process is using" in done.err
     assert not list(out.glob("*/*"))
 
 

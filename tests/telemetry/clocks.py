@@ -21,13 +21,13 @@ class FakeClock:
         self.processors: dict[int, int] = {}
 
     def pass_by(self, nanoseconds: int, processor: int = 0) -> None:
-        """Time goes on, and this thread uses some of a processor's."""
+        """Time passes, and this thread uses some processor time."""
         self.now += nanoseconds
         thread = threading.get_ident()
         self.processors[thread] = self.processors.get(thread, 0) + processor
 
     def sleep_until(self, seconds: float) -> None:
-        """Time goes on until so long after the beginning."""
+        """Time passes until `seconds` after the beginning."""
         self.now = 1_000_000_000_000 + round(seconds * 1e9)
 
     def as_module(self) -> SimpleNamespace:

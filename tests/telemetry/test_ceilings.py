@@ -20,7 +20,7 @@ from tests.telemetry.test_measure_ceilings import SMALL, quiet
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "KEYS_A_CALL", 1 << 10)
+    monkeypatch.setattr(measuring, "KEYS_PER_CALL", 1 << 10)
 
 
 @pytest.fixture

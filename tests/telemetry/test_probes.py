@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from paceline.telemetry import probes
-from paceline.telemetry.probes import ConnectionProber, CoreTimes, Flow, NodeProber, core_shares, rates
+from paceline.telemetry.probes import ConnectionProber, CoreTimes, NodeProber, core_shares, growth
 from paceline.telemetry.records import AnyRecord, ConnectionProbe, LeftOut, NodeProbe
 from tests.skips import needs_linux
 
@@ -144,8 +144,8 @@ class TestNode:
         one = CoreTimes(1.0, 2.0)
         assert core_shares([one], [one, one]) == []
         assert core_shares([one], [one]) == [0.0]
-        assert rates(Flow(10, 10), Flow(5, 20), 1.0) == (None, None)
-        assert rates(Flow(10, 10), Flow(30, 20), 2.0) == (10.0, 5.0)
+        before = {"network_sent": 10, "disk_read": 10}
+        assert growth(before, {"network_sent": 5, "disk_read": 20, "cpu_some": 7}) == {"disk_read": 10}
 
 
 @pytest.fixture

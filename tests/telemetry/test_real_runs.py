@@ -61,7 +61,7 @@ def test_every_row_and_step_is_in_one_chunk(clicks: Path, tmp_path: Path, flags:
 
 @pytest.fixture
 def at_work(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
-    """By a thread's first rank, the seconds from the beginning to the end of its legs, as the wall's clock has them."""
+    """By a thread's first rank, the wall-clock seconds from the beginning to the end of its segments."""
     seconds = Counter[int]()
 
     def timed(run: Callable[[Any], None]) -> Callable[[Any], None]:

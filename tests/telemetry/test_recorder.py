@@ -11,7 +11,7 @@ import pytest
 from paceline.telemetry.meter import COMPUTE, WorkerMeter, period_at
 from paceline.telemetry.recorder import Journal, Telemetry, room_at
 from paceline.telemetry.records import (
-    KINDS,
+    FILES,
     AnyRecord,
     ConnectionProbe,
     LeftOut,
@@ -60,7 +60,7 @@ def a_record_of_each_kind(now: float, rank: int = 0) -> list[AnyRecord]:
 
 
 def all_records(run: Path) -> list[Record]:
-    return [record for kind in KINDS.values() for record in Telemetry(run).read(kind)]
+    return [record for kind in FILES for record in Telemetry(run).read(kind)]
 
 
 class TestJournal:
@@ -72,7 +72,7 @@ class TestJournal:
             journal.add([])
             clock.pass_by(1_000_000_000)
             journal.add(a_record_of_each_kind(clock.now * 1e-9, rank=1))
-        for kind in KINDS.values():
+        for kind in FILES:
             first, second = Telemetry(tmp_path).read(kind)
             assert (first.time, second.time) == pytest.approx((2.5, 3.5))
             assert [type(first), type(second)] == [kind, kind]
@@ -113,7 +113,7 @@ class TestAfterAKill:
     @pytest.mark.parametrize("cut", [1, 2, 40, -40, -2, -1])
     def test_half_a_last_line_is_left_out(self, tmp_path: Path, cut: int) -> None:
         Journal(tmp_path).add(a_record_of_each_kind(0.0, rank=0) + a_record_of_each_kind(0.0, rank=1))
-        for name, kind in KINDS.items():
+        for kind, name in FILES.items():
             path = tmp_path / "telemetry" / f"{name}.jsonl"
             first, second, _ = path.read_bytes().split(b"\n")
             path.write_bytes(first + b"\n" + second[:cut])
@@ -137,7 +137,7 @@ class TestAfterAKill:
         for path in (tmp_path / "telemetry").iterdir():
             path.write_bytes(path.read_bytes()[:-10])
         Journal(tmp_path).add(a_record_of_each_kind(0.0, rank=1))
-        for kind in KINDS.values():
+        for kind in FILES:
             assert len(Telemetry(tmp_path).read(kind)) == 1
 
     @pytest.mark.parametrize("kinds", [(WorkerChunk,), (NodeProbe,), (WorkerChunk, NodeProbe)])

@@ -326,7 +326,7 @@ def test_two_processes_do_not_share_a_run(tmp_path: Path, clicks: Path, monkeypa
         stop_after(patch, 1)
         with pytest.raises(InterruptedRunError):
             paceline.train(data=clicks, run=tmp_path / "run", test_every=1_000)
-    with locked(tmp_path / "run" / "config.toml"), pytest.raises(UsageError, match="another process is at work"):
+    with locked(tmp_path / "run" / "config.toml"), pytest.raises(UsageError, match="another process is using"):
         runs.resume(tmp_path / "run")
     assert runs.resume(tmp_path / "run").result["status"] == "done"
 

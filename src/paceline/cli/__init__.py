@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 
 import click
 
-from paceline.cli import data, demo, explain, matrices, report, sweep, train, use
-from paceline.cli.help import CONTEXT, CommandGroup
+from paceline.cli import data, demo, explain, matrices, train, use
+from paceline.cli.commands import CONTEXT, CommandGroup
 from paceline.errors import PacelineError
 
 SECTIONS = {
     "Start here": [demo.demo],
     "Data": [data.generate, data.prepare],
-    "Train": [train.train, train.resume, sweep.sweep],
+    "Train": [train.train, train.resume, train.sweep],
     "Use a model": [use.evaluate, use.predict],
-    "Understand a run": [explain.diagnose, explain.plan, explain.doctor, report.report, report.compare],
+    "Understand a run": [explain.diagnose, explain.plan, explain.doctor, explain.report, explain.compare],
     "Matrices": [matrices.trace, matrices.matmul],
 }
 
@@ -65,17 +66,13 @@ def main() -> None:
 def split_suggestion(error: click.ClickException) -> tuple[str, str]:
     """What is wrong, and click's suggestion as our hint; without one, where to look."""
     message, _, hint = error.format_message().partition("\n")
-    for start in (" Did you mean", " (Did you mean", " (Possible options"):
-        at = message.find(start)
-        if at >= 0:
-            return message[:at], message[at:].strip(" ()")
+    if suggestion := re.search(r" \(?((Did you mean|Possible options).*?)\)?$", message):
+        return message[: suggestion.start()], suggestion[1]
     context = getattr(error, "ctx", None)
     return message, hint or f"see `{context.command_path if context else 'paceline'} --help`"
 
 
 def fail(message: str, hint: str, code: int) -> None:
     """Say what is wrong and exit."""
-    click.echo(f"error: {message}", err=True)
-    if hint:
-        click.echo(f"hint: {hint}", err=True)
+    click.echo(f"error: {message}" + (f"\nhint: {hint}" if hint else ""), err=True)
     sys.exit(code)

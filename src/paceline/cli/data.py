@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.help import Command, CommandGroup, command
-from paceline.cli.options import number, one_of, option
+from paceline.cli.commands import Command, CommandGroup, command, number, one_of, option
 from paceline.cli.progress import print_notice
 from paceline.data.limits import INDEX_BASES, INTEGERS, LABEL_KINDS
 from paceline.data.prepare_settings import FORMATS, PrepareConfig, PrepareProgress
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from paceline.data.blocks.dataset import Dataset
 
 FORMAT_CHOICES = ("auto", *FORMATS)
-T = TypeVar("T")
 
 new_dataset = option("--out", "DIR", "Dataset folder to create.", required=True)
 train_rows = number("--rows", "Training rows.", required=True)
@@ -40,8 +38,7 @@ def clicks(**options: Any) -> None:
     """
     from paceline.data.synthetic import generate_clicks
 
-    began = time.perf_counter()
-    print_dataset(generate_with_progress(generate_clicks, **options), time.perf_counter() - began)
+    print_dataset(*generate_with_progress(generate_clicks, **options))
 
 
 @command("paceline generate images --rows 10000 --size 64 --out data/images")
@@ -59,8 +56,7 @@ def images(**options: Any) -> None:
     """
     from paceline.data.synthetic_images import generate_images
 
-    began = time.perf_counter()
-    print_dataset(generate_with_progress(generate_images, **options), time.perf_counter() - began)
+    print_dataset(*generate_with_progress(generate_images, **options))
 
 
 generate = CommandGroup(
@@ -68,17 +64,23 @@ generate = CommandGroup(
 )
 
 
-def generate_with_progress(make: Callable[..., T], *, out: Any, rows: int, test_rows: int | None, **options: Any) -> T:
-    """Call `make` with a progress bar; by default, it makes a tenth as many test rows as training rows."""
+def generate_with_progress(make: Callable[..., Dataset[Any]], *, rows: int, test_rows: int | None,
+                           **options: Any) -> tuple[Dataset[Any], float]:  # fmt: skip
+    """Call `make` with a progress bar; by default, it makes a tenth as many test rows as training rows.
+
+    Returns the dataset, and how many seconds it took.
+    """
     from paceline.reports.terminal import meter
 
+    began = time.perf_counter()
     held_out = max(1, rows // 10) if test_rows is None else test_rows
     with meter("generate") as bar:
 
         def show(done: int) -> None:
             bar.show(done / (rows + held_out), f"{done:,} rows")
 
-        return make(out, rows=rows, test_rows=held_out, progress=show, **options)
+        dataset = make(rows=rows, test_rows=held_out, progress=show, **options)
+    return dataset, time.perf_counter() - began
 
 
 class PrepareCommand(Command):
@@ -115,8 +117,8 @@ class PrepareCommand(Command):
 @option("--test-fraction", "F", "Hold out this fraction of the rows as test data.", float, default=0.0)
 @number("--skip-bad-rows", "Skip up to N rows that cannot be parsed.", default=0)
 @number("--seed", "Random seed: which rows are held out, and in which order image files are read.", default=0)
-@option("--integers", None, "Turn Criteo's integers into log-scaled values or hashed buckets.", click.Choice(INTEGERS),
-        default="log")  # fmt: skip
+@option("--integers", None, "Turn Criteo's integers into log-scaled values or hashed buckets.",
+        click.Choice(INTEGERS), default="log")  # fmt: skip
 @option("--label", "COLUMN", "Label column in Parquet, Arrow and CSV files.", default="label")
 @option("--labels", None, "Labels are 0/1 (or -1/+1), class numbers, or any numbers.",
         click.Choice(LABEL_KINDS), default="two-classes")  # fmt: skip

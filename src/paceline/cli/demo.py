@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
+from paceline.cli.commands import PATH, command, number, option
 from paceline.cli.data import generate_with_progress
-from paceline.cli.help import command
-from paceline.cli.options import PATH, number, option
 from paceline.cli.progress import train_with_progress
 
 FEATURES = 33_762_578
@@ -26,6 +25,7 @@ def demo(rows: int, folder: Path) -> None:
     from paceline.config import read_config
     from paceline.data.sparse.dataset import SparseDataset
     from paceline.data.synthetic import generate_clicks
+    from paceline.files import free_path
     from paceline.reports.compare import write_comparison
     from paceline.reports.terminal import print_table, result_columns, result_row
 
@@ -42,17 +42,7 @@ def demo(rows: int, folder: Path) -> None:
         runs.append(train_with_progress(read_config(None, flags), time.time()))
     traits = runs[0].facts.traits
     print_table(result_columns(traits), [result_row(run.path.name, run.result, traits) for run in runs])
-    for run in runs:
-        click.echo(f"run: {run.path}")
+    click.echo("\n".join(f"run: {run.path}" for run in runs))
     page = folder / "comparison.html"
     write_comparison(runs, page)
     click.echo(f"comparison: {page}")
-
-
-def free_path(path: Path) -> Path:
-    """`path`, or the first of `path-2`, `path-3`, … that does not exist."""
-    number, free = 1, path
-    while free.exists():
-        number += 1
-        free = path.with_name(f"{path.name}-{number}")
-    return free

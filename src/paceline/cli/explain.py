@@ -1,4 +1,4 @@
-"""Commands that explain speed: `diagnose`, `plan` and `doctor`."""
+"""Commands that explain runs: `diagnose`, `plan`, `doctor`, `report` and `compare`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.help import command
-from paceline.cli.options import address, as_json, option
+from paceline.cli.commands import PATH, address, as_json, command, option
 from paceline.cli.progress import print_notice
 
 if TYPE_CHECKING:
@@ -26,22 +25,20 @@ def diagnose(run: str, ops: bool, as_json: bool) -> None:
     """
     import json
 
-    from paceline.diagnosis import write_diagnosis
+    from paceline.diagnosis.explain import write_diagnosis
     from paceline.run_folder import RunFolder
 
     folder = RunFolder(run)
     found = write_diagnosis(folder)
-    if not as_json:
-        click.echo(found["sentence"])
-        for line in found["evidence"]:
-            click.echo(f"  {line}")
     if ops:
         from paceline.diagnosis.operations import add_operations
 
         add_operations(folder, found)
     if as_json:
         click.echo(json.dumps(found, indent=2))
-    elif ops:
+        return
+    click.echo("\n  ".join([found["sentence"], *found["evidence"]]))
+    if ops:
         print_operations(found["operations"])
 
 
@@ -79,10 +76,9 @@ def plan(run: str, workers: str, shards: str, bandwidth: str | None, as_json: bo
     from paceline.reports.terminal import meter
     from paceline.run_folder import RunFolder
 
-    folder = RunFolder(run)
     speeds: list[float | None] = [None] if bandwidth is None else [*bandwidths(bandwidth)]
     asked = counts(workers, "workers"), counts(shards, "shards"), speeds
-    evidence = gather_evidence(folder)
+    evidence = gather_evidence(RunFolder(run))
     wanted, found = choices(evidence, *asked), []
     with meter("plan") as bar:
         for number, choice in enumerate(wanted):
@@ -113,8 +109,7 @@ def doctor(folder: Path, address: str | None, as_json: bool) -> None:
     def say(what: str) -> None:
         click.echo(f"measuring {what} …", err=True)
 
-    before = load_ceilings()
-    links = before.links if before is not None else []
+    links = before.links if (before := load_ceilings()) else []
     if address:
         # Links come first, so that a wrong address fails at once.
         from paceline.engines.links import measure_links
@@ -135,19 +130,17 @@ def print_ceilings(best: Ceilings) -> None:
     def scaled(unit: str, scale: float, digits: int, *values: float | None) -> list[str]:
         return [f"{number(v / scale, digits)} {unit}" if v is not None else number(v, digits) for v in values]
 
-    print_table(
-        (f"{best.processor}, {best.cores} cores", "one thread", "all cores"),
-        [
-            ("memory copy",
-             *scaled("GB/s", 1e9, 2, best.copy_bytes_per_second, best.copy_bytes_per_second_all_cores)),
-            (f"random reads of {best.table_bytes / 1e6:.0f} MB",
-             *scaled("M/s", 1e6, 0, best.gathers_per_second, best.gathers_per_second_all_cores)),
-            ("matrix product, float32", *scaled("GFLOP/s", 1e9, 0, None, best.matrix_flop_per_second)),
-            ("disk read", *scaled("GB/s", 1e9, 2, best.disk_read_bytes_per_second, None)),
-            ("loopback", *scaled("GB/s", 1e9, 2, best.loopback_bytes_per_second, None)),
-            ("loopback round trip", *scaled("µs", 1e-6, 0, best.loopback_round_trip_seconds, None)),
-        ],
-    )  # fmt: skip
+    reads = f"random reads of {best.table_bytes / 1e6:.0f} MB"
+    rows: list[tuple[Any, ...]] = [
+        ("memory copy", "GB/s", 1e9, 2, best.copy_bytes_per_second, best.copy_bytes_per_second_all_cores),
+        (reads, "M/s", 1e6, 0, best.gathers_per_second, best.gathers_per_second_all_cores),
+        ("matrix product, float32", "GFLOP/s", 1e9, 0, None, best.matrix_flop_per_second),
+        ("disk read", "GB/s", 1e9, 2, best.disk_read_bytes_per_second, None),
+        ("loopback", "GB/s", 1e9, 2, best.loopback_bytes_per_second, None),
+        ("loopback round trip", "µs", 1e-6, 0, best.loopback_round_trip_seconds, None),
+    ]
+    header = f"{best.processor}, {best.cores} cores", "one thread", "all cores"
+    print_table(header, [(name, *scaled(*speed)) for name, *speed in rows])
     if best.links:
         print_table(
             ("link to node", "bandwidth", "round trip"),
@@ -159,3 +152,39 @@ def print_ceilings(best: Ceilings) -> None:
         )  # fmt: skip
     for name, reason in best.left_out.items():
         print_notice(f"{name} was not measured: {reason}")
+
+
+@command("paceline report runs/my-run", "paceline report runs/my-run --out my-run.html --trace my-run.trace.json")
+@click.argument("run")
+@option("--out", "FILE", "Page to write.  [default: RUN/report.html]", PATH)
+@option("--trace", "FILE", "Also write sampled steps, as JSON for a trace viewer.", PATH)
+def report(run: str, out: Path | None, trace: Path | None) -> None:
+    """Write a page about a run: verdict, curves, phases, nodes.
+
+    It opens in any browser, offline.
+    """
+    from paceline.api import Run
+    from paceline.reports.trace import write_trace
+
+    folder = Run(run)
+    click.echo(f"report: {folder.report(out)}")
+    if trace:
+        click.echo(f"trace: {trace} ({write_trace(folder, trace):,} steps; open it in ui.perfetto.dev)")
+
+
+@command("paceline compare runs/sync runs/async", "paceline compare runs/* --out comparison.html")
+@click.argument("runs", nargs=-1, metavar="RUN RUN...")
+@option("--out", "FILE", "Also write a page with the curves.", PATH)
+def compare(runs: tuple[str, ...], out: Path | None) -> None:
+    """Compare runs: settings that differ, speed, quality, verdicts."""
+    from paceline.diagnosis.explain import ensure_diagnosis
+    from paceline.reports.compare import compare as compare_runs
+    from paceline.reports.compare import print_comparison, write_comparison
+    from paceline.run_folder import RunFolder
+
+    folders = [RunFolder(run) for run in runs]
+    for folder in folders:
+        ensure_diagnosis(folder)
+    print_comparison(write_comparison(folders, out) if out else compare_runs(folders))
+    if out:
+        click.echo(f"comparison: {out}")

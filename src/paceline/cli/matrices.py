@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from paceline.cli.help import command
-from paceline.cli.options import address, given, new_run, number, one_of, option
+from paceline.cli.commands import address, command, given, new_run, number, one_of, option
 from paceline.cli.progress import job_with_progress, print_notice
 from paceline.config import ENGINES
 

@@ -1,18 +1,30 @@
-"""Commands that train: `train` and `resume`."""
+"""Commands that train: `train`, `resume` and `sweep`."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.help import command
-from paceline.cli.options import PATH, address, given, new_run, number, one_of, option, setting
-from paceline.cli.progress import print_notice, print_run, process_start, train_with_progress, watched
-from paceline.config import DEVICES, ENGINES, EXCHANGES
+from paceline.cli.commands import PATH, address, command, given, new_run, number, one_of, option, setting
+from paceline.cli.progress import (
+    job_with_progress,
+    print_notice,
+    print_run,
+    process_start,
+    train_with_progress,
+    watched,
+)
+from paceline.config import CHOICES
+from paceline.errors import RunError
 from paceline.models.registry import MODELS
-from paceline.parameters.optimizers import OPTIMIZERS
+from paceline.settings import RunConfig
+
+if TYPE_CHECKING:
+    from paceline.matrices.settings import TraceSettings
+    from paceline.run_folder import RunFolder
 
 
 # No flag has a default here: without it, the recipe decides, else `RunConfig`, whose defaults the help shows.
@@ -31,7 +43,7 @@ from paceline.parameters.optimizers import OPTIMIZERS
 @number("--workers", "Threads or processes that train.  [default: 1]")
 @number("--shards", "Processes that hold the model, with --engine ray.  [default: 1]")
 @number("--batch-size", "Rows per worker per step.  [default: 100]")
-@option("--optimizer", "NAME", f"{one_of(tuple(OPTIMIZERS))}.  [default: adagrad]")
+@option("--optimizer", "NAME", f"{one_of(CHOICES['optimizer.name'])}.  [default: adagrad]")
 @option("--learning-rate", "R", "Factor on the mean gradient of each update.  [default: 0.05]", float)
 @option("--momentum", "M", "Momentum of sgd, for dense models.  [default: 0]", float)
 @option("--l1", "X", "L1 penalty on the keys of each update, except the bias.  [default: 0]", float)
@@ -42,10 +54,10 @@ from paceline.parameters.optimizers import OPTIMIZERS
 @option("--seconds", "T", "Stop after T seconds of training.  [default: no limit]", float)
 @option("--test-every", "ROWS", "Evaluate every ROWS rows and at the end.  [default: at the end]", int)
 @option("--checkpoint-every", "SECONDS", "Seconds between checkpoints; 0 for none.  [default: 60]", float)
-@option("--engine", "NAME", f"{one_of(ENGINES)}: threads here, or processes on a cluster.  [default: local]")
+@option("--engine", "NAME", f"{one_of(CHOICES['engine'])}: threads here, or processes on a cluster.  [default: local]")
 @address()
-@option("--exchange", "NAME", f"{one_of(EXCHANGES)}: how PyTorch modules share gradients in sync.  [default: shard]")
-@option("--device", "NAME", f"{one_of(DEVICES)}, for PyTorch modules.  [default: cpu]")
+@option("--exchange", "NAME", f"{one_of(CHOICES['exchange'])}, for PyTorch modules in sync.  [default: shard]")
+@option("--device", "NAME", f"{one_of(CHOICES['device'])}, for PyTorch modules.  [default: cpu]")
 @number("--seed", "Random seed.  [default: 0]")
 @new_run
 @setting("Set any setting of a recipe; may be repeated.")
@@ -67,3 +79,50 @@ def resume(run: str, address: str | None) -> None:
     from paceline.run import resume as resume_run
 
     print_run(watched("resume", lambda watch: resume_run(run, watch, process_start(), print_notice, address)))
+
+
+@command(
+    "paceline sweep recipes/clicks-sync-async.toml",
+    "paceline sweep recipes/mnist-batch-size.toml --data data/mnist",
+)
+@click.argument("recipe", type=PATH, metavar="RECIPE.toml")
+@option("--data", "DIR", "Dataset folder, instead of the recipe's.")
+@address("Ray cluster to join: auto or HOST:PORT.  [default: as the recipe says]")
+@option("--out", "DIR", "Folder for the runs.  [default: runs/RECIPE]", PATH)
+@setting("Set any setting, for all runs; may be repeated.")
+def sweep(recipe: Path, out: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
+    """Run every combination of settings in a recipe and compare.
+
+    If a sweep is stopped, the same command continues it.
+    """
+    from paceline.reports.terminal import print_table
+    from paceline.sweep.points import read_sweep
+    from paceline.sweep.run import Runner, run_sweep
+    from paceline.sweep.table import in_short
+
+    points = read_sweep(recipe, given(flags), settings)
+    runner = Runner(start, carry_on, lambda text: click.echo(text, err=True))
+    outcomes, written = run_sweep(points, out or Path("runs") / recipe.stem, runner)
+    print_table(*in_short(outcomes))
+    for path in written:
+        click.echo(f"{path.stem}: {path}")
+    if failed := sum(1 for outcome in outcomes if outcome.error):
+        raise RunError(f"{failed} of {len(points)} points failed", "run the same command again to retry them")
+
+
+def start(config: RunConfig | TraceSettings) -> RunFolder:
+    """Begin a point of the sweep."""
+    if isinstance(config, RunConfig):
+        return train_with_progress(config, time.time())
+    from paceline.matrices.jobs import run_trace
+
+    return job_with_progress(config, lambda watch: run_trace(config, watch, print_notice))
+
+
+def carry_on(run: RunFolder, config: RunConfig) -> RunFolder:
+    """Continue a point that was stopped."""
+    from paceline.run import resume
+
+    return watched(
+        "resume", lambda watch: resume(run.path, watch, time.time(), print_notice, config.address, config.data)
+    )

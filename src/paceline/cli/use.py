@@ -6,13 +6,10 @@ from typing import Any
 
 import click
 
-from paceline.cli.help import command
-from paceline.cli.options import as_json, option
+from paceline.cli.commands import as_json, command, option
 
 data = option("--data", "DIR", "Dataset folder.", required=True)
-split = option(
-    "--split", None, "Which rows.  [default: test if there are any, else train]", click.Choice(["train", "test"])
-)
+split = option("--split", None, "Which rows.  [default: test if any, else train]", click.Choice(["train", "test"]))
 
 
 @command("paceline evaluate runs/my-run --data data/clicks")

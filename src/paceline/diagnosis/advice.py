@@ -40,22 +40,16 @@ def _changes(evidence: Evidence, world: World) -> Iterator[tuple[str, World]]:
     if config.pace == "sync":
         yield "`--pace 4`", at_pace(world, 4, keyed)
     if more_keys := more_keys_in_larger_batches(config, evidence.facts):
-        yield (
-            f"`--batch-size {TIMES_LARGER * config.batch_size}`",
-            with_larger_batches(world, more_keys, config.wire.pull == "all"),
-        )
+        larger = with_larger_batches(world, more_keys, config.wire.pull == "all")
+        yield f"`--batch-size {TIMES_LARGER * config.batch_size}`", larger
     if not world.topology.shards:
         # PyTorch spreads each step over the cores by itself. One thread alone does not show what threads cost each
         # other at a gate or a lock; only keyed models in async have neither.
         is_alike = keyed and (config.pace == "async" or config.workers > 1)
         if config.workers < world.topology.cores[0] and is_alike:
-            yield (
-                f"`--workers {config.workers + 1}`",
-                world._replace(
-                    demands=[*world.demands, world.demands[-1]],
-                    topology=world.topology._replace(workers=(*world.topology.workers, 0)),
-                ),
-            )
+            topology = world.topology._replace(workers=(*world.topology.workers, 0))
+            more = world._replace(demands=[*world.demands, world.demands[-1]], topology=topology)
+            yield f"`--workers {config.workers + 1}`", more
         return
     if config.wire.values == "float32" and config.wire.pull == "keys" and keyed:
         yield "`--set wire.values=bfloat16`", half_values(world)
@@ -97,11 +91,10 @@ def with_larger_batches(world: World, more_keys: float, whole_model: bool) -> Wo
         groups = [own[start : start + TIMES_LARGER] for start in range(0, len(own) - TIMES_LARGER + 1, TIMES_LARGER)]
         return [
             few[0]._replace(
-                delay=sum(demand.delay for demand in few),
-                input=sum(demand.input for demand in few),
-                compute=sum(demand.compute for demand in few),
+                **{
+                    name: sum(getattr(demand, name) for demand in few) for name in ("delay", "input", "compute", "rows")
+                },
                 push=few[0].push * more_keys,
-                rows=sum(demand.rows for demand in few),
                 service=few[0].service if whole_model else sized(few[0].service),
                 bytes_out=sized(few[0].bytes_out),
                 bytes_in=few[0].bytes_in if whole_model else sized(few[0].bytes_in),
@@ -117,10 +110,8 @@ def half_values(world: World) -> World:
     pushed = (BYTES_OF_KEY + BYTES_OF_FLOAT32 / 2) / (BYTES_OF_KEY + BYTES_OF_FLOAT32)
 
     def change(demand: Demand) -> Demand:
-        return demand._replace(
-            bytes_out=tuple(size * pushed for size in demand.bytes_out),
-            bytes_in=tuple(size / 2 for size in demand.bytes_in),
-        )
+        out, into = (size * pushed for size in demand.bytes_out), (size / 2 for size in demand.bytes_in)
+        return demand._replace(bytes_out=tuple(out), bytes_in=tuple(into))
 
     return each_step(world, change)
 

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from paceline.diagnosis.simulator import IDLE_SECONDS, Demand, PaceRules, Topology
-from paceline.diagnosis.topology import topology_of
-from paceline.diagnosis.use import ConnectionUse, NodeUse, connection_use, node_use
+from paceline.diagnosis.topology import ConnectionUse, NodeUse, by_rank, connection_use, node_use, topology_of
 from paceline.errors import DataError
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
@@ -45,8 +44,8 @@ class Evidence(NamedTuple):
     phases: dict[str, float]
     nodes: list[NodeUse]
     connections: ConnectionUse | None
-    gathers_per_row: float
-    """Weights that are looked up per row; 0 if that is not known."""
+    gathers_per_second: float
+    """Weights that are looked up per second; 0 if that is not known."""
 
     @property
     def is_simulated(self) -> bool:
@@ -73,28 +72,24 @@ def gather_evidence(run: RunFolder) -> Evidence:
         topology = topology._replace(cores=tuple(min(cores, threads) for cores in topology.cores))
     machines = [topology.machines[node] for node in (*topology.workers, *topology.shards)]
     crowded = [machines.count(machine) > topology.cores[machine] for machine in topology.machines]
+    chunks_of, shard_chunks_of = by_rank(chunks), by_rank(_steady(shards))
+    served = [shard_chunks_of.get(shard, []) for shard in range(len(topology.shards))]
     demands = [
-        _demands(
-            [chunk for chunk in chunks if chunk.rank == rank],
-            samples_of[rank],
-            crowded[topology.workers[index]],
-            [_steady([chunk for chunk in shards if chunk.rank == shard]) for shard in range(len(topology.shards))],
-            facts.traits.keyed,
-        )
-        for index, rank in enumerate(ranks)
+        _demands(chunks_of[rank], samples_of[rank], crowded[node], served, facts.traits.keyed)
+        for rank, node in zip(ranks, topology.workers, strict=True)
     ]
-    pace = Pace.of(config.pace)
+    pace, speed = Pace.of(config.pace), _rate(chunks)
     return Evidence(
         config=config,
         facts=facts,
         demands=demands,
         topology=topology,
         rules=PaceRules(pace.staleness, pace.in_flight(facts.traits.keyed)),
-        rows_per_second=_rate(chunks),
+        rows_per_second=speed,
         phases=_phases(chunks),
         nodes=node_use(probes),
         connections=connection_use(connections, chunks),
-        gathers_per_row=_gathers_per_row(facts, config.batch_size),
+        gathers_per_second=speed * _gathers_per_row(facts, config.batch_size),
     )
 
 
@@ -106,18 +101,12 @@ def _gathers_per_row(facts: Facts, batch_size: int) -> float:
 
 def _steady(chunks: Sequence[Chunk]) -> list[Chunk]:
     """Chunks without each role's first one, in which memory is touched for the first time; all if there are few."""
-    kept = []
-    for rank in {chunk.rank for chunk in chunks}:
-        own = [chunk for chunk in chunks if chunk.rank == rank]
-        kept += own[1:] if len(own) > 2 else own
-    return kept
+    return [chunk for own in by_rank(chunks).values() for chunk in (own[1:] if len(own) > 2 else own)]
 
 
 def _samples_of(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample]) -> dict[int, list[StepSample]]:
     """Each worker's samples. Workers that take turns on a thread share one's samples: their chunks end together."""
-    found: dict[int, list[StepSample]] = {}
-    for sample in samples:
-        found.setdefault(sample.rank, []).append(sample)
+    found = by_rank(samples)
     sampled_at = {chunk.time: chunk.rank for chunk in chunks if chunk.rank in found}
     ranks = {chunk.rank: chunk.rank if chunk.rank in found else sampled_at.get(chunk.time, -1) for chunk in chunks}
     return {rank: found[sampled] for rank, sampled in ranks.items() if sampled in found}
@@ -125,11 +114,10 @@ def _samples_of(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample]) ->
 
 def _rate(chunks: Sequence[WorkerChunk]) -> float:
     """Rows per second of all workers together."""
-    total = 0.0
-    for rank in {chunk.rank for chunk in chunks}:
-        own = [chunk for chunk in chunks if chunk.rank == rank]
-        total += sum(chunk.rows for chunk in own) / max(1e-9, sum(chunk.seconds for chunk in own))
-    return total
+    return sum(
+        sum(chunk.rows for chunk in own) / max(1e-9, sum(chunk.seconds for chunk in own))
+        for own in by_rank(chunks).values()
+    )
 
 
 def _phases(chunks: Sequence[WorkerChunk]) -> dict[str, float]:
@@ -167,15 +155,15 @@ def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowd
     # Receiving a reply is work too, but no phase shows it, because a worker mostly waits there. Without keys, workers
     # do not spin while they wait for replies, and may copy much.
     most = RECEIVE_PER_PUSH * push if keyed else math.inf
-    receive = min(max(0.0, _work(chunks) - sum(processor.values())), most) if sends else 0.0
+    receive = min(max(0.0, _work(chunks, "steps") - sum(processor.values())), most) if sends else 0.0
     service_scale = _service_scale(chunks, samples)
     served = [
         statistics.fmean(reply.service for reply in replies) * service_scale
-        for replies in zip(*(sample.replies for sample in samples), strict=False)
+        for replies in zip(*(sample.replies for sample in samples), strict=True)
     ]
     stretch_of = [
         mean / min(work, mean + SERVE_PER_PUSH * push) if work > 0 and mean > 0 else 1.0
-        for mean, work in zip(served, map(_work, shards), strict=False)
+        for mean, work in zip(served, (_work(own, "requests") for own in shards), strict=True)
     ]
     awake = _awake(chunks, samples, processor["compute"], crowded)
     # What idling costs a shard is not measured: as much as it costs a worker, if the shard idles.
@@ -194,7 +182,7 @@ def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowd
                 rows=round(sample.rows * scale["rows"] * one),
                 service=tuple(
                     reply.service * service_scale / stretched
-                    for reply, stretched in zip(sample.replies, stretch_of, strict=False)
+                    for reply, stretched in zip(sample.replies, stretch_of, strict=True)
                 ),
                 bytes_out=tuple(float(reply.bytes_sent) for reply in sample.replies),
                 bytes_in=tuple(float(reply.bytes_received) for reply in sample.replies),
@@ -202,12 +190,12 @@ def _demands(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowd
                 shard_awake=shard_awake,
             )
         )
-    return _spread([demand for demand in found if len(demand.service) == len(shards)], sampled / max(1, len(samples)))
+    return _spread(found, sampled / len(samples))
 
 
 def _spread(demands: list[Demand], steps: float) -> list[Demand]:
     """Demands that are means over several steps, as single steps: these vary more, by the root of their number."""
-    if steps <= 1 or not demands:
+    if steps <= 1:
         return demands
     mean = statistics.fmean(demand.compute for demand in demands)
 
@@ -225,10 +213,10 @@ def _stretch(samples: Sequence[StepSample]) -> float:
     return max(1.0, wall / processor) if processor > 0 else 1.0
 
 
-def _work(chunks: Sequence[WorkerChunk] | Sequence[ShardChunk]) -> float:
-    """Processor seconds per step or request, without spinning for frames; 0 if that is not known."""
+def _work(chunks: Sequence[WorkerChunk] | Sequence[ShardChunk], counted: str) -> float:
+    """Processor seconds per step or request, as `counted`, without spinning for frames; 0 if that is not known."""
     seconds = sum(chunk.processor - chunk.spun for chunk in chunks)
-    count = sum(chunk.steps if isinstance(chunk, WorkerChunk) else chunk.requests for chunk in chunks)
+    count: int = sum(getattr(chunk, counted) for chunk in chunks)
     return max(0.0, seconds) / max(1, count)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from paceline.diagnosis.advice import Advice, advise
 from paceline.diagnosis.evidence import Evidence, gather_evidence
@@ -12,7 +12,6 @@ from paceline.diagnosis.topology import best_links
 from paceline.diagnosis.verdict import LARGEST_REPLAY_ERROR, Verdict, judge, most
 from paceline.errors import DataError, UsageError
 from paceline.run_folder import TRAIN, RunFolder
-from paceline.telemetry.ceilings import Ceilings
 
 # Above this share of the machine's gather rate, memory is the limit.
 NEAR_CEILING = 0.6
@@ -20,23 +19,22 @@ NEAR_CEILING = 0.6
 DISK_PRESSURE = 0.2
 MOST_TIMES = 99.0
 
-BOUND = {
-    "input": "input-bound: with rows available at once",
-    "disk": "disk-bound: with rows available at once",
-    "worker-compute": "worker-bound: with infinitely fast workers",
-    "memory-bandwidth": "memory-bound: with infinitely fast workers and memory",
-    "network": "network-bound: with an infinitely fast network",
-    "shard-compute": "shard-bound: with infinitely fast shards",
-    "straggler": "held up by stragglers: with every worker as fast as the median",
-}
-LIMITS = {
-    "input": "reading rows limits",
-    "disk": "the disk limits",
-    "worker-compute": "the workers' processors limit",
-    "memory-bandwidth": "memory limits",
-    "network": "the network limits",
-    "shard-compute": "the shards' processors limit",
-    "straggler": "the slowest worker limits",
+
+class Words(NamedTuple):
+    """A bottleneck in a sentence: what a run is, and without what it would be faster; and what would limit it next."""
+
+    bound: str
+    limits: str = ""
+
+
+WORDS = {
+    "input": Words("input-bound: with rows available at once", "reading rows limits"),
+    "disk": Words("disk-bound: with rows available at once"),
+    "worker-compute": Words("worker-bound: with infinitely fast workers", "the workers' processors limit"),
+    "memory-bandwidth": Words("memory-bound: with infinitely fast workers and memory"),
+    "network": Words("network-bound: with an infinitely fast network", "the network limits"),
+    "shard-compute": Words("shard-bound: with infinitely fast shards", "the shards' processors limit"),
+    "straggler": Words("held up by stragglers: with every worker as fast as the median", "the slowest worker limits"),
 }
 
 
@@ -60,11 +58,8 @@ def ensure_diagnosis(run: RunFolder) -> None:
 def diagnose(run: RunFolder) -> dict[str, Any]:
     """The content of `diagnosis.json`: a function of the run folder alone. `DataError` if too little was recorded."""
     evidence = gather_evidence(run)
-    ceilings = evidence.facts.ceilings
-    verdict = judge(evidence)
-    gather_rate = evidence.rows_per_second * evidence.gathers_per_row
-    bottleneck = _refined(verdict.bottleneck, evidence, gather_rate, ceilings)
-    advice = advise(evidence)
+    verdict, advice = judge(evidence), advise(evidence)
+    bottleneck = _refined(verdict.bottleneck, evidence)
     best = most(verdict.gains)
     return {
         "bottleneck": bottleneck,
@@ -74,7 +69,7 @@ def diagnose(run: RunFolder) -> dict[str, Any]:
         "next_bottleneck": verdict.next_bottleneck,
         "phases": evidence.phases,
         "replay_error": verdict.replay_error,
-        "evidence": _lines(evidence, verdict, gather_rate, ceilings),
+        "evidence": _lines(evidence, verdict),
         "recommendation": _recommendation(advice, bottleneck),
         "gains": {name: _number(gain) for name, gain in verdict.gains.items()},
         "gains_if_doubled": {name: _number(gain) for name, gain in verdict.doubled.items()},
@@ -84,24 +79,21 @@ def diagnose(run: RunFolder) -> dict[str, Any]:
     }
 
 
-def _refined(bottleneck: str, evidence: Evidence, gather_rate: float, ceilings: Ceilings | None) -> str:
+def _refined(bottleneck: str, evidence: Evidence) -> str:
     """A finer name if other evidence gives one: workers that wait for memory, input that waits for the disk."""
-    embedded = evidence.config.engine == "local"
-    ceiling = _gather_ceiling(evidence, ceilings)
-    if bottleneck == "worker-compute" and embedded and ceiling and gather_rate >= NEAR_CEILING * ceiling:
-        return "memory-bandwidth"
+    if bottleneck == "worker-compute" and not evidence.topology.shards and (ceiling := _gather_ceiling(evidence)):
+        return "memory-bandwidth" if evidence.gathers_per_second >= NEAR_CEILING * ceiling else bottleneck
     if bottleneck == "input" and any(node.pressure.get("io_some", 0.0) >= DISK_PRESSURE for node in evidence.nodes):
         return "disk"
     return bottleneck
 
 
-def _gather_ceiling(evidence: Evidence, ceilings: Ceilings | None) -> float | None:
+def _gather_ceiling(evidence: Evidence) -> float | None:
     """What `doctor` measured, if it applies: the run was on one machine, and its table was too large for a cache."""
-    if ceilings is None or len(set(evidence.topology.machines)) > 1:
+    facts, machines = evidence.facts, set(evidence.topology.machines)
+    if facts.ceilings is None or len(machines) > 1 or facts.table_bytes < facts.ceilings.table_bytes // 2:
         return None
-    if evidence.facts.table_bytes < ceilings.table_bytes // 2:
-        return None
-    return ceilings.gathers_per_second_all_cores
+    return facts.ceilings.gathers_per_second_all_cores
 
 
 def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice], evidence: Evidence) -> str:
@@ -115,10 +107,11 @@ def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice]
             f"inconclusive: the replay is off by {verdict.replay_error:.0%}, more than {LARGEST_REPLAY_ERROR:.0%}; "
             f"it would name {best} ({_times(verdict.gains[best])})."
         )
-    low, high = verdict.interval
-    text = f"{BOUND[bottleneck]} this run would be {_times(verdict.gains[best])} faster ({_plain(low)}–{_plain(high)})"
-    text += f"; then {LIMITS[verdict.next_bottleneck]}. {_recommendation(advice, bottleneck)}"
-    return text.strip()
+    low, high = map(_plain, verdict.interval)
+    return (
+        f"{WORDS[bottleneck].bound} this run would be {_times(verdict.gains[best])} faster ({low}–{high}); "
+        f"then {WORDS[verdict.next_bottleneck].limits}. {_recommendation(advice, bottleneck)}"
+    )
 
 
 def _recommendation(advice: list[Advice], bottleneck: str) -> str:
@@ -129,7 +122,7 @@ def _recommendation(advice: list[Advice], bottleneck: str) -> str:
     return "Try " + " or ".join(f"{one.what} ({one.gain:.1f}×)" for one in advice[:2]) + "."
 
 
-def _lines(evidence: Evidence, verdict: Verdict, gather_rate: float, ceilings: Ceilings | None) -> list[str]:
+def _lines(evidence: Evidence, verdict: Verdict) -> list[str]:
     shares = ", ".join(f"{name} {share:.0%}" for name, share in evidence.phases.items())
     lines = [
         f"{evidence.rows_per_second:,.0f} rows/s, without the first second; "
@@ -151,11 +144,11 @@ def _lines(evidence: Evidence, verdict: Verdict, gather_rate: float, ceilings: C
             f"for the receiver, {use.buffer_limited:.0%} for the send buffer, the rest on the network"
         )
     lines += _against_links(evidence)
-    if gather_rate:
-        line = f"{gather_rate / 1e6:.0f} million weights gathered per second"
-        if ceiling := _gather_ceiling(evidence, ceilings):
-            line += f", {gather_rate / ceiling:.0%} of the machine's ceiling"
-        elif ceilings is None:
+    if gathers := evidence.gathers_per_second:
+        line = f"{gathers / 1e6:.0f} million weights gathered per second"
+        if ceiling := _gather_ceiling(evidence):
+            line += f", {gathers / ceiling:.0%} of the machine's ceiling"
+        elif evidence.facts.ceilings is None:
             line += "; run `paceline doctor` before training to compare it with what the machine can do"
         lines.append(line)
     elif evidence.facts.traits.keyed:
@@ -165,12 +158,11 @@ def _lines(evidence: Evidence, verdict: Verdict, gather_rate: float, ceilings: C
 
 def _against_links(evidence: Evidence) -> list[str]:
     """What nodes sent or received, compared with what `doctor` measured of their links."""
-    lines = []
-    for name, ceiling in best_links(evidence.facts.ceilings).items():
-        for node in evidence.nodes:
-            if node.node == name:
-                used = max(node.network_sent_bytes_per_second, node.network_received_bytes_per_second)
-                lines.append(f"node {name} used {used / ceiling:.0%} of its link of {ceiling / 1e6:,.0f} MB/s")
+    lines, ceiling_of = [], best_links(evidence.facts.ceilings)
+    for node in evidence.nodes:
+        if ceiling := ceiling_of.get(node.node):
+            used = max(node.network_sent_bytes_per_second, node.network_received_bytes_per_second)
+            lines.append(f"node {node.node} used {used / ceiling:.0%} of its link of {ceiling / 1e6:,.0f} MB/s")
     return lines
 
 

@@ -57,7 +57,8 @@ def counts(text: str, what: str) -> list[int]:
     if first < 1 or last < first:
         raise ConfigError(f"`{text}` is not a range of {what}", f"--{what} 1..8")
     if last > MOST_WORKERS:
-        raise ConfigError(f"`{text}` asks for {last} {what}; {MOST_WORKERS} is the most", f"--{what} 1..{MOST_WORKERS}")
+        message = f"`{text}` asks for {last} {what}; the limit is {MOST_WORKERS}"
+        raise ConfigError(message, f"--{what} 1..{MOST_WORKERS}")
     between = [1 << power for power in range(last.bit_length())]
     return sorted({first, last, *(count for count in between if first < count < last)})
 
@@ -93,30 +94,20 @@ def choices(evidence: Evidence, workers: Sequence[int], shards: Sequence[int],
     if not evidence.is_simulated:
         raise ConfigError("allreduce is not simulated", "plan from a run with `--exchange shard`")
     if not evidence.topology.shards and (list(shards) != [1] or list(speeds) != [None]):
-        raise ConfigError(
-            "an embedded run has no shards and sends nothing, so it cannot tell what a network would do",
-            "plan from a run with `--engine ray`",
-        )
-    _check_shards(evidence.facts.keys, shards)
-    paces: list[str | int] = ["sync", "async"]
-    if evidence.config.pace not in paces:
-        paces.append(evidence.config.pace)
+        message = "an embedded run has no shards and sends nothing, so it cannot tell what a network would do"
+        raise ConfigError(message, "plan from a run with `--engine ray`")
+    # Old run folders do not know the number of keys: it is 0.
+    if 0 < evidence.facts.keys < max(shards):
+        message = f"{max(shards)} shards are asked for, but there are only {evidence.facts.keys} keys to share out"
+        raise ConfigError(message, f"--shards 1..{evidence.facts.keys}")
+    paces: dict[str | int, None] = dict.fromkeys(["sync", "async", evidence.config.pace])
     found = [
         Choice(pace, num_workers, num_shards, speed)
         for pace, speed, num_shards, num_workers in itertools.product(paces, speeds, shards, workers)
     ]
     if len(found) > MOST_CHOICES:
-        raise ConfigError(f"{len(found)} combinations are asked for; {MOST_CHOICES} are the most", "narrow the ranges")
+        raise ConfigError(f"{len(found)} combinations are asked for; the limit is {MOST_CHOICES}", "narrow the ranges")
     return found
-
-
-def _check_shards(num_keys: int, shards: Sequence[int]) -> None:
-    """Refuse more shards than there are keys; 0 keys means that their number is not known."""
-    if 0 < num_keys < max(shards):
-        raise ConfigError(
-            f"{max(shards)} shards are asked for, but there are only {num_keys} keys to share out",
-            f"--shards 1..{num_keys}",
-        )
 
 
 def predict(evidence: Evidence, choice: Choice) -> Prediction:

@@ -9,10 +9,12 @@ input and compute, with the gate between them.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -71,15 +73,6 @@ class PaceRules(NamedTuple):
     in_flight: int
 
 
-class _Frame(NamedTuple):
-    """A worker's request number `number`, for a batch of that demand; it pushes an earlier one, or none yet."""
-
-    worker: int
-    number: int
-    pushes: bool
-    demand: Demand
-
-
 Demands = Sequence[Sequence[Demand]]
 
 
@@ -99,8 +92,7 @@ class _Cores:
 
     def __init__(self, count: float) -> None:
         self.count = count
-        self.left: dict[int, float] = {}  # seconds of work, by task
-        self.then: dict[int, Then] = {}
+        self.left: dict[Then, float] = {}  # seconds of work, by what follows it
         self.updated = 0.0
         self.plan = 0  # the number of the last plan: events of earlier ones are void
         self.spinning = 0  # roles that spin while they wait
@@ -119,33 +111,43 @@ class _Cores:
 
 
 class _Worker:
-    """One worker: its frames in flight, the replies still missing, and its progress."""
+    """One worker: its frames in flight, and its progress."""
 
-    def __init__(self, node: int, demands: Sequence[Demand]) -> None:
+    def __init__(self, number: int, node: int, demands: Sequence[Demand]) -> None:
+        self.number = number
         self.node = node
         self.demands = demands
         self.flying: deque[_Frame] = deque()
-        self.missing: dict[int, int] = {}  # replies still to come, by frame
-        self.go_on: Then | None = None  # what to do when the oldest frame is answered, while waiting for it
+        self.proceed: Then | None = None  # what to do when the oldest frame is answered, while waiting for it
         self.spin = 0  # the number of the current spin; 0 for none
         self.waits_since = 0.0
         self.idled = True  # since it computed last
         self.slow = True  # because it had idled before it computed
-        self.asked = 0
         self.done = 0
 
 
 class _Shard:
     """One shard, or in an embedded run the gate alone: frames to serve, those held back, and the workers' clocks."""
 
-    def __init__(self, node: int, num_workers: int) -> None:
+    def __init__(self, number: int, node: int, num_workers: int) -> None:
+        self.number = number
         self.node = node
         self.queue: deque[_Frame] = deque()
         self.busy = False
         self.spin = 0
         self.waits_since = 0.0
-        self.held: dict[int, _Frame] = {}
+        self.held: list[_Frame] = []
         self.clocks = [0] * num_workers
+
+
+@dataclass(eq=False)
+class _Frame:
+    """A worker's request for a batch; it pushes an earlier one, or none yet. `missing` replies are still to come."""
+
+    worker: _Worker
+    demand: Demand
+    pushes: bool = False
+    missing: int = 0
 
 
 class _Simulation:
@@ -155,24 +157,24 @@ class _Simulation:
         self.steps = steps
         self.random = random.Random(seed)
         self.now = 0.0
-        self.num_events = 0
+        self.numbers = itertools.count(1)  # of events and spins
         self.events: list[tuple[float, int, Then]] = []
         machines = [_Cores(count) for count in topology.cores]
         self.cores = [machines[machine] for machine in topology.machines]
         self.up = [0.0] * len(topology.machines)
         self.down = [0.0] * len(topology.machines)
-        self.workers = [_Worker(node, found) for node, found in zip(topology.workers, demands, strict=True)]
-        self.shards = [_Shard(node, len(self.workers)) for node in topology.shards]
-        self.spins = 0
-        self.gate = _Shard(0, len(self.workers))
+        nodes = enumerate(zip(topology.workers, demands, strict=True))
+        self.workers = [_Worker(number, node, own) for number, (node, own) in nodes]
+        self.shards = [_Shard(number, node, len(demands)) for number, node in enumerate(topology.shards)]
+        self.gate = _Shard(0, 0, len(demands))
         self.rows_done = 0
         # (when, rows by then): counted from where the first worker has warmed up until the first one is done.
-        self.counted_from = (0.0, 0)
-        self.counted_to = (0.0, 0)
+        self.counted_from = self.counted_to = (0.0, 0)
 
     def run(self) -> float:
-        for number in range(len(self.workers)):
-            self.read(number, partial(self.begin, number))
+        first = self.begin if self.shards else self.enter_gate
+        for worker in self.workers:
+            self.read(worker, partial(first, worker))
         while self.events:
             self.now, _, what = heapq.heappop(self.events)
             what()
@@ -182,28 +184,23 @@ class _Simulation:
     # -- time, processors and links
 
     def at(self, time: float, what: Then) -> None:
-        self.num_events += 1
-        heapq.heappush(self.events, (time, self.num_events, what))
+        heapq.heappush(self.events, (time, next(self.numbers), what))
 
     def work(self, node: int, seconds: float, then: Then) -> None:
-        """Use a core of a node for `seconds`, or longer if tasks share the cores."""
+        """Use a core of a node for `seconds`, or longer if tasks share the cores. `then` is a new object each time."""
         if seconds <= 0:
             self.at(self.now, then)
             return
         cores = self.cores[node]
         cores.advance(self.now)
-        self.num_events += 1
-        cores.left[self.num_events] = seconds
-        cores.then[self.num_events] = then
+        cores.left[then] = seconds
         self.plan(cores)
 
     def spin(self, role: _Worker | _Shard) -> None:
         """A role has nothing to do: it spins for a while, then sleeps."""
-        self.spins += 1
-        role.spin = self.spins
+        role.spin, role.waits_since = next(self.numbers), self.now
         self.change_spinning(role.node, 1)
-        spin = role.spin
-        self.at(self.now + SPIN_SECONDS, lambda: self.end_spin(role, spin))
+        self.at(self.now + SPIN_SECONDS, partial(self.end_spin, role, role.spin))
 
     def end_spin(self, role: _Worker | _Shard, spin: int) -> None:
         if spin and role.spin == spin:
@@ -220,8 +217,8 @@ class _Simulation:
         """Schedule the end of the node's next task."""
         cores.plan += 1
         if cores.left:
-            soonest, plan = min(cores.left.values()), cores.plan
-            self.at(self.now + max(0.0, soonest) / cores.speed, lambda: self.tasks_done(cores, plan))
+            soonest = max(0.0, min(cores.left.values()))
+            self.at(self.now + soonest / cores.speed, partial(self.tasks_done, cores, cores.plan))
 
     def tasks_done(self, cores: _Cores, plan: int) -> None:
         if plan != cores.plan:
@@ -229,27 +226,27 @@ class _Simulation:
         cores.advance(self.now)
         # Late in a long simulation the clock itself is coarser than that.
         least = max(NO_WORK, 2 * math.ulp(self.now))
-        done = [task for task, left in cores.left.items() if left <= least]
-        for task in done:
-            del cores.left[task]
+        done = [then for then, left in cores.left.items() if left <= least]
+        for then in done:
+            del cores.left[then]
         self.plan(cores)
-        for task in done:
-            cores.then.pop(task)()
+        for then in done:
+            then()
 
     def carry(self, source: int, target: int, size: float, then: Then) -> None:
         """Carry bytes from node to node, behind those that go the same way."""
         if source == target:
             self.at(self.now, then)
             return
-        seconds = [size / self.topology.bandwidth[node] for node in (source, target)]
+        out, into = (size / self.topology.bandwidth[node] for node in (source, target))
 
         def begin() -> None:
-            # A link that is faster than the other has room for more frames meanwhile.
-            self.down[target] = max(self.now, self.down[target]) + seconds[1]
-            self.at(max(self.now + seconds[0], self.down[target]) + self.topology.latency, then)
+            # The faster of the two links can carry other frames at the same time.
+            self.down[target] = max(self.now, self.down[target]) + into
+            self.at(max(self.now + out, self.down[target]) + self.topology.latency, then)
 
         start = max(self.now, self.up[source])
-        self.up[source] = start + seconds[0]
+        self.up[source] = start + out
         if start > self.now:
             self.at(start, begin)
         else:
@@ -257,148 +254,122 @@ class _Simulation:
 
     # -- workers
 
-    def read(self, number: int, then: Callable[[Demand], None]) -> None:
+    def read(self, worker: _Worker, then: Callable[[Demand], None]) -> None:
         """Get the rows of another batch."""
-        worker = self.workers[number]
-        demand = worker.demands[self.random.randrange(len(worker.demands))]
-
+        demand = self.random.choice(worker.demands)
         worker.idled = worker.idled or demand.delay >= IDLE_SECONDS
         seconds = demand.input * (1.0 if worker.slow or worker.idled else demand.awake)
-
-        def work() -> None:
-            self.work(worker.node, seconds, lambda: then(demand))
-
+        work = partial(self.work, worker.node, seconds, partial(then, demand))
         if demand.delay > 0:
             self.at(self.now + demand.delay, work)
         else:
             work()
 
-    def begin(self, number: int, demand: Demand) -> None:
-        """Ask for as many batches as may be in flight, then go on with the first."""
-        if not self.shards:
-            self.enter_gate(number, demand)
-            return
-        self.ask(number, demand, pushes=False)
-        if len(self.workers[number].flying) < self.rules.in_flight:
-            self.read(number, lambda more: self.begin(number, more))
-        else:
-            self.read(number, lambda more: self.receive(number, more))
+    def begin(self, worker: _Worker, demand: Demand) -> None:
+        """Ask for as many batches as may be in flight, then receive the first."""
+        self.ask(worker, demand, pushes=False)
+        is_full = len(worker.flying) == self.rules.in_flight
+        self.read(worker, partial(self.receive if is_full else self.begin, worker))
 
-    def ask(self, number: int, demand: Demand, pushes: bool) -> None:
-        worker = self.workers[number]
-        worker.asked += 1
-        frame = _Frame(number, worker.asked, pushes, demand)
+    def ask(self, worker: _Worker, demand: Demand, pushes: bool) -> None:
+        frame = _Frame(worker, demand, pushes, missing=len(self.shards))
         worker.flying.append(frame)
-        worker.missing[frame.number] = len(self.shards)
-        for index, shard in enumerate(self.shards):
-            self.carry(worker.node, shard.node, demand.bytes_out[index], partial(self.arrive, index, frame))
+        for shard, size in zip(self.shards, demand.bytes_out, strict=True):
+            self.carry(worker.node, shard.node, size, partial(self.arrive, shard, frame))
 
-    def receive(self, number: int, ahead: Demand) -> None:
+    def receive(self, worker: _Worker, ahead: Demand) -> None:
         """Wait for the oldest batch in flight; compute it, push it and ask for the one ahead."""
-        worker = self.workers[number]
         frame = worker.flying[0]
-        if worker.missing[frame.number]:
-            worker.go_on = lambda: self.receive(number, ahead)
-            worker.waits_since = self.now
+        if frame.missing:
+            worker.proceed = partial(self.receive, worker, ahead)
             self.spin(worker)
             return
         worker.flying.popleft()
-        del worker.missing[frame.number]
         worker.slow, worker.idled = worker.idled, False
         seconds = (frame.demand.compute + frame.demand.push) * (1.0 if worker.slow else frame.demand.awake)
-        self.work(worker.node, seconds, lambda: self.push(number, frame.demand, ahead))
+        self.work(worker.node, seconds, partial(self.push, worker, frame.demand, ahead))
 
-    def push(self, number: int, done: Demand, ahead: Demand) -> None:
-        if self.count(number, done):
-            self.ask(number, ahead, pushes=True)
-            self.read(number, lambda more: self.receive(number, more))
+    def push(self, worker: _Worker, done: Demand, ahead: Demand) -> None:
+        if self.count(worker, done):
+            self.ask(worker, ahead, pushes=True)
+            self.read(worker, partial(self.receive, worker))
 
-    def count(self, number: int, demand: Demand) -> bool:
-        """A step is done; whether the worker goes on."""
-        worker = self.workers[number]
+    def count(self, worker: _Worker, demand: Demand) -> bool:
+        """A step is done; whether there are more to do."""
         worker.done += 1
         self.rows_done += demand.rows
         if worker.done == math.ceil(WARM_UP_SHARE * self.steps) and not self.counted_from[1]:
             self.counted_from = (self.now, self.rows_done)
-        if worker.done == self.steps and not self.counted_to[1]:
-            self.counted_to = (self.now, self.rows_done)
         if worker.done < self.steps:
             return True
+        if not self.counted_to[1]:
+            self.counted_to = (self.now, self.rows_done)
         for shard in self.shards or [self.gate]:
-            shard.clocks[number] = UNBOUNDED
+            shard.clocks[worker.number] = UNBOUNDED
             self.open_gate(shard)
         return False
 
     # -- shards
 
-    def arrive(self, index: int, frame: _Frame) -> None:
-        self.shards[index].queue.append(frame)
-        if not self.shards[index].busy:
-            self.serve(index)
+    def arrive(self, shard: _Shard, frame: _Frame) -> None:
+        shard.queue.append(frame)
+        if not shard.busy:
+            self.serve(shard)
 
-    def serve(self, index: int) -> None:
-        shard = self.shards[index]
+    def serve(self, shard: _Shard) -> None:
+        idled = not shard.busy and self.now - shard.waits_since >= IDLE_SECONDS
         if shard.queue and not shard.busy:
             self.end_spin(shard, shard.spin)
         elif shard.busy and not shard.queue:
-            shard.waits_since = self.now
             self.spin(shard)
-        idled = not shard.busy and self.now - shard.waits_since >= IDLE_SECONDS
         shard.busy = bool(shard.queue)
         if shard.queue:
             frame = shard.queue.popleft()
-            seconds = frame.demand.service[index] * (1.0 if idled else frame.demand.shard_awake)
-            self.work(shard.node, seconds, lambda: self.served(index, frame))
+            seconds = frame.demand.service[shard.number] * (1.0 if idled else frame.demand.shard_awake)
+            self.work(shard.node, seconds, partial(self.served, shard, frame))
 
-    def served(self, index: int, frame: _Frame) -> None:
-        shard = self.shards[index]
-        if frame.pushes and shard.clocks[frame.worker] < UNBOUNDED:
-            shard.clocks[frame.worker] += 1
+    def served(self, shard: _Shard, frame: _Frame) -> None:
+        if frame.pushes and shard.clocks[frame.worker.number] < UNBOUNDED:
+            shard.clocks[frame.worker.number] += 1
         if self.rules.staleness >= UNBOUNDED:
             self.reply(shard, frame)
         else:
-            shard.held[frame.worker] = frame
+            shard.held.append(frame)
             self.open_gate(shard)
-        self.serve(index)
+        self.serve(shard)
 
     def open_gate(self, shard: _Shard) -> None:
-        """Let go all that are not too far ahead of the slowest."""
-        slowest = min(shard.clocks)
-        ready = [frame for frame in shard.held.values() if shard.clocks[frame.worker] - slowest <= self.rules.staleness]
-        for frame in ready:
-            del shard.held[frame.worker]
+        """Let all pass that are not too far ahead of the slowest."""
+        latest = min(shard.clocks) + self.rules.staleness
+        for frame in [frame for frame in shard.held if shard.clocks[frame.worker.number] <= latest]:
+            shard.held.remove(frame)
             self.reply(shard, frame)
 
     def reply(self, shard: _Shard, frame: _Frame) -> None:
+        worker, demand = frame.worker, frame.demand
         if shard is self.gate:
-            self.compute(frame)
-            return
-        worker = self.workers[frame.worker]
+            self.work(worker.node, demand.compute + demand.push, partial(self.computed, frame))
+        else:
+            self.carry(shard.node, worker.node, demand.bytes_in[shard.number], partial(self.answered, frame))
 
-        def arrived() -> None:
-            worker.missing[frame.number] -= 1
-            go_on = worker.go_on
-            if go_on is not None and worker.flying[0] is frame and not worker.missing[frame.number]:
-                worker.go_on = None
-                worker.idled = worker.idled or self.now - worker.waits_since >= IDLE_SECONDS
-                self.end_spin(worker, worker.spin)
-                go_on()
-
-        index = self.shards.index(shard)
-        self.carry(shard.node, worker.node, frame.demand.bytes_in[index], arrived)
+    def answered(self, frame: _Frame) -> None:
+        """A reply has arrived. If it is the last one that its worker waits for, the worker proceeds."""
+        frame.missing -= 1
+        worker, proceed = frame.worker, frame.worker.proceed
+        if proceed is not None and worker.flying[0] is frame and not frame.missing:
+            worker.proceed = None
+            worker.idled = worker.idled or self.now - worker.waits_since >= IDLE_SECONDS
+            self.end_spin(worker, worker.spin)
+            proceed()
 
     # -- embedded
 
-    def enter_gate(self, number: int, demand: Demand) -> None:
-        self.gate.held[number] = _Frame(number, 0, False, demand)
+    def enter_gate(self, worker: _Worker, demand: Demand) -> None:
+        self.gate.held.append(_Frame(worker, demand))
         self.open_gate(self.gate)
-
-    def compute(self, frame: _Frame) -> None:
-        demand = frame.demand
-        self.work(self.workers[frame.worker].node, demand.compute + demand.push, lambda: self.computed(frame))
 
     def computed(self, frame: _Frame) -> None:
         if self.count(frame.worker, frame.demand):
-            self.gate.clocks[frame.worker] += 1
+            self.gate.clocks[frame.worker.number] += 1
             self.open_gate(self.gate)
-            self.read(frame.worker, lambda demand: self.enter_gate(frame.worker, demand))
+            self.read(frame.worker, partial(self.enter_gate, frame.worker))

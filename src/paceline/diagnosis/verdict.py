@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from paceline.diagnosis.evidence import Evidence
@@ -75,9 +75,8 @@ def no_stragglers(world: World, _times: float) -> World:
     median = statistics.median_low(means)
     demands = []
     for own, mean in zip(world.demands, means, strict=True):
-        times = max(1.0, mean / median)
-        demands.append([d._replace(delay=d.delay / times, input=d.input / times, compute=d.compute / times,
-                                   push=d.push / times) for d in own])  # fmt: skip
+        alone, times = world._replace(demands=[own]), max(1.0, mean / median)
+        demands += faster_workers(faster_input(alone, times), times).demands
     return world._replace(demands=demands)
 
 
@@ -142,12 +141,9 @@ def _interval(world: World, change: Change, gain: float) -> tuple[float, float]:
     """The range of the gain in four of five resamplings of the recorded steps, widened to include the gain itself."""
     gains = []
     for seed in range(1, RESAMPLES + 1):
-        resampled = world._replace(demands=[_resample(own, seed) for own in world.demands])
+        # As many steps, drawn with replacement.
+        drawn = [random.Random(seed).choices(own, k=len(own)) for own in world.demands]
+        resampled = world._replace(demands=drawn)
         gains.append(rate(change(resampled, math.inf), seed) / rate(resampled, seed))
     gains.sort()
     return min(gain, gains[RESAMPLES // 10]), max(gain, gains[-1 - RESAMPLES // 10])
-
-
-def _resample(demands: Sequence[Demand], seed: int) -> list[Demand]:
-    """As many steps, drawn with replacement."""
-    return random.Random(seed).choices(demands, k=len(demands))

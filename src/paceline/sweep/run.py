@@ -18,7 +18,7 @@ import msgspec
 
 from paceline.config import read_recipe
 from paceline.data.datasets import AnyDataset
-from paceline.diagnosis import write_diagnosis
+from paceline.diagnosis.explain import write_diagnosis
 from paceline.diagnosis.operations import add_operations
 from paceline.errors import ConfigError, DataError, DivergedError, InterruptedRunError, PacelineError, UsageError
 from paceline.files import locked, refuse_existing, translated_disk_errors

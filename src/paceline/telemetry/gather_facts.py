@@ -1,4 +1,4 @@
-"""Where do a run's facts come from? Its model, its dataset and this machine, while it trains.
+"""Where do a run's facts come from? From its model, its dataset and this machine, while it trains.
 
 Counting the keys of batches reads some rows. A thread does that after ten seconds of training, or at the end of a
 shorter run, so that neither starting nor a short run gets slower.
@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from paceline.data.blocks.reader import Reader
 from paceline.data.datasets import AnyDataset
@@ -30,16 +30,12 @@ DELAY_SECONDS = 10.0
 
 def facts_of(declared: object, dataset: AnyDataset, table: Any) -> Facts:
     """What is known when training begins: the model's entry in the registry, and the layout of its table, if any."""
-    traits = Traits.of(declared)
-    facts = Facts(traits=traits, rows=dataset.split("train").rows, ceilings=load_ceilings())
+    split = dataset.split("train")
+    facts = Facts(traits=Traits.of(declared), rows=split.rows, ceilings=load_ceilings())
     if table is None:
         return facts
-    return msgspec.structs.replace(
-        facts,
-        keys=table.num_keys,
-        floats_per_key=table.width,
-        nonzeros_per_row=dataset.split("train").nonzeros / max(1, facts.rows),
-    )
+    nonzeros = split.nonzeros / max(1, split.rows)
+    return replace(facts, keys=table.num_keys, floats_per_key=table.width, nonzeros_per_row=nonzeros)
 
 
 @contextmanager
@@ -53,10 +49,10 @@ def facts_kept(run: Path, facts: Facts, config: RunConfig, dataset: AnyDataset) 
 
     def complete() -> None:
         ended.wait(DELAY_SECONDS)
-        # A block that cannot be read fails the workers, or nobody.
+        # If a block cannot be read, the workers report it.
         with suppress(PacelineError):
             counted = count_keys(dataset, config)
-            write_facts(run, msgspec.structs.replace(facts, keys_per_batch=counted))
+            write_facts(run, replace(facts, keys_per_batch=counted))
 
     thread = threading.Thread(target=complete, name="paceline-facts")
     thread.start()
@@ -73,17 +69,14 @@ def count_keys(dataset: Any, config: RunConfig) -> dict[int, float]:
     The sizes are the run's own and `TIMES_LARGER` times that, if the data has enough rows for all workers.
     """
     split = dataset.split("train")
-    own = min(config.batch_size, split.rows)
-    sizes = [own]
-    if TIMES_LARGER * config.batch_size * config.workers <= split.rows:
-        sizes.append(TIMES_LARGER * own)
+    larger = TIMES_LARGER * config.batch_size
+    sizes = [min(config.batch_size, split.rows), *([larger] if larger * config.workers <= split.rows else [])]
     reader = Reader(dataset, EpochOrder([block.rows for block in split.blocks], config.seed))
-    found: dict[int, list[int]] = {size: [] for size in sizes}
+    found = dict.fromkeys(sizes, 0)
     windows = min(MOST_WINDOWS, max(1, MOST_ROWS // sizes[-1]))
     for window in range(windows):
         start = (split.rows - sizes[-1]) * window // windows
         batch = reader.between(start, start + sizes[-1])
         for size in sizes:
-            keys = np.sort(batch.keys[: batch.offsets[size]])
-            found[size].append(int(np.count_nonzero(keys[1:] != keys[:-1])) + min(1, len(keys)))
-    return {size: sum(counts) / windows for size, counts in found.items()}
+            found[size] += len(np.unique(batch.keys[: batch.offsets[size]]))
+    return {size: count / windows for size, count in found.items()}

@@ -12,11 +12,12 @@ import socket
 import tempfile
 import threading
 import time
+import timeit
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -27,13 +28,13 @@ from paceline.machine import num_cores
 from paceline.telemetry.ceilings import Ceilings, processor_name
 
 WINDOWS = 3
-KEYS_A_CALL = 1 << 22  # enough to spread over a table that no cache holds
+KEYS_PER_CALL = 1 << 22  # enough to spread over a table that no cache holds
 KEYS_IN_CACHE = 1 << 12
-LEAST_BYTES_A_COPY = 16 << 20  # caches grow with the number of cores
+LEAST_BYTES_PER_COPY = 16 << 20  # caches grow with the number of cores
 DISK_BLOCK_BYTES = 8 << 20
 SOCKET_BLOCK_BYTES = 1 << 20
 PING_BYTES = 64
-PINGS_A_CALL = 50
+PINGS_PER_CALL = 50
 SMALLEST_MATRIX = 256
 
 
@@ -49,7 +50,7 @@ class Effort(NamedTuple):
 
 FULL_EFFORT = Effort()
 Say = Callable[[str], None]
-Work = Callable[[], int]
+Work = Callable[[], object]
 
 
 def measure_ceilings(folder: Path, say: Say, effort: Effort = FULL_EFFORT) -> Ceilings:
@@ -64,10 +65,9 @@ def measure_ceilings(folder: Path, say: Say, effort: Effort = FULL_EFFORT) -> Ce
     left_out: dict[str, str] = {}
     try:
         disk = measure_disk(folder, effort, say)
-    except OSError as error:
-        disk, left_out["disk_read_bytes_per_second"] = None, f"`{folder}`: {error.strerror or error}"
-    except NotImplementedError as error:
-        disk, left_out["disk_read_bytes_per_second"] = None, f"`{folder}`: {error}"
+    except (OSError, NotImplementedError) as error:
+        disk = None
+        left_out["disk_read_bytes_per_second"] = f"`{folder}`: {getattr(error, 'strerror', None) or error}"
     return Ceilings(
         measured=datetime.now(UTC).isoformat(timespec="seconds"),
         processor=processor_name(),
@@ -92,18 +92,12 @@ def measure_ceilings(folder: Path, say: Say, effort: Effort = FULL_EFFORT) -> Ce
 def measure_copy(threads: int, effort: Effort, say: Say) -> float:
     """Bytes per second that threads copy between arrays that no cache holds."""
     say(f"memory copy, {named(threads)}")
-    size = min(effort.copy_bytes, max(effort.copy_bytes // threads, LEAST_BYTES_A_COPY))
+    size = min(effort.copy_bytes, max(effort.copy_bytes // threads, LEAST_BYTES_PER_COPY))
 
     def copier(_: int) -> Work:
-        source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
+        return partial(np.copyto, np.ones(size, np.uint8), np.ones(size, np.uint8))
 
-        def copy() -> int:
-            np.copyto(target, source)
-            return size
-
-        return copy
-
-    return best_rate(copier, threads, effort.seconds)
+    return best_rate(copier, size, threads, effort.seconds)
 
 
 def measure_gathers(threads: int, effort: Effort, say: Say) -> float:
@@ -112,16 +106,10 @@ def measure_gathers(threads: int, effort: Effort, say: Say) -> float:
     table = np.ones(effort.table_keys, np.float32)
 
     def gatherer(thread: int) -> Work:
-        keys = np.random.default_rng(thread).integers(0, table.size, KEYS_A_CALL, np.uint32)
-        out = np.empty(KEYS_IN_CACHE, np.float32)
+        keys = np.random.default_rng(thread).integers(0, table.size, KEYS_PER_CALL, np.uint32)
+        return partial(read_at_random, table, keys, np.empty(KEYS_IN_CACHE, np.float32))
 
-        def gather() -> int:
-            read_at_random(table, keys, out)
-            return keys.size
-
-        return gather
-
-    return best_rate(gatherer, threads, effort.seconds)
+    return best_rate(gatherer, KEYS_PER_CALL, threads, effort.seconds)
 
 
 def measure_matrix(effort: Effort, say: Say) -> float:
@@ -130,7 +118,10 @@ def measure_matrix(effort: Effort, say: Say) -> float:
     deadline = time.perf_counter() + effort.seconds
     best, size = 0.0, min(SMALLEST_MATRIX, effort.largest_matrix)
     while True:
-        seconds = min(product_seconds(size))
+        matrix, out = np.ones((size, size), np.float32), np.empty((size, size), np.float32)
+        # The first one is a trial.
+        times = timeit.repeat(partial(np.matmul, matrix, matrix, out), number=1, repeat=WINDOWS + 1)
+        seconds = min(times[1:])
         best = max(best, 2 * size**3 / seconds)
         left = (deadline - time.perf_counter()) / (WINDOWS + 1)
         # Twice the size takes eight times as long.
@@ -138,16 +129,6 @@ def measure_matrix(effort: Effort, say: Say) -> float:
             size *= 2
         elif seconds >= left:
             return best
-
-
-def product_seconds(size: int) -> list[float]:
-    """How long a few products of square matrices take, after a first one."""
-    matrix, out = np.ones((size, size), np.float32), np.empty((size, size), np.float32)
-    times = [time.perf_counter()]
-    for _ in range(WINDOWS + 1):
-        np.matmul(matrix, matrix, out=out)
-        times.append(time.perf_counter())
-    return [after - before for before, after in pairwise(times[1:])]
 
 
 # -- disk
@@ -194,9 +175,8 @@ def drop_from_memory(file: BinaryIO, size: int) -> None:
         except BlockingIOError:
             continue
         except OSError as error:
-            raise NotImplementedError(
-                f"its file system does not say what it keeps in memory ({error.strerror})"
-            ) from None
+            why = f"its file system does not say what it keeps in memory ({error.strerror})"
+            raise NotImplementedError(why) from None
         raise NotImplementedError("its file system keeps files in memory")
 
 
@@ -214,12 +194,7 @@ def measure_loopback(effort: Effort, say: Say) -> float:
             pass
 
     with served_by(swallow) as near:
-
-        def send() -> int:
-            near.sendall(block)
-            return len(block)
-
-        return best_rate(lambda _: send, 1, effort.seconds)
+        return best_rate(lambda _: partial(near.sendall, block), len(block), 1, effort.seconds)
 
 
 def measure_round_trip(effort: Effort, say: Say) -> float:
@@ -232,13 +207,12 @@ def measure_round_trip(effort: Effort, say: Say) -> float:
 
     with served_by(echo) as near:
 
-        def ping() -> int:
-            for _ in range(PINGS_A_CALL):
+        def ping() -> None:
+            for _ in range(PINGS_PER_CALL):
                 near.sendall(bytes(PING_BYTES))
                 near.recv(PING_BYTES, socket.MSG_WAITALL)
-            return PINGS_A_CALL
 
-        return 1 / best_rate(lambda _: ping, 1, effort.seconds)
+        return 1 / best_rate(lambda _: ping, PINGS_PER_CALL, 1, effort.seconds)
 
 
 @contextmanager
@@ -247,26 +221,21 @@ def served_by(serve: Callable[[socket.socket], None]) -> Iterator[socket.socket]
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname())
         far, _ = server.accept()
-    thread = threading.Thread(target=serve, args=(far,), name="paceline-doctor-far")
-    with far:
-        try:
-            with near:
-                for end in (near, far):
-                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                thread.start()
-                yield near
-        finally:
-            thread.join()
+    with far, ThreadPoolExecutor(1, "paceline-doctor-far") as pool, near:
+        for end in (near, far):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        pool.submit(serve, far)
+        yield near
 
 
 # -- how a rate is taken
 
 
-def best_rate(worker: Callable[[int], Work], threads: int, seconds: float) -> float:
+def best_rate(worker: Callable[[int], Work], units: int, threads: int, seconds: float) -> float:
     """Units per second of all threads together.
 
-    `worker` makes each thread's work, a function that returns how many units a call has done. After one trial call come
-    a few windows, which all threads begin together and in which each calls its work until the time is over.
+    `worker` makes each thread's work, a function that does `units` per call. After one trial call come a few windows,
+    which all threads begin together and in which each calls its work until the time is over.
     """
     ready = threading.Barrier(threads)
 
@@ -284,7 +253,8 @@ def best_rate(worker: Callable[[int], Work], threads: int, seconds: float) -> fl
         began = now = time.perf_counter()
         done = 0
         while now - began < seconds / WINDOWS:
-            done += work()
+            work()
+            done += units
             now = time.perf_counter()
         return done / (now - began)
 

@@ -10,19 +10,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
-
-import msgspec
+from typing import Any
 
 from paceline.telemetry.records import AnyRecord, Reply, ShardChunk, StepSample, WorkerChunk
 
 INPUT, PULL, COMPUTE, PUSH, WAIT = range(5)
 PHASES = ("input", "pull", "compute", "push", "wait")
+# The totals that are counted in nanoseconds; processor time is in seconds.
+NANOSECONDS = {*PHASES, "queue", "held", "service", "spun"}
 NANO = 1e-9
 _now = time.perf_counter_ns
 
 FIRST_SAMPLES = 64
-SAMPLES_A_STRIDE = 128
+SAMPLES_PER_STRIDE = 128
 MOST_SAMPLES_AT_ONCE = 256
 
 PERIOD_SECONDS = 1.0
@@ -40,19 +40,9 @@ def period_at(seconds: float, roles: int = 1) -> float:
     return max(PERIOD_SECONDS, seconds / CHUNKS_AT_FULL_RATE) * max(1.0, roles / ROLES_AT_FULL_RATE)
 
 
-class Totals(NamedTuple):
-    """What a worker's meter has counted so far; times in nanoseconds, phases as in `PHASES`."""
-
-    phases: tuple[int, ...]
-    steps: int
-    rows: int
-    replies: int
-    queue: int
-    held: int
-    service: int
-    bytes_sent: int
-    bytes_received: int
-    spun: int
+def _growth(before: dict[str, float], now: dict[str, float]) -> dict[str, Any]:
+    """By how much totals have grown, with nanoseconds as seconds."""
+    return {name: (total - before[name]) * (NANO if name in NANOSECONDS else 1) for name, total in now.items()}
 
 
 class WorkerMeter:
@@ -62,12 +52,8 @@ class WorkerMeter:
         """`sharing` are the ranks of all workers that take turns on this thread, if there are several."""
         self.rank = rank
         self.sharing = tuple(sharing) or (rank,)
-        self.steps = 0
-        self.rows = 0
-        self.replies = 0
-        self.queue = 0
-        self.held = 0
-        self.service = 0
+        self.steps = self.rows = self.replies = 0
+        self.queue = self.held = self.service = 0
         # Bytes sent to shards and received so far; called when a chunk is made.
         self.num_bytes: Callable[[], tuple[int, int]] = lambda: (0, 0)
         # And nanoseconds of processor time spent on spinning for their replies.
@@ -175,11 +161,17 @@ class WorkerMeter:
             self.waited_within(PULL, min(waited, pulled))
         self.end_step(rows, 1, sizes)
 
-    def totals(self) -> Totals:
-        return Totals(
-            tuple(self.phases), self.steps, self.rows, self.replies, self.queue, self.held, self.service,
-            *self.num_bytes(), self.spun(),
-        )  # fmt: skip
+    def totals(self) -> dict[str, float]:
+        """All that was counted so far, under the names that a chunk has for it."""
+        sent, received = self.num_bytes()
+        return {
+            **dict(zip(PHASES, self.phases, strict=True)),
+            **{name: getattr(self, name) for name in ("steps", "rows", "replies", "queue", "held", "service")},
+            "bytes_sent": sent,
+            "bytes_received": received,
+            "spun": self.spun(),
+            "processor": self.processor(),
+        }
 
     def _begin_step(self) -> None:
         self.sampling = self.steps + 1 >= self._next_sample
@@ -193,26 +185,22 @@ class WorkerMeter:
 
     def _keep_sample(self, rows: int, steps: int, sizes: Sequence[tuple[int, int]]) -> None:
         self._num_samples += 1
-        doublings = max(0, self._num_samples - FIRST_SAMPLES) // SAMPLES_A_STRIDE
+        doublings = max(0, self._num_samples - FIRST_SAMPLES) // SAMPLES_PER_STRIDE
         self._next_sample = self.steps + (1 << doublings)
-        spent = [(now - then) * NANO for now, then in zip(self.phases, self._began, strict=True)]
-        processor = [spent_there * NANO for spent_there in self._processor]
+        totals = zip(PHASES, self.phases, self._began, strict=True)
+        spent: dict[str, Any] = {name: (now - then) * NANO for name, now, then in totals}
         self.samples.append(
             StepSample(
                 time=self._last * NANO,
                 rank=self.rank,
                 step=self.steps,
                 steps=steps,
-                seconds=sum(spent),
+                seconds=sum(spent.values()),
                 rows=rows,
-                input=spent[INPUT],
-                pull=spent[PULL],
-                compute=spent[COMPUTE],
-                push=spent[PUSH],
-                wait=spent[WAIT],
-                input_processor=processor[INPUT],
-                compute_processor=processor[COMPUTE],
-                push_processor=processor[PUSH],
+                **spent,
+                input_processor=self._processor[INPUT] * NANO,
+                compute_processor=self._processor[COMPUTE] * NANO,
+                push_processor=self._processor[PUSH] * NANO,
                 replies=[
                     Reply(queue * NANO, held * NANO, service * NANO, *size)
                     for (queue, held, service), size in zip(self._parts, sizes, strict=False)
@@ -227,48 +215,23 @@ class WorkerReport:
     def __init__(self, meter: WorkerMeter) -> None:
         self._meter = meter
         self._before = meter.totals()
-        self._processor_before = 0.0
 
     def take(self) -> list[AnyRecord]:
         """A chunk, if there was a step, and the sampled steps."""
-        meter, before = self._meter, self._before
-        now, processor = meter.totals(), meter.processor()
-        samples: list[AnyRecord] = []
-        while meter.samples:
-            samples.append(meter.samples.popleft())
-        if now.steps == before.steps:
+        meter, before, now = self._meter, self._before, self._meter.totals()
+        samples: list[AnyRecord] = [meter.samples.popleft() for _ in range(len(meter.samples))]
+        if now["steps"] == before["steps"]:
             return samples
-        spent = [(b - a) * NANO for a, b in zip(before.phases, now.phases, strict=True)]
-        seconds, share = sum(spent), 1 / len(meter.sharing)
-        spent = [part * share for part in spent]
+        self._before = now
+        grown = _growth(before, now)
+        seconds, num, rows = sum(grown[name] for name in PHASES), len(meter.sharing), grown["rows"]
+        own = {name: grown[name] / num for name in PHASES}
         # While its thread works for others, a worker waits.
-        spent[WAIT] += seconds - sum(spent)
-        chunk = WorkerChunk(
-            time=time.perf_counter(),
-            rank=meter.rank,
-            seconds=seconds,
-            processor=(processor - self._processor_before) * share,
-            steps=now.steps - before.steps,
-            rows=now.rows - before.rows,
-            input=spent[INPUT],
-            pull=spent[PULL],
-            compute=spent[COMPUTE],
-            push=spent[PUSH],
-            wait=spent[WAIT],
-            replies=now.replies - before.replies,
-            queue=(now.queue - before.queue) * NANO,
-            held=(now.held - before.held) * NANO,
-            service=(now.service - before.service) * NANO,
-            bytes_sent=now.bytes_sent - before.bytes_sent,
-            bytes_received=now.bytes_received - before.bytes_received,
-            spun=(now.spun - before.spun) * NANO,
-            compute_alone=meter.compute_at_best[0],
-            compute_in_company=meter.compute_at_best[1],
-        )
-        self._before, self._processor_before = now, processor
-        num, rows = len(meter.sharing), chunk.rows
+        own["wait"] += seconds - sum(own.values())
+        grown |= own | {"time": time.perf_counter(), "seconds": seconds, "processor": grown["processor"] / num}
+        grown["compute_alone"], grown["compute_in_company"] = meter.compute_at_best
         chunks = [
-            msgspec.structs.replace(chunk, rank=rank, rows=rows * (place + 1) // num - rows * place // num)
+            WorkerChunk(rank=rank, **grown | {"rows": rows * (place + 1) // num - rows * place // num})
             for place, rank in enumerate(meter.sharing)
         ]
         return [*chunks, *samples]
@@ -280,28 +243,20 @@ class ShardReport:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._thread = threading.get_ident()
-        self._before = (0, 0, 0, 0)
-        self._time_before = time.perf_counter()
-        self._processor_before = _processor_of(self._thread)
+        self._before = self._totals(0, 0, 0, 0)
 
     def take(self, spun: int, requests: int, queue: int, service: int) -> list[AnyRecord]:
         """A chunk, if there were requests. The arguments are totals of the whole run, with times in nanoseconds."""
-        if requests == self._before[0]:
+        before, now = self._before, self._totals(spun, requests, queue, service)
+        if requests == before["requests"]:
             return []
-        now, processor = time.perf_counter(), _processor_of(self._thread)
-        chunk = ShardChunk(
-            time=now,
-            rank=self._rank,
-            seconds=now - self._time_before,
-            processor=processor - self._processor_before,
-            requests=requests - self._before[0],
-            queue=(queue - self._before[1]) * NANO,
-            service=(service - self._before[2]) * NANO,
-            spun=(spun - self._before[3]) * NANO,
-        )
-        self._before = (requests, queue, service, spun)
-        self._time_before, self._processor_before = now, processor
-        return [chunk]
+        self._before = now
+        return [ShardChunk(time=now["seconds"], rank=self._rank, **_growth(before, now))]
+
+    def _totals(self, spun: int, requests: int, queue: int, service: int) -> dict[str, float]:
+        processor = _processor_of(self._thread)
+        return {"seconds": time.perf_counter(), "processor": processor, "spun": spun, "requests": requests,
+                "queue": queue, "service": service}  # fmt: skip
 
 
 def _processor_of(thread: int) -> float:

@@ -1,4 +1,4 @@
-"""What were a node and its connections doing meanwhile?
+"""What were a node and its connections doing during the run?
 
 A prober reads the system's counters and reports the difference from the last time. What a system does not offer is
 named once, with the reason, and left out: a probe never fails a run.
@@ -7,12 +7,14 @@ named once, with the reason, and left out: a probe never fails a run.
 from __future__ import annotations
 
 import errno
+import math
 import socket
 import struct
 import sys
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -26,19 +28,13 @@ NETWORK_INTERFACES = Path("/sys/class/net")
 DISKS = Path("/sys/block")
 LOOPBACK = ("lo", "lo0")
 
-# All tasks of a system never wait for a processor at once: there is no `full` for that.
+FLOWS = ("network_sent", "network_received", "disk_read", "disk_written")
+# `full` means that all tasks wait at once, which never happens for processors.
 PRESSURES = {"cpu": ("some",), "io": ("some", "full"), "memory": ("some", "full")}
 MICRO = 1e-6
 
 NOT_OFFERED = (OSError, NotImplementedError, RuntimeError, LookupError, ValueError)
 T = TypeVar("T")
-
-
-class Flow(NamedTuple):
-    """Bytes that have gone out of memory and come into it: sent and received, or written and read."""
-
-    out: int
-    into: int
 
 
 class CoreTimes(NamedTuple):
@@ -49,21 +45,13 @@ class CoreTimes(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """The system's counters at one moment; what it does not offer is None or missing."""
+    """The system's counters at one moment: bytes as in `FLOWS`, and microseconds of pressure. What it does not offer is
+    missing.
+    """
 
     time: float
     cores: list[CoreTimes]
-    network: Flow | None
-    disk: Flow | None
-    pressure: dict[str, int]
-
-
-def _machine() -> str:
-    """The same for all nodes of one machine, such as its containers and network namespaces."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+    totals: dict[str, int]
 
 
 class NodeProber:
@@ -76,7 +64,10 @@ class NodeProber:
 
     def __init__(self) -> None:
         self._named: set[str] = set()
-        self._machine = _machine()
+        # The same for all nodes of one machine, such as its containers and network namespaces.
+        self._machine = ""
+        with suppress(OSError):
+            self._machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._news: list[AnyRecord] = []
         self._before: Counters | None = None
         self._interfaces: list[str] = []
@@ -90,42 +81,30 @@ class NodeProber:
         found, self._news = self._news, []
         if before is None:
             return found
-        seconds = now.time - before.time
-        sent, received = rates(before.network, now.network, seconds)
-        written, read = rates(before.disk, now.disk, seconds)
+        seconds, grown = now.time - before.time, growth(before.totals, now.totals)
+        flows: dict[str, Any] = {f"{name}_bytes_per_second": grown[name] / seconds for name in FLOWS if name in grown}
         probe = NodeProbe(
             time=now.time,
-            node="",
             machine=self._machine,
             seconds=seconds,
             cores=core_shares(before.cores, now.cores),
             memory_bytes=memory.total - memory.available if memory else 0,
             memory_total_bytes=memory.total if memory else 0,
-            network_sent_bytes_per_second=sent,
-            network_received_bytes_per_second=received,
-            disk_read_bytes_per_second=read,
-            disk_written_bytes_per_second=written,
-            pressure={
-                name: share((now.pressure[name] - then) * MICRO, seconds)
-                for name, then in before.pressure.items()
-                if name in now.pressure
-            },
+            **flows,
+            pressure={name: share(grown[name] * MICRO, seconds) for name in grown if name not in FLOWS},
         )
         return [probe, *found]
 
     def _read(self) -> Counters:
-        pressure: dict[str, int] = {}
-        for resource in PRESSURES:
-            pressure |= self._offered(f"{resource} pressure", partial(read_pressure, resource)) or {}
-        return Counters(
-            time.perf_counter(),
-            self._offered("cores", read_cores) or [],
-            self._offered("network", self._read_network),
-            self._offered("disk", self._read_disks),
-            pressure,
-        )
+        cores = self._offered("cores", read_cores) or []
+        totals: dict[str, int] = {}
+        readers = {"network": self._read_network, "disk": self._read_disks}
+        readers |= {f"{resource} pressure": partial(read_pressure, resource) for resource in PRESSURES}
+        for name, read in readers.items():
+            totals |= self._offered(name, read) or {}
+        return Counters(time.perf_counter(), cores, totals)
 
-    def _read_network(self) -> Flow:
+    def _read_network(self) -> dict[str, int]:
         counted = psutil.net_io_counters(pernic=True, nowrap=False)
         if not self._interfaces:
             outward = [name for name in counted if name not in LOOPBACK]
@@ -133,16 +112,16 @@ class NodeProber:
             if not self._interfaces:
                 raise NotImplementedError("there is no interface except loopback")
         there = [counted[name] for name in self._interfaces if name in counted]
-        return Flow(sum(c.bytes_sent for c in there), sum(c.bytes_recv for c in there))
+        return {"network_sent": sum(c.bytes_sent for c in there), "network_received": sum(c.bytes_recv for c in there)}
 
-    def _read_disks(self) -> Flow:
+    def _read_disks(self) -> dict[str, int]:
         counted = psutil.disk_io_counters(perdisk=True, nowrap=False)
         if not self._disks:
             self._disks = with_device(DISKS, counted) if DISKS.exists() else list(counted)
             if not self._disks:
                 raise NotImplementedError("there is no disk whose bytes are counted")
         there = [counted[name] for name in self._disks if name in counted]
-        return Flow(sum(c.write_bytes for c in there), sum(c.read_bytes for c in there))
+        return {"disk_read": sum(c.read_bytes for c in there), "disk_written": sum(c.write_bytes for c in there)}
 
     def _offered(self, name: str, read: Callable[[], T]) -> T | None:
         """What `read` returns; None if it is not offered, which is recorded the first time."""
@@ -155,31 +134,12 @@ class NodeProber:
             return None
 
 
-class TcpTotals(NamedTuple):
-    """What a connection's TCP has counted so far, in bytes, microseconds and packets."""
-
-    delivered: int
-    busy: int
-    receiver_limited: int
-    buffer_limited: int
-    retransmitted: int
-
-
-class TcpState(NamedTuple):
-    """A connection at one moment; round trips in microseconds."""
-
-    totals: TcpTotals
-    round_trip: int
-    least_round_trip: int
-    delivery_rate: int
-
-
 class SeenSocket(NamedTuple):
     """A socket as it was in the last call. A new connection to the same peer is a different socket."""
 
     socket: weakref.ref[socket.socket]
     time: float
-    totals: TcpTotals
+    info: tuple[int, ...]
 
 
 class ConnectionProber:
@@ -202,36 +162,37 @@ class ConnectionProber:
         self._seen = {}
         for peer, connection in sockets.items():
             try:
-                state = read_tcp(connection)
+                info = read_tcp(connection)
             except NotImplementedError as error:
                 self._offered = False
                 return [left_out("connections", str(error))]
-            if state is None:
+            if info is None:
                 continue
-            now = time.perf_counter()
+            now = SeenSocket(weakref.ref(connection), time.perf_counter(), info)
             before = seen.get(peer)
             if before is not None and before.socket() is connection:
-                probes.append(self._probe(peer, before, state, now))
-            self._seen[peer] = SeenSocket(weakref.ref(connection), now, state.totals)
+                probes.append(self._probe(peer, before, now))
+            self._seen[peer] = now
         return probes
 
-    def _probe(self, peer: str, before: SeenSocket, state: TcpState, now: float) -> ConnectionProbe:
-        seconds = now - before.time
-        spent = TcpTotals(*(b - a for a, b in zip(before.totals, state.totals, strict=True)))
+    def _probe(self, peer: str, before: SeenSocket, now: SeenSocket) -> ConnectionProbe:
+        seconds = now.time - before.time
+        grown = [new - old for old, new in zip(before.info, now.info, strict=True)]
+        least = now.info[LEAST_ROUND_TRIP]
         return ConnectionProbe(
-            time=now,
+            time=now.time,
             role=self._role,
             rank=self._rank,
             peer=peer,
             seconds=seconds,
-            delivered_bytes=spent.delivered,
-            busy=share(spent.busy * MICRO, seconds),
-            receiver_limited=share(spent.receiver_limited * MICRO, seconds),
-            buffer_limited=share(spent.buffer_limited * MICRO, seconds),
-            round_trip_seconds=state.round_trip * MICRO,
-            least_round_trip_seconds=state.least_round_trip * MICRO,
-            delivery_bytes_per_second=float(state.delivery_rate),
-            retransmitted=spent.retransmitted,
+            delivered_bytes=grown[DELIVERED],
+            busy=share(grown[BUSY] * MICRO, seconds),
+            receiver_limited=share(grown[RECEIVER_LIMITED] * MICRO, seconds),
+            buffer_limited=share(grown[BUFFER_LIMITED] * MICRO, seconds),
+            round_trip_seconds=now.info[ROUND_TRIP] * MICRO,
+            least_round_trip_seconds=(now.info[ROUND_TRIP] if least == NO_ROUND_TRIP else least) * MICRO,
+            delivery_bytes_per_second=float(now.info[DELIVERY_RATE]),
+            retransmitted=grown[RETRANSMITTED],
         )
 
 
@@ -240,13 +201,12 @@ class ConnectionProber:
 
 def read_cores() -> list[CoreTimes]:
     """The times of each core. Waiting for a disk counts as idle, time that a hypervisor took away as busy."""
-    return [core_times(times) for times in psutil.cpu_times(percpu=True)]
-
-
-def core_times(times: Any) -> CoreTimes:
-    # `user` and `nice` already include a guest's time.
-    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-    return CoreTimes(total - times.idle - getattr(times, "iowait", 0.0), total)
+    found = []
+    for times in psutil.cpu_times(percpu=True):
+        # `user` and `nice` already include a guest's time.
+        total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+        found.append(CoreTimes(total - times.idle - getattr(times, "iowait", 0.0), total))
+    return found
 
 
 def read_pressure(resource: str) -> dict[str, int]:
@@ -265,15 +225,19 @@ def with_device(folder: Path, names: dict[str, Any]) -> list[str]:
 
 
 TCP_INFO = struct.Struct("=8B24I4Q6I4Q")
-"""Linux's `tcp_info` up to `tcpi_sndbuf_limited`, which came with Linux 4.10; later systems append fields."""
-ROUND_TRIP, RETRANSMITTED, LEAST_ROUND_TRIP = 8 + 15, 8 + 23, 8 + 24 + 4 + 3
-DELIVERED = 8 + 24 + 2
+"""Linux's `tcp_info` up to `tcpi_sndbuf_limited`, which came with Linux 4.10; later systems append fields.
+Times are in microseconds.
+"""
+ROUND_TRIP, RETRANSMITTED, DELIVERED, LEAST_ROUND_TRIP = 8 + 15, 8 + 23, 8 + 24 + 2, 8 + 24 + 4 + 3
 DELIVERY_RATE, BUSY, RECEIVER_LIMITED, BUFFER_LIMITED = range(42, 46)
 NO_ROUND_TRIP = 0xFFFFFFFF
 
 
-def read_tcp(connection: socket.socket) -> TcpState | None:
-    """TCP's state of a connection; None if it is closed. NotImplementedError if the system does not offer it."""
+def read_tcp(connection: socket.socket) -> tuple[int, ...] | None:
+    """The fields of `tcp_info` now; None if the connection is closed.
+
+    Raises NotImplementedError if the system does not offer them.
+    """
     if sys.platform != "linux":
         raise NotImplementedError(f"TCP_INFO is read on Linux only, and this is {sys.platform}")
     try:
@@ -284,16 +248,7 @@ def read_tcp(connection: socket.socket) -> TcpState | None:
         return None
     if len(info) < TCP_INFO.size:
         raise NotImplementedError(f"this system's TCP_INFO has {len(info)} bytes; {TCP_INFO.size} are needed")
-    fields = TCP_INFO.unpack_from(info)
-    least = fields[LEAST_ROUND_TRIP]
-    return TcpState(
-        TcpTotals(
-            fields[DELIVERED], fields[BUSY], fields[RECEIVER_LIMITED], fields[BUFFER_LIMITED], fields[RETRANSMITTED]
-        ),
-        fields[ROUND_TRIP],
-        fields[ROUND_TRIP] if least == NO_ROUND_TRIP else least,
-        fields[DELIVERY_RATE],
-    )
+    return TCP_INFO.unpack_from(info)
 
 
 # -- differences
@@ -314,18 +269,16 @@ def core_shares(before: list[CoreTimes], now: list[CoreTimes]) -> list[float]:
     ]
 
 
-def rates(before: Flow | None, now: Flow | None, seconds: float) -> tuple[float | None, float | None]:
-    """Bytes per second out and in; None if a counter fell because an interface or a disk has gone."""
-    if before is None or now is None or now.out < before.out or now.into < before.into:
-        return None, None
-    return (now.out - before.out) / seconds, (now.into - before.into) / seconds
+def growth(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
+    """By how much totals have grown, without those that fell because an interface or a disk has gone."""
+    return {name: total - before[name] for name, total in now.items() if total >= before.get(name, math.inf)}
 
 
 # -- what is not there
 
 
 def left_out(name: str, why: str) -> LeftOut:
-    return LeftOut(time=time.perf_counter(), node="", name=name, reason=why)
+    return LeftOut(time=time.perf_counter(), name=name, reason=why)
 
 
 def reason(error: Exception) -> str:

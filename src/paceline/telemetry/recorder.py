@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,14 +13,14 @@ import msgspec
 
 from paceline.files import translated_disk_errors
 from paceline.telemetry.meter import period_at
-from paceline.telemetry.records import KINDS, AnyRecord, ConnectionProbe, NodeProbe, Record, StepSample, WorkerChunk
+from paceline.telemetry.records import FILES, AnyRecord, ConnectionProbe, NodeProbe, Record, StepSample, WorkerChunk
 
 FOLDER = "telemetry"
 R = TypeVar("R", bound=Record)
 
 # A part of these says as much as all: a large cluster has many, and then not all are kept.
 THINNED = (StepSample, ConnectionProbe)
-BYTES_A_DOUBLING = 800_000
+BYTES_PER_DOUBLING = 800_000
 FEWEST_BYTES_AT_ONCE = 8_000
 
 
@@ -29,7 +30,7 @@ def room_at(seconds: float) -> float:
     >>> [round(room_at(seconds) / 1e6) for seconds in (10, 3600)]
     [4, 10]
     """
-    return BYTES_A_DOUBLING * (1 + math.log2(1 + seconds))
+    return BYTES_PER_DOUBLING * (1 + math.log2(1 + seconds))
 
 
 class Journal:
@@ -41,7 +42,6 @@ class Journal:
     def __init__(self, run: Path) -> None:
         self._folder = run / FOLDER
         self._encoder = msgspec.json.Encoder()
-        self._names = {kind: name for name, kind in KINDS.items()}
         earlier = [*Telemetry(run).read(NodeProbe), *Telemetry(run).read(WorkerChunk)]
         self._began = time.perf_counter() - max((record.time for record in earlier), default=0.0)
         self._next = 0.0
@@ -67,12 +67,12 @@ class Journal:
         with translated_disk_errors(self._folder):
             self._folder.mkdir(exist_ok=True)
             for kind, encoded in lines.items():
-                with (self._folder / f"{self._names[kind]}.jsonl").open("ab") as file:
+                with (self._folder / f"{FILES[kind]}.jsonl").open("ab") as file:
                     kept = self._thin(encoded, room - file.tell()) if kind in THINNED else encoded
                     file.write(b"".join(kept))
 
     def _thin(self, lines: list[bytes], room: float) -> list[bytes]:
-        """Every n-th line, with another first one each time, if there is no room for all."""
+        """Every n-th line if there is no room for all, beginning with a different line each time."""
         stride = math.ceil(sum(map(len, lines)) / max(room, FEWEST_BYTES_AT_ONCE))
         return lines[self._turn % stride :: stride]
 
@@ -93,15 +93,12 @@ class Telemetry:
 
     def read(self, kind: type[R]) -> list[R]:
         """All records of a kind, without lines that a kill or a full disk has cut off."""
-        name = next(name for name, known in KINDS.items() if known is kind)
-        path = self._folder / f"{name}.jsonl"
+        path = self._folder / f"{FILES[kind]}.jsonl"
         if not path.exists():
             return []
         decoder = msgspec.json.Decoder(kind)
         found = []
         for line in path.read_bytes().splitlines():
-            try:
+            with suppress(msgspec.DecodeError, UnicodeDecodeError):
                 found.append(decoder.decode(line))
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                continue
         return found

@@ -11,33 +11,40 @@ import msgspec
 
 
 class Record(msgspec.Struct, kw_only=True, omit_defaults=True, tag=True):
-    """One line; `time` is the end of what it describes."""
+    """One line; `time` is the end of what it describes. `node` is filled in where records are collected."""
 
     time: float
+    node: str = ""
 
 
-class WorkerChunk(Record, kw_only=True):
-    """Where a worker's time went over some steps. The phases add up to `seconds`, except for unmeasured time.
+class Phases(Record, kw_only=True):
+    """Where a worker's time went. The phases add up to `seconds`, except for unmeasured time.
 
     `input` is reading rows or waiting for them, `compute` is numbering keys and computing gradients, `push` is sending
-    to shards, `pull` is waiting for their replies, and `wait` is waiting at the gate. `processor` is this worker's
-    processor time, of which it spent `spun` on spinning for replies instead of sleeping. `queue`, `held` and `service`
-    are sums of what shards report with their replies. `compute_alone` and `compute_in_company` are the processor time
-    of computing a step without waiting, and the same while other cores are busy. They are measured before training
-    begins, because processors that have idled are slower for a while.
+    to shards, `pull` is waiting for their replies, and `wait` is waiting at the gate.
     """
 
     rank: int
-    node: str = ""
     seconds: float
-    processor: float
-    steps: int
     rows: int
     input: float = 0.0
     pull: float = 0.0
     compute: float = 0.0
     push: float = 0.0
     wait: float = 0.0
+
+
+class WorkerChunk(Phases, kw_only=True):
+    """A worker over some steps.
+
+    `processor` is this worker's processor time, of which it spent `spun` on spinning for replies instead of sleeping.
+    `queue`, `held` and `service` are sums of what shards report with their replies. `compute_alone` and
+    `compute_in_company` are the processor time of computing a step without waiting, and the same while other cores are
+    busy. They are measured before training begins, because processors that have idled are slower for a while.
+    """
+
+    processor: float
+    steps: int
     replies: int = 0
     queue: float = 0.0
     held: float = 0.0
@@ -55,7 +62,6 @@ class ShardChunk(Record, kw_only=True):
     """
 
     rank: int
-    node: str = ""
     seconds: float
     processor: float
     requests: int
@@ -74,23 +80,15 @@ class Reply(msgspec.Struct, array_like=True):
     bytes_received: int
 
 
-class StepSample(Record, kw_only=True):
-    """One step of a worker, from `time - seconds` to `time`, or several that one loop ran; phases as in a chunk.
+class StepSample(Phases, kw_only=True):
+    """One step of a worker, from `time - seconds` to `time`, or several that one loop ran.
 
     Workers that take turns on a thread have common samples, under the first one's rank. `input_processor`,
     `compute_processor` and `push_processor` are the processor time within those phases.
     """
 
-    rank: int
     step: int
     steps: int = 1
-    seconds: float
-    rows: int
-    input: float = 0.0
-    pull: float = 0.0
-    compute: float = 0.0
-    push: float = 0.0
-    wait: float = 0.0
     input_processor: float = 0.0
     compute_processor: float = 0.0
     push_processor: float = 0.0
@@ -102,7 +100,6 @@ class NodeProbe(Record, kw_only=True):
     pressure-stall shares by name (`cpu_some`, `io_full`, …): shares of the time in which something had to wait.
     """
 
-    node: str
     machine: str = ""
     seconds: float
     cores: list[float]
@@ -139,18 +136,18 @@ class ConnectionProbe(Record, kw_only=True):
 class LeftOut(Record, kw_only=True):
     """Something that a node does not offer, by name, and that is not measured there."""
 
-    node: str
     name: str
     reason: str
 
 
 AnyRecord = WorkerChunk | ShardChunk | StepSample | NodeProbe | ConnectionProbe | LeftOut
 
-KINDS: dict[str, type[Record]] = {
-    "workers": WorkerChunk,
-    "shards": ShardChunk,
-    "steps": StepSample,
-    "nodes": NodeProbe,
-    "connections": ConnectionProbe,
-    "left-out": LeftOut,
+# The names of the files, without suffix.
+FILES: dict[type[Record], str] = {
+    WorkerChunk: "workers",
+    ShardChunk: "shards",
+    StepSample: "steps",
+    NodeProbe: "nodes",
+    ConnectionProbe: "connections",
+    LeftOut: "left-out",
 }
