@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import tomli_w
 
+from paceline.engines import ENGINES
 from paceline.errors import ConfigError
 from paceline.models.registry import Entry, find
 from paceline.parameters.optimizers import OPTIMIZERS
@@ -22,7 +23,6 @@ from paceline.settings import ImageConfig, OptimizerConfig, RunConfig, WireConfi
 
 T = TypeVar("T")
 
-ENGINES = ("local", "ray")
 EXCHANGES = ("shard", "allreduce")
 DEVICES = ("cpu", "cuda")
 PRECISIONS = ("float32", "bfloat16")
@@ -176,7 +176,7 @@ def check(config: RunConfig) -> RunConfig:
     if not config.data:
         raise ConfigError("no data to train on", "--data DIR, a folder made by `paceline prepare` or `generate`")
     entry = find(config.model)
-    _check_choice("engine", config.engine, ENGINES)
+    _check_choice("engine", config.engine, tuple(ENGINES))
     _check_choice("exchange", config.exchange, EXCHANGES)
     _check_choice("device", config.device, DEVICES)
     _check_choice("precision", config.precision, PRECISIONS)
@@ -250,9 +250,9 @@ def _check_allreduce(config: RunConfig) -> None:
         raise ConfigError(
             "`wire.tls` is set, but `allreduce` uses gloo or NCCL, which do not encrypt", "--exchange shard"
         )
-    if config.engine == "local":
+    if not ENGINES[config.engine].has_processes:
         raise ConfigError(
-            "`exchange` is `allreduce`, which is between processes; the engine `local` has one",
+            f"`exchange` is `allreduce`, which is between processes; the engine `{config.engine}` has one",
             "--engine ray, or leave --exchange out",
         )
     if config.pace != "sync":
@@ -280,18 +280,20 @@ def _check_engine(config: RunConfig) -> None:
         raise ConfigError(
             f"`wire.port` is {config.wire.port}; it is 0 for any free one, or 1 to {last_port}", "--set wire.port=7000"
         )
-    if config.engine != "local":
+    if ENGINES[config.engine].has_processes:
         return
     if config.shards != 1:
         raise ConfigError(
-            f"`shards` is {config.shards}; the engine `local` keeps the model in one",
+            f"`shards` is {config.shards}; the engine `{config.engine}` keeps the model in one",
             "leave --shards out, or --engine ray",
         )
     if config.address:
-        raise ConfigError(f"`address` is `{config.address}`, but the engine is `local`", "--engine ray joins a cluster")
+        raise ConfigError(
+            f"`address` is `{config.address}`, but the engine is `{config.engine}`", "--engine ray joins a cluster"
+        )
     if changed := [name for name in WireConfig.__struct_fields__ if _is_changed(config.wire, name)]:
         raise ConfigError(
-            f"`wire.{changed[0]}` is set, but the engine `local` has no wire", "leave it out, or --engine ray"
+            f"`wire.{changed[0]}` is set, but the engine `{config.engine}` has no wire", "leave it out, or --engine ray"
         )
 
 

@@ -65,7 +65,7 @@ def test_any_frames_arrive_whole_and_in_order_both_ways(
         expected = [(kind, flags, b"".join(part.tobytes() for part in parts)) for kind, flags, parts in sent]
         assert received == expected
         total = sum(HEADER.size + len(body) for _, _, body in expected)
-        assert connection.bytes_sent == connection.bytes_received == total
+        assert connection.stream.bytes_sent == connection.stream.bytes_received == total
 
 
 def test_arrays_of_any_type_and_many_parts_are_one_body() -> None:
@@ -270,7 +270,7 @@ def test_closing_wakes_up_who_receives(tls: Tls | None) -> None:
             connection.receive(SECONDS)
         closer.join(SECONDS)
         connection.close()
-        assert connection.fileno() == -1
+        assert connection.stream.socket.fileno() == -1
         with pytest.raises(LostConnectionError):
             connection.send(Kind.MESSAGE, 0)
         with pytest.raises(LostConnectionError):

@@ -32,7 +32,7 @@ def say(connection: Connection, data: bytes) -> None:
     """Send bytes that need not be a frame."""
     views = [memoryview(data)]
     while views:
-        connection._stream.write(views)
+        connection.stream.write(views)
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -143,7 +143,9 @@ def test_many_peers_are_served(tls: Tls | None) -> None:
                 assert (frame.body == i).all()
         stack.close()
         wait_until(lambda: len(echo.gone) == 40)
-        assert sum(peer.bytes_received for peer in echo.peers) == sum(peer.bytes_sent for peer in echo.peers)
+        assert sum(peer.stream.bytes_received for peer in echo.peers) == sum(
+            peer.stream.bytes_sent for peer in echo.peers
+        )
 
 
 def test_one_peer_with_many_frames_does_not_keep_others_waiting(tls: Tls | None) -> None:

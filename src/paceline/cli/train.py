@@ -10,7 +10,8 @@ import click
 from paceline.cli.help import command
 from paceline.cli.options import PATH, address, given, new_run, number, one_of, option, setting
 from paceline.cli.progress import print_notice, print_run, process_start, train_with_progress, watched
-from paceline.config import DEVICES, ENGINES, EXCHANGES
+from paceline.config import DEVICES, EXCHANGES
+from paceline.engines import ENGINES
 from paceline.models.registry import MODELS
 from paceline.parameters.optimizers import OPTIMIZERS
 
@@ -42,7 +43,7 @@ from paceline.parameters.optimizers import OPTIMIZERS
 @option("--seconds", "T", "Stop after T seconds of training.  [default: no limit]", float)
 @option("--test-every", "ROWS", "Evaluate every ROWS rows and at the end.  [default: at the end]", int)
 @option("--checkpoint-every", "SECONDS", "Seconds between checkpoints; 0 for none.  [default: 60]", float)
-@option("--engine", "NAME", f"{one_of(ENGINES)}: threads here, or processes on a cluster.  [default: local]")
+@option("--engine", "NAME", f"{one_of(tuple(ENGINES))}: threads here, or processes on a cluster.  [default: local]")
 @address()
 @option("--exchange", "NAME", f"{one_of(EXCHANGES)}: how PyTorch modules share gradients in sync.  [default: shard]")
 @option("--device", "NAME", f"{one_of(DEVICES)}, for PyTorch modules.  [default: cpu]")

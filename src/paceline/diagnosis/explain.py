@@ -10,6 +10,7 @@ from paceline.diagnosis.advice import Advice, advise
 from paceline.diagnosis.evidence import Evidence, gather_evidence
 from paceline.diagnosis.topology import best_links
 from paceline.diagnosis.verdict import LARGEST_REPLAY_ERROR, Verdict, judge, most
+from paceline.engines import ENGINES
 from paceline.errors import DataError, UsageError
 from paceline.run_folder import TRAIN, RunFolder
 from paceline.telemetry.ceilings import Ceilings
@@ -86,7 +87,7 @@ def diagnose(run: RunFolder) -> dict[str, Any]:
 
 def _refined(bottleneck: str, evidence: Evidence, gather_rate: float, ceilings: Ceilings | None) -> str:
     """A finer name if other evidence gives one: workers that wait for memory, input that waits for the disk."""
-    embedded = evidence.config.engine == "local"
+    embedded = not ENGINES[evidence.config.engine].has_processes
     ceiling = _gather_ceiling(evidence, ceilings)
     if bottleneck == "worker-compute" and embedded and ceiling and gather_rate >= NEAR_CEILING * ceiling:
         return "memory-bandwidth"

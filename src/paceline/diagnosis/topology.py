@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from paceline.diagnosis.simulator import Topology
 from paceline.diagnosis.use import mean_of
+from paceline.engines import ENGINES
 from paceline.settings import RunConfig
 from paceline.telemetry.ceilings import Ceilings
 from paceline.telemetry.records import ConnectionProbe, NodeProbe, ShardChunk, WorkerChunk
@@ -34,7 +35,7 @@ def topology_of(config: RunConfig, ranks: Sequence[int], chunks: Sequence[Worker
     """
     node_of = {chunk.rank: chunk.node for chunk in chunks}
     shard_node_of = {chunk.rank: chunk.node for chunk in shards}
-    if config.engine == "local" or config.exchange == "allreduce":
+    if not ENGINES[config.engine].has_processes or config.exchange == "allreduce":
         shard_nodes = []
     else:
         nowhere = next(iter(node_of.values()))

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from paceline.errors import ConfigError
+from paceline.models.registry import import_from
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+
+class EngineKind(NamedTuple):
+    """What is known about an engine before it opens: its `title` in messages, and its `loader` ("module:function").
+
+    An engine without a loader does not place processes: workers are threads of this process.
+    """
+
+    title: str
+    loader: str = ""
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether workers and shards are processes, which can be on several machines."""
+        return bool(self.loader)
+
+
+ENGINES = {"local": EngineKind("this process"), "ray": EngineKind("Ray", "paceline.engines.ray:load")}
 
 
 class ProcessRequest(NamedTuple):
@@ -73,6 +94,9 @@ class PendingEngine:
     def start(self) -> None:
         """Begin to open the engine, unless that has been done."""
         if self._engine is None:
+            # Not at the top: asking what an engine can do does not need it.
+            from concurrent.futures import ThreadPoolExecutor
+
             # On the caller's thread: two threads that load libraries only slow each other down. Joining is mostly
             # waiting.
             make = _load(self._name)
@@ -102,11 +126,8 @@ def open_engine(name: str, address: str, requests: Sequence[ProcessRequest]) -> 
     return PendingEngine(name, address, requests)
 
 
-def _load(name: str) -> Callable[[str, Sequence[ProcessRequest]], ClusterEngine]:
-    """Load an engine's library; returns what opens the engine."""
-    if name != "ray":
-        raise ConfigError(f"the engine `{name}` starts no processes", "--engine ray")
-    from paceline.engines.ray import RayEngine, import_ray
-
-    import_ray()
-    return RayEngine
+def _load(name: str) -> Any:
+    """Load an engine's library; returns what opens the engine, from its address and the requests."""
+    if not ENGINES[name].has_processes:
+        raise ConfigError(f"the engine `{name}` does not start processes", "--engine ray")
+    return import_from(ENGINES[name].loader)()

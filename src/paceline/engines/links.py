@@ -41,15 +41,11 @@ class _Call(msgspec.Struct, frozen=True):
 def measure_links(address: str, say: Callable[[str], None], seconds: float = 0.9) -> list[LinkCeiling]:
     """Measure the links to all nodes of a Ray cluster that can run processes, one after the other."""
     say("links to the cluster's nodes")
-    with open_engine("ray", address, [ProcessRequest(ENTRY, per_node=True)]) as pending:
-        engine = pending.get()
-        return _measure_all(engine, engine.num_processes, seconds)
-
-
-def _measure_all(engine: ClusterEngine, count: int, seconds: float) -> list[LinkCeiling]:
     admitted: queue.SimpleQueue[tuple[socket.socket, str]] = queue.SimpleQueue()
     token = new_token()
     with ExitStack() as stack:
+        engine = stack.enter_context(open_engine("ray", address, [ProcessRequest(ENTRY, per_node=True)])).get()
+        count = engine.num_processes
         admission = Admission(engine.host, 0, token, None, lambda *client: admitted.put(client))
         stack.callback(admission.close)
         for number in range(count):

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from paceline.wire.admission import Admission
@@ -51,23 +52,13 @@ class Peer:
         self.tag: Any = None
         """Free for the service."""
         self.open = True
-        self.incoming = Incoming(stream := stream_of(connected, address))
+        self.stream = stream_of(connected, address)
+        self.incoming = Incoming(self.stream)
         self.socket = connected
         self.stalled_since: float | None = None
         """When the socket last took bytes (`time.monotonic`), if some are queued for it."""
         self._server = server
-        self._stream = stream
         self._queue: list[memoryview] = []
-
-    @property
-    def bytes_sent(self) -> int:
-        """All bytes of frames sent, their headers included."""
-        return self._stream.bytes_sent
-
-    @property
-    def bytes_received(self) -> int:
-        """All bytes of frames received, their headers included."""
-        return self._stream.bytes_received
 
     def send(self, kind: Kind, flags: int, *parts: Buffer) -> None:
         """Send a frame whose body is `parts`, contiguous and possibly empty. Does not block.
@@ -82,7 +73,7 @@ class Peer:
             left = views_of(buffers)
         else:
             try:
-                left = self._stream.start(buffers, num_bytes)
+                left = self.stream.start(buffers, num_bytes)
             except WireError:
                 return self.close()
             if not left:
@@ -97,23 +88,18 @@ class Peer:
             self.open = False
             self._queue.clear()
             self._server.forget(self)
-            self._stream.close()
+            self.stream.close()
 
     def send_queued(self) -> None:
         """Send what the socket takes of the queue. For the loop."""
-        self._write(self._queue)
-        if self.open and not self._queue:
-            self.stalled_since = None
-            self._server.watch(self, _READ)
-        elif self.open:
-            self.stalled_since = time.monotonic()
-
-    def _write(self, views: list[memoryview]) -> None:
         try:
-            while views and self._stream.write(views):
+            while self._queue and self.stream.write(self._queue):
                 pass
         except WireError:
-            self.close()
+            return self.close()
+        self.stalled_since = time.monotonic() if self._queue else None
+        if not self._queue:
+            self._server.watch(self, _READ)
 
 
 class Server:
@@ -142,7 +128,7 @@ class Server:
         self._selector.register(self._loop_end, _READ, self._woken)
         self._selector.register(self._admission.listener, _READ, self._accept)
         self._next_sweep = 0.0
-        self._spinner = Spinner()
+        self._spinner = Spinner(partial(self._selector.select, 0))
 
     @property
     def spun(self) -> int:
@@ -169,16 +155,10 @@ class Server:
                 self._sweep(now)
             busy = self._with_more or self._calls or self._gone
             wait_seconds = 0.0 if busy else max(0.0, min(next_tick, self._next_sweep) - now)
-            events = self._spin(min(spin_seconds, wait_seconds)) or self._selector.select(wait_seconds)
+            spins = min(spin_seconds, wait_seconds) if self._peers else 0.0
+            events = (self._spinner.spin(spins) if spins > 0 else []) or self._selector.select(wait_seconds)
             self._turn(service, events, woke=time.perf_counter())
         self._stopping = False
-
-    def _spin(self, seconds: float) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready within this time, if anything."""
-        return self._spinner.spin(self._select_now, seconds) if seconds > 0 and self._peers else []
-
-    def _select_now(self) -> list[tuple[selectors.SelectorKey, int]]:
-        return self._selector.select(0)
 
     def stop(self) -> None:
         """Let `serve` return soon, or at once when it is called next. From any thread."""
@@ -239,19 +219,15 @@ class Server:
             service.closed(self._gone.pop(0))
 
     def _receive(self, service: Service, peer: Peer) -> None:
+        frame: Frame | None = None
         try:
             frame = peer.incoming.next_frame()
-        except BadFrameError:
-            self.broken += 1
-            return peer.close()
-        except WireError:
-            return peer.close()
-        if frame is not None:
-            try:
+            if frame is not None:
                 service.received(peer, frame)
-            except WireError:
-                self.broken += 1
-                return peer.close()
+        except WireError as error:
+            # A connection that is lost is not broken.
+            self.broken += frame is not None or isinstance(error, BadFrameError)
+            return peer.close()
         if peer.open and peer.incoming.has_more:
             self._with_more[peer] = None
 

@@ -1,6 +1,6 @@
 """How is what a run says kept from others on the network?
 
-By TLS 1.3 with one self-signed certificate a run: both sides have it from the run's start, and trust no other.
+By TLS 1.3 with one self-signed certificate per run: both sides have it from the run's start, and trust no other.
 """
 
 from __future__ import annotations
