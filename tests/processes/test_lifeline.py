@@ -26,8 +26,7 @@ def start() -> Iterator[Start]:
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(name: str, control: ControlServer) -> subprocess.Popen[bytes]:
-        spec = ProcessSpec(role="worker", rank=0, coordinator=control.server.address, token=TOKEN, certificate=b"",
-                           key=b"", loopback=True)  # fmt: skip
+        spec = ProcessSpec(role="worker", rank=0, coordinator=control.server.address, token=TOKEN, loopback=True)
         words = [sys.executable, "-m", "tests.processes.workers", name, encode(spec).hex()]
         path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
         started.append(subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}))

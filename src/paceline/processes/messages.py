@@ -68,13 +68,8 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     coordinator: str
     token: bytes
-    certificate: bytes
-    key: bytes
+    tls: Tls | None = None
     loopback: bool
-
-    @property
-    def tls(self) -> Tls | None:
-        return Tls(self.certificate, self.key) if self.certificate else None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.role} {self.rank})"  # neither the token nor the key

@@ -64,7 +64,7 @@ def frame_of(kind: Kind, flags: int, *parts: Any) -> Frame:
 
 def open_shard(config: RunConfig, layout: Layout, shard: int = 0, loopback: bool = False) -> TestedShard:
     spec = RoleSpec(
-        role="shard", rank=shard, coordinator="", token=b"", certificate=b"", key=b"", loopback=loopback, config=b"",
+        role="shard", rank=shard, coordinator="", token=b"", loopback=loopback, config=b"",
         layout=b"",
     )  # fmt: skip
     service = TestedShard(make_shard(spec, config, layout, FakeServer()))  # type: ignore[arg-type]

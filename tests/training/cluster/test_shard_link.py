@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
+from paceline.training.cluster.messages import Count
 from paceline.training.cluster.shard_link import ShardLink
 from paceline.wire.frames import Frame, LostConnectionError
 from paceline.wire.handshake import new_token
@@ -49,6 +51,6 @@ def deaf() -> Iterator[tuple[Server, Deaf]]:
 def test_nobody_waits_for_a_lost_shard(deaf: tuple[Server, Deaf]) -> None:
     server, service = deaf
     link = ShardLink(server.address, TOKEN, None, is_lost=service.asked.is_set)
-    with link, pytest.raises(LostConnectionError, match="is lost"):
-        link.count()
+    with closing(link), pytest.raises(LostConnectionError, match="is lost"):
+        link.ask(Count())
     assert service.clients == 1, "a lost shard was asked again"

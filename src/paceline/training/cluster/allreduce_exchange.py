@@ -6,6 +6,7 @@ process group of its own. Its members find each other by notes at the run's shar
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from paceline.training.cluster.buckets import GROUP_SECONDS, BucketedSums
 from paceline.training.cluster.links import Links
 from paceline.training.cluster.messages import Begin
 from paceline.training.cluster.notes import MEET_SECONDS, POLL_SECONDS, Notes
-from paceline.training.cluster.piece_links import PIECE_VALUES, PieceLink, end_process, recalled_in_time
+from paceline.training.cluster.piece_links import PIECE_VALUES, PieceLink
 from paceline.training.cluster.plain_batch import PlainBatch
 from paceline.training.cluster.worker import Setup
 from paceline.training.dense_store import make_dense_store
@@ -43,7 +44,7 @@ class AllreduceExchange:
         self.batches: Sequence[PlainBatch] = [
             PlainBatch(reader, setup.compute, setup.spec.rank) for reader in setup.readers
         ]
-        self.links = Links()
+        self.links = Links(setup.spec, queue.recalled)
         self._setup = setup
         self._queue = queue
         self._device = device = setup.config.device
@@ -74,7 +75,7 @@ class AllreduceExchange:
             self._sums.leave()
         if (use_threads := self._setup.compute.use_threads) is not None:
             use_threads(num_cores() // begin.sharing)
-        self.links.replace(len(begin.shards), lambda shard: PieceLink(shard, begin, self._setup.spec, self._queue))
+        self.links.replace(begin, lambda channel: PieceLink(channel, num_values=0))
         self.links.activity = "takes the values over"
         link = self.links.all[0]
         for start in range(0, self._store.size, PIECE_VALUES):
@@ -148,22 +149,18 @@ class AllreduceExchange:
 
     def lost(self, error: WireError) -> None:
         """The shard or another worker is gone. If that happens to one process after the other, the run ends."""
-        self.links.activity = f"waits to be called back: {error.message}"
-        if not recalled_in_time(self._queue):
+        if not self.links.recalled_in_time(error):
             if self._incarnation >= MOST_INCARNATIONS:
                 raise RunError(error.message, NO_GROUP_HINT)
-            end_process()
-        self.links.activity = ""
+            os._exit(1)  # the engine starts another process
 
     @contextmanager
     def _ended_if_it_hangs(self) -> Iterator[None]:
         """If this takes too long on a GPU, a new process begins again: NCCL cannot be interrupted."""
-        if self._device == "cpu":
-            yield
-            return
         timer = threading.Timer(MEET_SECONDS + POLL_SECONDS, self._end)
         timer.daemon = True
-        timer.start()
+        if self._device != "cpu":
+            timer.start()
         try:
             yield
         finally:
@@ -173,4 +170,4 @@ class AllreduceExchange:
         if self._incarnation >= MOST_INCARNATIONS:
             said = f"NCCL does not get the workers together in {MEET_SECONDS:g} s"
             self._setup.lifeline.say(Failed(kind="run", message=said, hint=NO_GROUP_HINT))
-        end_process()
+        os._exit(1)

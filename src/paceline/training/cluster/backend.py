@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -96,7 +96,7 @@ class ClusterBackend:
         self._hang_up()
         for worker in self._workers:
             self._supervisor.control.say(worker, m.Wait())
-        self._wait_for_roles()
+        self._supervisor.wait_until_ready(self._handle_events)
         self._supervisor.started = True
         self._generation += 1
         self._leases = self._make_leases()
@@ -112,10 +112,8 @@ class ClusterBackend:
         server = Server(engine.host, config.wire.port, self._token, self._tls)
         roles = [*self._shards, *self._workers]
         control = ControlServer(server, roles, engine.name_of, kinds=[m.Idle], answers={m.Take: self._take})
-        spec = partial(
-            m.RoleSpec, token=self._token, certificate=self._tls.certificate if self._tls else b"",
-            key=self._tls.key if self._tls else b"", config=encode(config), layout=encode(self.model.layout),
-        )  # fmt: skip
+        settings, layout = encode(config), encode(self.model.layout)
+        spec = partial(m.RoleSpec, token=self._token, tls=self._tls, config=settings, layout=layout)
         return Supervisor(engine, control, spec, LIMITS, self._return_to_checkpoint)
 
     def close(self) -> None:
@@ -138,9 +136,7 @@ class ClusterBackend:
 
     def _load_shards(self) -> None:
         """Give every shard its part of the states that the run goes on from; tables begin by themselves."""
-        handed, states = self._progress.handed, self._states
-        if states is None:
-            states = self._dealt.begin(None)
+        handed, states = self._progress.handed, self._states or self._dealt.begin(None)
         nothing = [self._progress.clock if self._pace.fold == "mean" else 0] * len(self._workers)
         for shard, link in enumerate(self._links):
             applied = handed.applied[shard] if handed.applied else nothing
@@ -166,7 +162,9 @@ class ClusterBackend:
                 due = look(self._tally(self._last_count))
                 if due is Due.STOP:
                     self._leases.feed.pause()
-                elif due is Due.SNAPSHOT and self._may_copy(snapshot):
+                # One at a time, and a pause after one that failed.
+                is_busy = time.monotonic() < self._next_snapshot or (snapshot is not None and snapshot.is_alive())
+                if due is Due.SNAPSHOT and not is_busy:
                     snapshot = self._start_snapshot(keep)
         finally:
             self._segment_is_on = False
@@ -176,7 +174,7 @@ class ClusterBackend:
 
     def _begin_segment(self, until: int) -> None:
         """Tell shards first, then hand out rows, then let workers go."""
-        self._wait_for_roles()
+        self._supervisor.wait_until_ready(self._handle_events)
         self._segment += 1
         self._idle.clear()
         start = self._leases.begin_segment()
@@ -192,7 +190,7 @@ class ClusterBackend:
     def _end_segment(self) -> Tally:
         """Every row that was handed out must be in every shard, once."""
         with self._shards_may_die():
-            counts = [link.count() for link in self._links]
+            counts = [link.ask(m.Count()) for link in self._links]
         position = self._leases.feed.position
         for shard, count in enumerate(counts):
             if count.rows != position:
@@ -212,8 +210,11 @@ class ClusterBackend:
     def _let_go(self, worker: Role) -> None:
         shards = [shard.address for shard in self._shards]
         sharing = sum(other.node == worker.node for other in self._workers)
-        place = {"incarnation": worker.incarnation, "generation": self._generation, "segment": self._segment}
-        self._supervisor.control.say(worker, m.Begin(**place, shards=shards, sharing=sharing))
+        begin = m.Begin(
+            incarnation=worker.incarnation, generation=self._generation, segment=self._segment, shards=shards,
+            sharing=sharing,
+        )  # fmt: skip
+        self._supervisor.control.say(worker, begin)
 
     def _take(self, worker: Role, take: m.Take) -> m.Lease | None:
         """The control server's thread asks: rows for a worker."""
@@ -224,9 +225,6 @@ class ClusterBackend:
         return m.Lease(segment=take.segment, first=take.batch, bounds=b"" if bounds is None else bounds.tobytes())
 
     # -- what happens to roles
-
-    def _wait_for_roles(self) -> None:
-        self._supervisor.wait_until_ready(self._handle_events)
 
     def _handle_events(self) -> None:
         """Act on what has happened to roles; wait a moment for something to happen."""
@@ -280,10 +278,6 @@ class ClusterBackend:
     def _misses_a_shard(self) -> bool:
         return any(role.peer is None for role in self._shards)
 
-    def _may_copy(self, last: threading.Thread | None) -> bool:
-        """One snapshot at a time, and a pause after one that failed."""
-        return (last is None or not last.is_alive()) and time.monotonic() >= self._next_snapshot
-
     def _start_snapshot(self, keep: Keep) -> threading.Thread:
         """Copy all shards while workers go on, and keep the copy."""
 
@@ -311,7 +305,7 @@ class ClusterBackend:
         """
         with ExitStack() as stack:
             states = self._dealt.room_for_states()
-            links = [stack.enter_context(self._link(role)) for role in self._shards]
+            links = [stack.enter_context(closing(self._link(role))) for role in self._shards]
             in_step = self._pace.fold == "mean"
             # A shard that keeps no copy takes no pushes until its states are fetched, and workers push to one shard
             # after the other: out of step, a push to one that is held may be what another's copy waits for.
@@ -359,8 +353,7 @@ class ClusterBackend:
         return self._supervisor.control.take_records()
 
     def account(self) -> dict[str, Any]:
-        sent = sum(worker.num_bytes[0] for worker in self._workers)
-        received = sum(worker.num_bytes[1] for worker in self._workers)
+        sent, received = map(sum, zip(*(worker.num_bytes for worker in self._workers), strict=True))
         rows = self._leases.feed.position - self._first_position if self._generation else 0
         return {
             "wire": {

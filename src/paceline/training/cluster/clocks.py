@@ -31,6 +31,8 @@ class WorkerClock:
         self.leaving = False
         self.arrived = 0.0
         self.worked = 0.0
+        self.service = 0.0
+        """The seconds that its push has taken, if that came in pieces."""
         self.announced: StepFrame | None = None
         """A push that was announced and is not here yet."""
         self.pushed = False
@@ -113,6 +115,17 @@ class WorkerClocks:
         self.loss_rows += rows
         self.losses += losses
 
+    def add_push(self, worker: WorkerClock) -> bool:
+        """A worker's push is in the sum of all workers' pushes; whether that is complete, and the next one begins."""
+        worker.pushed = True
+        self.num_pushed += 1
+        if self.num_pushed < len(self.workers):
+            return False
+        self.num_pushed = 0
+        for other in self.workers:
+            other.pushed = False
+        return True
+
     def released(self) -> list[WorkerClock]:
         """The gate: all that wait and are not too far ahead of the slowest. They are to be answered now."""
         slowest = min([worker.clock for worker in self.workers if worker.present], default=0)
@@ -120,13 +133,13 @@ class WorkerClocks:
         for worker in self.workers:
             if not worker.waiting or worker.pushed or worker.announced is not None:
                 continue
-            lead = worker.clock - slowest
-            if worker.leaving:
-                found.append(worker)
-            elif lead <= self._staleness:
+            if not worker.leaving:
+                lead = worker.clock - slowest
+                if lead > self._staleness:
+                    continue
                 if lead > self.largest_lead:
                     self.largest_lead = lead
-                found.append(worker)
+            found.append(worker)
         return found
 
     def slowest_ranks(self) -> list[int]:

@@ -18,7 +18,7 @@ from paceline.parameters.keyed import KeyedStore
 from paceline.settings import WireConfig
 from paceline.training.cluster.clocks import WorkerClock, WorkerClocks
 from paceline.training.cluster.copies import NOW, Copies
-from paceline.training.cluster.messages import Join, Joined, Reset
+from paceline.training.cluster.messages import Join, Joined
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH, StepFrame, Times, read_step, values_head
 from paceline.wire.coding import read_keys, write_values
 from paceline.wire.frames import BadFrameError, Frame, Kind
@@ -84,9 +84,6 @@ class KeyedSteps:
         ]
         self._pushes: list[_KeptPush | None] = [None] * len(self._clocks.workers)
 
-    def reset(self, reset: Reset) -> None:
-        self.open()
-
     def join(self, worker: WorkerClock, join: Join) -> Joined:
         return Joined(applied=worker.applied)
 
@@ -143,14 +140,13 @@ class KeyedSteps:
             self._clocks.book(step.rows, step.losses)
             return
         self._pushes[worker.rank] = _KeptPush(pull.keys, step.pushed.copy(), step.rows, step.losses, step.trained)
-        worker.pushed = True
-        self._clocks.num_pushed += 1
-        if self._clocks.num_pushed == len(self._pushes):
+        if self._clocks.add_push(worker):
             self._fold_pushes()
+            self._copies.make_at(batch)
 
     def _fold_pushes(self) -> None:
         """One update from the pushes of all workers, in the order of their ranks."""
-        clocks, pushes = self._clocks, [push for push in self._pushes if push is not None]
+        pushes = [push for push in self._pushes if push is not None]
         rows, trained = sum(push.rows for push in pushes), pushes[0].trained
         self._table.fold([(push.keys, push.sums) for push in pushes], rows, trained)
         if self._dense is not None:
@@ -158,13 +154,9 @@ class KeyedSteps:
             for more in others:
                 self._dense.add(total, more, 0, self._dense.size)
             self._dense.apply(0, total, rows, trained)
-        for worker, push in zip(clocks.workers, pushes, strict=True):
-            clocks.book(push.rows, push.losses)
-            worker.pushed = False
-            self._pushes[worker.rank] = None
-        clocks.num_pushed = 0
-        if self._copies.at is not None and clocks.workers[0].applied == self._copies.at:
-            self._copies.make()
+        for push in pushes:
+            self._clocks.book(push.rows, push.losses)
+        self._pushes = [None] * len(pushes)
 
     def _dense_of(self, values: Floats) -> Floats:
         """What stands behind the values of keys."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 
@@ -12,7 +13,7 @@ from paceline.parameters.parts import parts_of
 from paceline.telemetry.meter import PUSH, WAIT
 from paceline.training.cluster.links import Links
 from paceline.training.cluster.messages import Begin
-from paceline.training.cluster.piece_links import PieceLink, end_process, recalled_in_time
+from paceline.training.cluster.piece_links import PieceLink
 from paceline.training.cluster.plain_batch import PlainBatch
 from paceline.training.cluster.shared import share, shares
 from paceline.training.cluster.worker import Setup
@@ -25,7 +26,7 @@ class PieceExchange:
     def __init__(self, setup: Setup) -> None:
         spec, config = setup.spec, setup.config
         self.batches: Sequence[PlainBatch] = [PlainBatch(one, setup.compute, spec.rank) for one in setup.readers]
-        self.links = Links()
+        self.links = Links(spec, setup.queue.recalled)
         self._setup = setup
         self._meter = setup.meter
         # Which values each shard has.
@@ -43,12 +44,10 @@ class PieceExchange:
 
     def join(self, begin: Begin) -> int:
         """Connect to the shards; the batch to go on with."""
-        spec, queue, part, place = self._setup.spec, self._setup.queue, self._part, self._place
         if (use_threads := self._setup.compute.use_threads) is not None:
             use_threads(num_cores() // begin.sharing)
-        self.links.replace(
-            len(begin.shards), lambda shard: PieceLink(shard, begin, spec, queue, place, part.size_of(shard))
-        )
+        size_of = self._part.size_of
+        self.links.replace(begin, lambda channel: PieceLink(channel, size_of(channel.shard)), self._place)
         return self.links.next_batch
 
     def ask(self, number: int, flags: int, done: PlainBatch | None, losses: float,
@@ -93,7 +92,5 @@ class PieceExchange:
 
     def lost(self, error: WireError) -> None:
         """A shard cannot be reached."""
-        self.links.activity = f"waits to be called back: {error.message}"
-        if not recalled_in_time(self._setup.queue):
-            end_process()
-        self.links.activity = ""
+        if not self.links.recalled_in_time(error):
+            os._exit(1)  # the engine starts another process

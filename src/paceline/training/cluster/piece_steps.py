@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.parameters.dense import DenseStore
-from paceline.training.cluster.announcements import Announcements
+from paceline.training.cluster.announcements import let_pull, take_announcement
 from paceline.training.cluster.clocks import WorkerClock, WorkerClocks, say
 from paceline.training.cluster.copies import NOW, Copies
-from paceline.training.cluster.messages import Go, Join, Joined, Reset
+from paceline.training.cluster.messages import Go, Join, Joined
 from paceline.training.cluster.shared import find
 from paceline.training.cluster.steps import PUSH, StepFrame, read_chunk
 from paceline.wire.frames import BadFrameError, Frame
@@ -51,20 +51,15 @@ class PieceSteps:
         self._store = store
         self._fold = fold
         self._place = place
-        self._sums = PieceSums(store, len(clocks.workers))
-        self._announcements = Announcements(clocks)
+        self._sums = PieceSums(store, clocks)
         # By worker: its gradient, if this process sees the worker's memory.
         self._gradients: list[Floats | None] = [None] * len(clocks.workers)
-        copies.hold.released = self._let_push
+        copies.released = self._let_push
         self.open()
 
     def open(self) -> None:
         self._pushes = [_PushProgress() for _ in self._clocks.workers]
-        self._announcements.restart()
-
-    def reset(self, reset: Reset) -> None:
         self._sums.begin()
-        self.open()
 
     def join(self, worker: WorkerClock, join: Join) -> Joined:
         store = self._store
@@ -75,7 +70,7 @@ class PieceSteps:
 
     def step(self, peer: Peer, frame: Frame) -> None:
         """A worker has a gradient to push, asks for values, or both."""
-        worker, step = self._announcements.take(peer, frame)
+        worker, step = take_announcement(self._clocks, peer, frame)
         if not step.flags & PUSH:
             worker.present = not worker.leaving
             self._answer_released()
@@ -92,7 +87,7 @@ class PieceSteps:
         """Tell workers to push: in sync the one whose turn it is, else all unless a copy waits to be made. None while
         states are fetched.
         """
-        if self._copies.hold.held:
+        if self._copies.held:
             return
         for worker in self._clocks.workers:
             push, step = self._pushes[worker.rank], worker.announced
@@ -116,14 +111,14 @@ class PieceSteps:
         if worker.announced is not step or not push.under_way or gradient is None:
             return  # the run has gone back to a checkpoint
         until = min(len(gradient), push.received + TURN_VALUES)
-        if self._fold == "mean" and self._sums.begins_with(gradient, self._clocks.num_pushed):
+        if self._fold == "mean" and self._sums.begins_with(gradient):
             # The worker leaves it as it is until all have pushed.
             until = len(gradient)
         else:
             for start in range(push.received, until, FOLD_VALUES):
                 self._fold_piece(step, start, gradient[start : min(start + FOLD_VALUES, until)])
         push.received = until
-        self._announcements.service[worker.rank] += time.perf_counter() - began
+        worker.service += time.perf_counter() - began
         if until == len(gradient):
             self._end_push(worker)
         else:
@@ -140,7 +135,7 @@ class PieceSteps:
             raise BadFrameError(f"worker {worker.rank} sends {len(sums)} values from {start} on")
         self._fold_piece(step, start, sums)
         push.received += len(sums)
-        self._announcements.service[worker.rank] += time.perf_counter() - began
+        worker.service += time.perf_counter() - began
         if push.received == self._store.size:
             self._end_push(worker)
 
@@ -149,7 +144,7 @@ class PieceSteps:
         if self._fold == "each":
             self._store.apply(start, sums, step.rows, step.trained)
         else:
-            self._sums.add(start, sums, step, self._clocks.num_pushed)
+            self._sums.add(start, sums, step)
 
     def _end_push(self, worker: WorkerClock) -> None:
         """A worker's gradient is here."""
@@ -159,15 +154,9 @@ class PieceSteps:
         worker.applied = step.batch - 1
         clocks.book(step.rows, step.losses)
         if self._fold == "mean":
-            clocks.num_pushed += 1
-            worker.pushed = True
-            self._sums.end(self._gradients[worker.rank], step, clocks.num_pushed)
-            if clocks.num_pushed == len(clocks.workers):
-                clocks.num_pushed = 0
-                for other in clocks.workers:
-                    other.pushed = False
-                if self._copies.at is not None and worker.applied == self._copies.at:
-                    self._copies.make()
+            self._sums.end(self._gradients[worker.rank], step)
+            if clocks.add_push(worker):
+                self._copies.make_at(worker.applied)
         self._go_on(worker)
 
     def _go_on(self, worker: WorkerClock) -> None:
@@ -175,14 +164,14 @@ class PieceSteps:
         worker.worked = time.perf_counter()
         if worker.leaving:
             worker.present = False
-        if self._fold == "each" and self._copies.at is not None and self._is_whole():
-            self._copies.make()
+        if self._is_whole():
+            self._copies.make_at(NOW)
         self._let_push()
         self._answer_released()
 
     def _answer_released(self) -> None:
         for released in self._clocks.released():
-            self._announcements.answer(released)
+            let_pull(self._clocks, released)
 
     def _is_whole(self) -> bool:
         """Whether no gradient is half applied."""
@@ -197,9 +186,9 @@ class PieceSteps:
 class PieceSums:
     """In sync, the sum of the gradients of all workers, piece by piece, which becomes one update."""
 
-    def __init__(self, store: DenseStore, num_workers: int) -> None:
+    def __init__(self, store: DenseStore, clocks: WorkerClocks) -> None:
         self._store = store
-        self._num_workers = num_workers
+        self._clocks = clocks
         self._total: Floats = np.empty(0, np.float32)
         self._piece: Floats = np.empty(0, np.float32)
         self.begin()
@@ -210,16 +199,21 @@ class PieceSums:
         # The gradient that the sum began with, if this process sees it; else the total has it.
         self._first: Floats | None = None
 
-    def begins_with(self, gradient: Floats, num_pushed: int) -> bool:
+    @property
+    def _is_last(self) -> bool:
+        """Whether all workers but one have pushed."""
+        return self._clocks.num_pushed + 1 == len(self._clocks.workers)
+
+    def begins_with(self, gradient: Floats) -> bool:
         """Begin the sum with a gradient that stays where it is, if it is the first and not the last."""
-        if self._rows or num_pushed + 1 == self._num_workers:
+        if self._rows or self._is_last:
             return False
         self._first = gradient
         return True
 
-    def add(self, start: int, sums: Floats, step: StepFrame, num_pushed: int) -> None:
+    def add(self, start: int, sums: Floats, step: StepFrame) -> None:
         """Add a piece, or apply the mean if it is the last worker's."""
-        rows, last, store = self._rows + step.rows, num_pushed + 1 == self._num_workers, self._store
+        rows, last, store = self._rows + step.rows, self._is_last, self._store
         if not self._rows:
             if last:
                 store.apply(start, sums, step.rows, step.trained)
@@ -235,12 +229,12 @@ class PieceSums:
             self._piece = np.empty(len(sums), np.float32)
         store.apply(start, np.add(before, sums, out=self._piece[: len(sums)]), rows, step.trained)
 
-    def end(self, gradient: Floats | None, step: StepFrame, num_pushed: int) -> None:
-        """A worker's gradient, which this process may see, is in the sum as one of `num_pushed`."""
+    def end(self, gradient: Floats | None, step: StepFrame) -> None:
+        """A worker's gradient, which this process may see, is in the sum."""
         if step.rows and self._first is not gradient:
             self._first = None
         self._rows += step.rows
-        if num_pushed < self._num_workers:
+        if not self._is_last:
             return
         if not step.rows and self._rows:
             # The last worker came without pieces.

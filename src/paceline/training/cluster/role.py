@@ -31,12 +31,11 @@ from paceline.wire.server import Server
 
 if TYPE_CHECKING:
     from paceline.parameters.dense import DenseStore
-    from paceline.training.cluster.worker import Worker
 
 TICK_SECONDS = 0.5
 SPIN_SECONDS = 0.0003
 NICENESS = 5
-# What workers exchange, imported where it is needed: the others need not be there, nor take time to load.
+# What workers exchange, imported only where it is used: the others may lack a library, and take time to load.
 KEYED = "paceline.training.cluster.keyed_exchange:KeyedExchange"
 EXCHANGES = {
     "shard": "paceline.training.cluster.piece_exchange:PieceExchange",
@@ -45,7 +44,7 @@ EXCHANGES = {
 
 
 def run_role(content: bytes, node: str, host: str) -> None:
-    """Be the role that `content`, a `RoleSpec`, describes, on the node of that name and address, to the run's end."""
+    """Be the role that `content`, a `RoleSpec`, describes, on the node of that name and address, until the run ends."""
     # Numba looks for a BLAS in SciPy and for C functions in CFFI; the loops need neither, and loading the two takes
     # longer than loading all loops.
     for unneeded in ("scipy", "cffi"):
@@ -56,10 +55,8 @@ def run_role(content: bytes, node: str, host: str) -> None:
 def _run(spec: RoleSpec, lifeline: Lifeline, host: str) -> None:
     config = msgspec.msgpack.decode(spec.config, type=RunConfig)
     lifeline.num_roles = config.workers + config.shards
-    if spec.role == "shard":
-        _run_shard(spec, config, lifeline, host)
-    else:
-        _run_worker(spec, config, lifeline, host)
+    run = _run_shard if spec.role == "shard" else _run_worker
+    run(spec, config, lifeline, host)
 
 
 def _own_memory() -> int:
@@ -131,18 +128,6 @@ def _make_dense_store(spec: RoleSpec, config: RunConfig, layout: Layout) -> tupl
 
 
 def _run_worker(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str) -> None:
-    worker, fingerprint = _make_worker(spec, config, lifeline, host)
-    lifeline.status = worker.status
-    worker.warm_up()
-    chunks = WorkerReport(worker.meter)
-    node, wire = NodeProber(), ConnectionProber("worker", spec.rank)
-    lifeline.records = lambda: [*chunks.take(), *node.take(), *wire.take(worker.sockets())]
-    lifeline.say(Ready(data=fingerprint))
-    worker.run()
-
-
-def _make_worker(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str) -> tuple[Worker, str]:
-    """A worker, and the fingerprint of the data it sees."""
     from paceline.data.blocks.reader import Reader
     from paceline.data.rows import EpochOrder
     from paceline.models.inputs import open_for
@@ -160,5 +145,11 @@ def _make_worker(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: st
     readers: list[Any] = [Reader(dataset, order) for _ in range(pace.in_flight(keyed) + 1)]
     queue, meter = BatchQueue(lifeline), WorkerMeter(spec.rank)
     setup = Setup(spec, config, model, model.compute(), readers, split.rows, queue, lifeline, meter, host)
-    kind = KEYED if keyed else EXCHANGES[config.exchange]
-    return Worker(setup, import_from(kind)(setup)), dataset.fingerprint
+    exchange = import_from(KEYED if keyed else EXCHANGES[config.exchange])(setup)
+    worker = Worker(setup, exchange)
+    lifeline.status = worker.status
+    exchange.warm_up()
+    chunks, node, wire = WorkerReport(meter), NodeProber(), ConnectionProber("worker", spec.rank)
+    lifeline.records = lambda: [*chunks.take(), *node.take(), *wire.take(exchange.links.sockets)]
+    lifeline.say(Ready(data=dataset.fingerprint))
+    worker.run()

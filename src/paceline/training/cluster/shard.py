@@ -42,11 +42,8 @@ class StepExchange(Protocol):
     def may_copy(self, at: int) -> bool:
         """Whether the states are those that a copy at a clock, or `NOW`, is to have."""
 
-    def reset(self, reset: m.Reset) -> None:
-        """A generation of the parameters begins."""
-
     def open(self) -> None:
-        """A segment begins."""
+        """A segment, or a generation of the parameters, begins."""
 
 
 class Shard(NamedTuple):
@@ -83,8 +80,7 @@ class ShardService:
     def closed(self, peer: Peer) -> None:
         if isinstance(peer.tag, WorkerClock) and peer.tag.peer is peer:
             peer.tag.peer = None
-        self._copies.cancel(peer)
-        self._copies.hold.closed(peer)
+        self._copies.closed(peer)
 
     def received(self, peer: Peer, frame: Frame) -> None:
         if frame.kind == Kind.STEP:
@@ -99,8 +95,8 @@ class ShardService:
 
     def tick(self) -> None:
         """Tell workers whose replies have been held back for long for whom they wait."""
-        self._copies.hold.expire()
-        clocks, saving = self._clocks, self._copies.hold.held
+        self._copies.expire()
+        clocks, saving = self._clocks, self._copies.held
         held = [worker for worker in clocks.workers if worker.waiting]
         slowest = clocks.slowest_ranks() if held and not saving else []
         now = time.perf_counter()
@@ -131,11 +127,11 @@ class ShardService:
             case m.Copy(at=at):
                 self._copies.order(at, peer)
                 if self._exchange.may_copy(at):
-                    self._copies.make()
+                    self._copies.make_at(at)
             case m.FetchPart():
                 self._fetch(peer, message)
             case m.Fetched():
-                self._copies.hold.release()
+                self._copies.release()
                 say(peer, m.Finished())
             case m.Count():
                 say(peer, self._counted())
@@ -150,21 +146,21 @@ class ShardService:
         self._clocks.reset(reset)
         for store in self._stores.values():
             store.begin()
-        self._copies.cancel()
-        self._copies.hold.forget()
+        self._copies.reset()
         self._notes.clear()
-        self._exchange.reset(reset)
+        self._exchange.open()
 
     def _fetch(self, peer: Peer, fetch: m.FetchPart) -> None:
         store, stop = self._stores.get(fetch.of), fetch.start + fetch.count
         if store is None or not 0 <= fetch.start <= stop <= store.size:
             raise BadFrameError(f"{fetch.of} {fetch.start} to {stop} of {store.size if store else 0}")
-        if fetch.what == "values":
-            found = store.read(fetch.start, fetch.count, fetch.rows)
-        elif fetch.what == "copy":
-            found = self._copies.part(peer, store, fetch.start, stop)
-        else:
-            found = store.part(fetch.start, stop)
+        match fetch.what:
+            case "values":
+                found = store.read(fetch.start, fetch.count, fetch.rows)
+            case "copy":
+                found = self._copies.part(peer, store, fetch.start, stop)
+            case "states":
+                found = store.part(fetch.start, stop)
         peer.send(Kind.CHUNK, 0, *chunk_parts(fetch.start, found))
 
     def _counted(self) -> m.Counted:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,22 +25,13 @@ CHUNK_BYTES = 4 << 20
 
 
 class ShardLink:
-    """A connection of the coordinator to one shard.
-
-    Nobody waits for a shard that is lost, as `is_lost` tells: that is a `LostConnectionError`.
-    """
+    """A connection of the coordinator to one shard. Waiting for it ends in a `LostConnectionError` once `is_lost`."""
 
     def __init__(self, address: str, token: bytes, tls: Tls | None, is_lost: Callable[[], bool]) -> None:
         self._is_lost = is_lost
         self._connect = partial(connect, address, token, tls)
         self._connection = self._connect()
         self._early: Copied | None = None
-
-    def __enter__(self) -> ShardLink:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         self._connection.close()
@@ -53,7 +43,7 @@ class ShardLink:
     def _exchange(self, kind: Kind, flags: int, *parts: Any) -> Frame:
         """Send a frame and wait for its answer; once more over a new connection if that is cut.
 
-        Whatever the coordinator asks of a shard may be asked twice.
+        Everything that the coordinator asks of a shard may be asked twice.
         """
         try:
             self._connection.send(kind, flags, *parts)
@@ -76,11 +66,6 @@ class ShardLink:
                     raise LostConnectionError(f"the shard at {self._connection.peer} is lost") from None
                 if time.monotonic() > deadline:
                     raise
-
-    def count(self) -> Counted:
-        """What the shard has counted."""
-        counted: Counted = self.ask(Count())
-        return counted
 
     def count_soon(self) -> Counted | None:
         """What the shard has counted, if it says so soon: the control server finds out whether it is lost."""
@@ -114,14 +99,13 @@ class ShardLink:
         copied, self._early = self._early, None
         return copied
 
-    def fetch(self, what: str, of: str, out: NDArray[np.float32], rows: int = 0) -> None:
-        """Fill `out` [n, numbers] with all `values` of one kind of parameters after `rows` rows, or with the `copy`."""
+    def fetch(self, what: Literal["values", "copy"], of: str, out: NDArray[np.float32], rows: int = 0) -> None:
+        """Fill `out` [n, numbers] with all values of one kind of parameters after `rows` rows, or with the copy."""
         step = max(1, CHUNK_BYTES // (4 * out.shape[1]))
         for start in range(0, len(out), step):
             count = min(step, len(out) - start)
             message = FetchPart(what=what, of=of, start=start, count=count, rows=rows)
-            frame = self._exchange(Kind.MESSAGE, 0, encode(message))
-            _, numbers = read_chunk(frame)
+            _, numbers = read_chunk(self._exchange(Kind.MESSAGE, 0, encode(message)))
             if len(numbers) != count * out.shape[1]:
                 raise BadFrameError(f"{self._connection.peer} sends {len(numbers)} numbers for {count} keys")
             out[start : start + count] = numbers.reshape(count, -1)

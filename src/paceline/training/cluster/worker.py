@@ -8,7 +8,6 @@ add up among themselves). While frames travel, the next batch is read and its ke
 from __future__ import annotations
 
 import math
-import socket
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -113,22 +112,14 @@ class Worker:
         self._generation = 0
         self._read_at = 0
         self.meter = setup.meter
-        self.meter.num_bytes = lambda: exchange.links.num_bytes
-        self.meter.spun = lambda: exchange.links.spun
+        self.meter.num_bytes = lambda: exchange.links.traffic[:2]
+        self.meter.spun = lambda: exchange.links.traffic.spun
 
     def status(self) -> tuple[str, int, int]:
         """What this worker does, and the bytes that it sent to shards and received from them."""
         links = self._exchange.links
-        sent, received = links.num_bytes
+        sent, received, _ = links.traffic
         return links.doing or self._doing, sent, received
-
-    def sockets(self) -> dict[str, socket.socket]:
-        """The connections to shards that stand now, by name."""
-        return self._exchange.links.sockets
-
-    def warm_up(self) -> None:
-        """Load or compile the loops; changes nothing."""
-        self._exchange.warm_up()
 
     def run(self) -> None:
         """Train segment after segment until told to stop."""
@@ -141,12 +132,10 @@ class Worker:
                 continue
             try:
                 self._train_segment(order)
-            except RecalledError:
+            except (RecalledError, WireError) as error:
                 # In the middle of a step: the shards know where to go on.
-                self._generation = 0
-                continue
-            except WireError as error:
-                self._exchange.lost(error)
+                if isinstance(error, WireError):
+                    self._exchange.lost(error)
                 self._generation = 0
                 continue
             self._lifeline.beat()
