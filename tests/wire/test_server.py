@@ -47,7 +47,6 @@ def test_random_bytes_before_the_handshake_close_that_connection_only(tls: Tls |
                 pass
         wait_until(lambda: server.refused == 1)
         assert is_served(other)
-        assert server.broken == 0
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -60,7 +59,6 @@ def test_random_bytes_after_the_handshake_close_that_connection_only(tls: Tls | 
         with pytest.raises(LostConnectionError):
             wild.receive(SECONDS)
         wait_until(lambda: len(echo.gone) == 1)
-        assert server.broken == 1
         assert is_served(other)
 
 
@@ -81,7 +79,6 @@ def test_a_bad_header_closes_its_connection_at_once(header: bytes) -> None:
         say(bad, header)
         with pytest.raises(LostConnectionError):
             bad.receive(SECONDS)
-        assert server.broken == 1
         assert is_served(other)
         assert max(len(peer.incoming._buffer) for peer in echo.peers) == streams.FIRST_BYTES
 
@@ -107,7 +104,6 @@ def test_a_service_that_rejects_a_frame_closes_that_peer_only() -> None:
         bad.send(Kind.CHUNK, 0)
         with pytest.raises(LostConnectionError):
             bad.receive(SECONDS)
-        assert server.broken == 1
         assert is_served(other)
 
 
@@ -254,7 +250,6 @@ def test_a_peer_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch, tl
             send_many(deaf, 4 << 20)
         wait_until(lambda: len(echo.gone) == 1)
         assert is_served(other)
-        assert server.broken == 0
 
 
 def test_a_port_in_use_is_an_error_of_configuration() -> None:

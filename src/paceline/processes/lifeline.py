@@ -18,8 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 import psutil
 
-from paceline.processes.failures import failure_of
-from paceline.processes.messages import Beat, Hello, Message, ProcessSpec, Report, decode, encode
+from paceline.processes.messages import Beat, Failed, Hello, Message, ProcessSpec, Report, decode, encode
 from paceline.telemetry.meter import period_at
 from paceline.telemetry.records import AnyRecord
 from paceline.version import VERSION
@@ -124,7 +123,7 @@ def run_supervised(
     try:
         work(spec, lifeline, LOOPBACK if spec.loopback else host)
     except Exception as error:  # noqa: BLE001 (whatever it is, the user reads it where the command was started)
-        lifeline.say(failure_of(error))
+        lifeline.say(Failed.of(error))
 
 
 def _end() -> NoReturn:

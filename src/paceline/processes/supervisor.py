@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from paceline.engines import ClusterEngine
 from paceline.errors import ConfigError, RunError
 from paceline.processes.control import ControlServer, Event
-from paceline.processes.failures import error_of
 from paceline.processes.messages import Failed, Message, ProcessSpec, Ready, encode
 from paceline.processes.roles import Loss, Role
 
@@ -127,7 +126,7 @@ class Supervisor:
     def _take_note(self, event: Event) -> None:
         role, what = event
         if isinstance(what, Failed):
-            raise error_of(role.name, what, self.started)
+            raise what.as_error(role.name, self.started)
         if isinstance(what, Loss):
             self._replace(role, what)
         elif isinstance(what, Ready):

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from paceline.wire.admission import Admission
-from paceline.wire.frames import BadFrameError, Buffer, Frame, Kind, WireError, frame_buffers, views_of
+from paceline.wire.frames import Buffer, Frame, Kind, WireError, frame_buffers, views_of
 from paceline.wire.spinning import Spinner
 from paceline.wire.streams import Incoming, stream_of
 from paceline.wire.tls import Tls, server_context
@@ -110,8 +110,6 @@ class Server:
         context = None if tls is None else server_context(tls)
         self._admission = Admission(host, port, token, context, self._admit)
         self.address = self._admission.address
-        self.broken = 0
-        """How many connections were closed for a bad frame."""
         self._peers: set[Peer] = set()
         self._gone: list[Peer] = []
         # Peers with received bytes that the socket does not tell of; ordered, as sets are not.
@@ -219,14 +217,11 @@ class Server:
             service.closed(self._gone.pop(0))
 
     def _receive(self, service: Service, peer: Peer) -> None:
-        frame: Frame | None = None
         try:
             frame = peer.incoming.next_frame()
             if frame is not None:
                 service.received(peer, frame)
-        except WireError as error:
-            # A connection that is lost is not broken.
-            self.broken += frame is not None or isinstance(error, BadFrameError)
+        except WireError:
             return peer.close()
         if peer.open and peer.incoming.has_more:
             self._with_more[peer] = None

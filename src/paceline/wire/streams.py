@@ -73,6 +73,9 @@ def wire_error(peer: str, error: OSError) -> WireError:
 class Stream:
     """The bytes of a connected socket, which it owns; both counters are of these bytes. No method blocks."""
 
+    wakes_late = True
+    """Whether waiting for the socket can be made to last until enough bytes are there."""
+
     def __init__(self, connected: socket.socket, peer: str) -> None:
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -149,6 +152,8 @@ class Stream:
 class TlsStream(Stream):
     """The same over TLS. One thread may read while another writes: OpenSSL needs them one after the other."""
 
+    wakes_late = False  # what comes is not what is read
+
     def __init__(self, connected: ssl.SSLSocket, peer: str) -> None:
         super().__init__(connected, peer)
         self._tls = connected
@@ -158,9 +163,6 @@ class TlsStream(Stream):
         views = views_of(buffers)
         self.write(views)
         return views
-
-    def wake_at(self, num_bytes: int) -> None:
-        pass  # what comes is not what is read
 
     def pending(self) -> int:
         with self._using:
@@ -230,7 +232,7 @@ class Incoming:
             self._filled += count
 
     def _wake_at(self, num_bytes: int) -> None:
-        if num_bytes != self._wakes_at:
+        if num_bytes != self._wakes_at and self._stream.wakes_late:
             self._stream.wake_at(num_bytes)
             self._wakes_at = num_bytes
 

@@ -12,7 +12,7 @@ from paceline.settings import RunConfig
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.messages import RoleSpec
 from paceline.training.cluster.role import make_shard
-from paceline.training.cluster.shard import Shard, ShardService
+from paceline.training.cluster.shard import ShardService
 from paceline.wire.frames import Frame, Kind
 
 
@@ -49,9 +49,8 @@ class TestedShard(ShardService):
 
     __test__ = False
 
-    def __init__(self, shard: Shard) -> None:
-        super().__init__(shard)
-        self.shard = shard
+    def __init__(self, shard: ShardService) -> None:
+        super().__init__(shard._server, shard.clocks, shard.stores, shard._copies, shard.exchange)
         self.table: Any = shard.stores.get("table")
         self.dense: Any = shard.stores.get("dense")
 

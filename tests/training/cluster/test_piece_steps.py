@@ -153,7 +153,7 @@ def test_others_get_a_turn_while_a_gradient_is_taken(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(piece_steps, "FOLD_VALUES", 3)
     service = make(pace, shared=True)
     calls: list[Callable[[], None]] = []
-    service.shard.exchange._soon = calls.append  # type: ignore[attr-defined]
+    service.exchange._soon = calls.append  # type: ignore[attr-defined]
     clients = [Client(service, rank, shared=True) for rank in (0, 1)]
     for client in clients:
         client.announce(1, PULL)

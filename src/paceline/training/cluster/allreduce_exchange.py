@@ -24,9 +24,9 @@ from paceline.training.cluster.messages import Begin
 from paceline.training.cluster.notes import MEET_SECONDS, POLL_SECONDS, Notes
 from paceline.training.cluster.piece_links import PIECE_VALUES, PieceLink
 from paceline.training.cluster.plain_batch import PlainBatch
+from paceline.training.cluster.shard_link import ShardLink
 from paceline.training.cluster.worker import Setup
 from paceline.training.dense_store import make_dense_store
-from paceline.wire.connection import connect
 from paceline.wire.frames import LostConnectionError, WireError
 
 # A worker whose process has ended itself this often will not do better.
@@ -90,8 +90,8 @@ class AllreduceExchange:
         spec, workers, host = self._setup.spec, self._setup.config.workers, self._setup.host
         if self._notes is not None:
             self._notes.close()
-        connection = connect(begin.shards[0], spec.token, spec.tls)
-        self._notes = Notes(connection, begin.generation, self._queue.recalled)
+        recalled = self._queue.recalled
+        self._notes = Notes(ShardLink(begin.shards[0], spec.token, spec.tls, recalled), begin.generation, recalled)
         if self._sums.on_its_way and self._device == "cpu":
             # What a group that is gone may still write to.
             self._use(self._make_sums())

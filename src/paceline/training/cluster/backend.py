@@ -24,7 +24,6 @@ from paceline.models.metrics import Quality
 from paceline.models.model import Parameters
 from paceline.models.registry import Entry
 from paceline.processes.control import ControlServer, Event
-from paceline.processes.failures import failure_of
 from paceline.processes.messages import Failed, Ready, encode
 from paceline.processes.roles import Loss, Role
 from paceline.processes.supervisor import Limits, Supervisor
@@ -291,7 +290,7 @@ class ClusterBackend:
                 # If that shard is lost, the control server knows; the next checkpoint will do.
                 self._next_snapshot = time.monotonic() + SNAPSHOT_PAUSE_SECONDS
             except Exception as error:  # noqa: BLE001 (a checkpoint that cannot be made must not go unnoticed)
-                why = failure_of(error)
+                why = Failed.of(error)
                 failed = Failed(kind="run", message=f"the checkpoint failed: {why.message}", hint=why.hint)
                 self._supervisor.control.events.put(Event(self._shards[0], failed))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from paceline.parameters.parts import DENSE, Store
-from paceline.training.cluster.announcements import let_pull, take_announcement
 from paceline.training.cluster.clocks import WorkerClock, WorkerClocks, say
 from paceline.training.cluster.copies import Copies
 from paceline.training.cluster.messages import Go, Join, Joined
@@ -30,9 +29,6 @@ class Bookkeeper:
         self.open()
 
     def open(self) -> None:
-        # Whether worker 0 brings states now, and how many came.
-        self._bringing = False
-        self._num_brought = 0
         # After which batch of worker 0 the states are that are here.
         self._clock_here = self._clocks.workers[0].applied
 
@@ -41,7 +37,7 @@ class Bookkeeper:
 
     def step(self, peer: Peer, frame: Frame) -> None:
         """A worker has done a step. Worker 0 is told to bring all states if they are wanted."""
-        worker, step = take_announcement(self._clocks, peer, frame)
+        worker, step = self._clocks.take_announcement(peer, frame)
         wanted = False
         if step.flags & PUSH:
             worker.applied = step.batch - 1
@@ -54,28 +50,28 @@ class Bookkeeper:
             worker.announced = step
             self._let_bring()
         else:
-            let_pull(self._clocks, worker)
+            self._clocks.let_pull(worker)
 
     def _let_bring(self) -> None:
         """Tell worker 0 to bring the states that it has announced, unless those before are still fetched."""
         worker = self._clocks.workers[0]
-        if worker.announced is not None and not self._bringing and worker.peer is not None and not self._copies.held:
-            self._bringing, self._num_brought = True, 0
+        if worker.announced and not worker.pushing and worker.peer and not self._copies.held:
+            worker.pushing = True
             say(worker.peer, Go(wanted=True))
 
     def chunk(self, worker: WorkerClock, peer: Peer, frame: Frame) -> None:
         """The next piece of the states that worker 0 brings."""
-        if worker.announced is None or not self._bringing or worker.peer is not peer:
+        if worker.announced is None or not worker.pushing or worker.peer is not peer:
             raise BadFrameError(f"worker {worker.rank} brings states that nobody asked for")
         start, _ = read_chunk(frame)
-        if start != self._num_brought:
-            raise BadFrameError(f"worker {worker.rank} brings states from {start} on after {self._num_brought}")
-        self._num_brought += load_chunk(self._stores, frame)
-        if self._num_brought == self._stores[DENSE].size:
-            worker.announced, self._bringing = None, False
+        if start != worker.num_taken:
+            raise BadFrameError(f"worker {worker.rank} brings states from {start} on after {worker.num_taken}")
+        worker.num_taken += load_chunk(self._stores, frame)
+        if worker.num_taken == self._stores[DENSE].size:
+            worker.announced, worker.pushing = None, False
             self._clock_here = worker.applied
             self._copy_if_due()
-            let_pull(self._clocks, worker)
+            self._clocks.let_pull(worker)
 
     def may_copy(self, at: int) -> bool:
         """Once the states are here, and every worker has said that it is there, too."""

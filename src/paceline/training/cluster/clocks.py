@@ -1,11 +1,17 @@
-"""Which worker may go on? A shard's knowledge of all workers: how far each is, and the gate between them."""
+"""Which worker may go on? A shard's knowledge of all workers: how far each is, and the gate between them.
+
+Gradients that are too large for one frame are announced: in a STEP frame without values. The worker is told to go on
+(`Go`), pushes in a way of its own, and gets a VALUES frame without values when it may pull.
+"""
 
 from __future__ import annotations
 
+import time
+
 from paceline.processes.messages import encode
 from paceline.training.cluster.messages import FromShard, Join, Open, Reset
-from paceline.training.cluster.steps import StepFrame
-from paceline.wire.frames import BadFrameError, Kind
+from paceline.training.cluster.steps import LEAVE, PULL, StepFrame, Times, read_step, values_head
+from paceline.wire.frames import BadFrameError, Frame, Kind
 from paceline.wire.server import Peer
 
 
@@ -31,10 +37,11 @@ class WorkerClock:
         self.leaving = False
         self.arrived = 0.0
         self.worked = 0.0
-        self.service = 0.0
-        """The seconds that its push has taken, if that came in pieces."""
         self.announced: StepFrame | None = None
-        """A push that was announced and is not here yet."""
+        """A push that was announced and is not here yet; whether it is under way, how much came, in which time."""
+        self.pushing = False
+        self.num_taken = 0
+        self.service = 0.0
         self.pushed = False
         """Whether its push is in a sum that is not complete."""
 
@@ -108,6 +115,27 @@ class WorkerClocks:
         if not isinstance(worker, WorkerClock) or worker.peer is not peer:
             raise BadFrameError(f"a step from {peer.address}, which is not a worker now")
         return worker
+
+    def take_announcement(self, peer: Peer, frame: Frame) -> tuple[WorkerClock, StepFrame]:
+        """A worker announces a step, and waits for an answer from now on."""
+        step, worker = read_step(frame, "float32"), self.worker_of(peer)
+        if step.batch != worker.asked + 1 or worker.waiting or not step.flags & (PULL | LEAVE):
+            raise BadFrameError(f"worker {worker.rank} asks for batch {step.batch} after {worker.asked}")
+        worker.asked = step.batch
+        worker.arrived = worker.worked = peer.arrived
+        worker.waiting = True
+        worker.leaving = bool(step.flags & LEAVE)
+        worker.num_taken, worker.service = 0, 0.0
+        return worker, step
+
+    def let_pull(self, worker: WorkerClock) -> None:
+        """Answer a worker's announcement."""
+        worker.waiting = False
+        times = Times(0, int((time.perf_counter() - worker.worked) * 1e9), int(worker.service * 1e9))
+        self.counters[0] += 1
+        self.counters[2] += times.service
+        if worker.peer is not None:
+            worker.peer.send(Kind.VALUES, 0, values_head(worker.asked, times))
 
     def book(self, rows: int, losses: float) -> None:
         """Count a gradient that was applied."""

@@ -8,7 +8,7 @@ the very values of the first answer. Dense values of the model, if it has any, t
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,14 +51,8 @@ class _Pull:
         return self.keys
 
 
-class _KeptPush(NamedTuple):
-    """A gradient that waits for those of the other workers."""
-
-    keys: NDArray[Any]
-    sums: Floats
-    rows: int
-    losses: float
-    trained: int
+# A gradient that waits for those of the other workers: its keys, its sums, and the step that brought it.
+_KeptPush = tuple[NDArray[Any], Floats, StepFrame]
 
 
 class KeyedSteps:
@@ -139,7 +133,7 @@ class KeyedSteps:
                 self._dense.apply(0, self._dense_of(step.pushed), step.rows, step.trained)
             self._clocks.book(step.rows, step.losses)
             return
-        self._pushes[worker.rank] = _KeptPush(pull.keys, step.pushed.copy(), step.rows, step.losses, step.trained)
+        self._pushes[worker.rank] = pull.keys, step.pushed.copy(), step
         if self._clocks.add_push(worker):
             self._fold_pushes()
             self._copies.make_at(batch)
@@ -147,15 +141,15 @@ class KeyedSteps:
     def _fold_pushes(self) -> None:
         """One update from the pushes of all workers, in the order of their ranks."""
         pushes = [push for push in self._pushes if push is not None]
-        rows, trained = sum(push.rows for push in pushes), pushes[0].trained
-        self._table.fold([(push.keys, push.sums) for push in pushes], rows, trained)
+        rows, trained = sum(step.rows for *_, step in pushes), pushes[0][2].trained
+        self._table.fold([(keys, sums) for keys, sums, _ in pushes], rows, trained)
         if self._dense is not None:
-            total, *others = [self._dense_of(push.sums) for push in pushes if push.rows]
+            total, *others = [self._dense_of(sums) for _, sums, step in pushes if step.rows]
             for more in others:
                 self._dense.add(total, more, 0, self._dense.size)
             self._dense.apply(0, total, rows, trained)
-        for push in pushes:
-            self._clocks.book(push.rows, push.losses)
+        for *_, step in pushes:
+            self._clocks.book(step.rows, step.losses)
         self._pushes = [None] * len(pushes)
 
     def _dense_of(self, values: Floats) -> Floats:

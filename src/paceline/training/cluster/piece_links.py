@@ -16,7 +16,7 @@ from paceline.training.cluster.links import SILENCE_SECONDS, ShardChannel
 from paceline.training.cluster.messages import FetchPart, FromShard, Go
 from paceline.training.cluster.shard import KINDS
 from paceline.training.cluster.shared import find
-from paceline.training.cluster.steps import Times, chunk_parts, read_chunk, read_reply, step_parts
+from paceline.training.cluster.steps import Times, chunk_parts, read_numbers, read_reply, step_parts
 from paceline.wire.frames import BadFrameError, Kind
 
 Floats = NDArray[np.float32]
@@ -78,19 +78,13 @@ class PieceLink:
                 self._ask("values", number * PIECE_VALUES, len(pieces[number]))
             if number >= PIECES_ASKED_FOR:
                 piece = pieces[number - PIECES_ASKED_FOR]
-                piece[:] = self._piece(len(piece))
+                piece[:] = read_numbers(self._connection.receive(SILENCE_SECONDS), len(piece))
         self._channel.doing = ""
 
     def fetch_states(self, start: int, count: int, width: int) -> Floats:
         """States [count, width] of the values from `start` on; valid until the next frame."""
         self._ask("states", start, count)
-        return self._piece(count * width).reshape(count, width)
+        return read_numbers(self._connection.receive(SILENCE_SECONDS), count * width).reshape(count, width)
 
     def _ask(self, what: Literal["values", "states"], start: int, count: int) -> None:
         self._connection.send(Kind.MESSAGE, 0, encode(FetchPart(what=what, of=DENSE, start=start, count=count)))
-
-    def _piece(self, count: int) -> Floats:
-        _, numbers = read_chunk(self._connection.receive(SILENCE_SECONDS))
-        if len(numbers) != count:
-            raise BadFrameError(f"{len(numbers)} numbers from {self._connection.peer} instead of {count}")
-        return numbers

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.parameters.dense import DenseStore
-from paceline.training.cluster.announcements import let_pull, take_announcement
 from paceline.training.cluster.clocks import WorkerClock, WorkerClocks, say
 from paceline.training.cluster.copies import NOW, Copies
 from paceline.training.cluster.messages import Go, Join, Joined
@@ -29,14 +28,6 @@ from paceline.wire.server import Peer
 Floats = NDArray[np.float32]
 # What fits the near caches, and how much of a gradient is taken before others get a turn.
 FOLD_VALUES, TURN_VALUES = 1 << 16, 1 << 24
-
-
-class _PushProgress:
-    """How far a worker's push is."""
-
-    def __init__(self) -> None:
-        self.under_way = False
-        self.received = 0
 
 
 class PieceSteps:
@@ -58,7 +49,6 @@ class PieceSteps:
         self.open()
 
     def open(self) -> None:
-        self._pushes = [_PushProgress() for _ in self._clocks.workers]
         self._sums.begin()
 
     def join(self, worker: WorkerClock, join: Join) -> Joined:
@@ -70,7 +60,7 @@ class PieceSteps:
 
     def step(self, peer: Peer, frame: Frame) -> None:
         """A worker has a gradient to push, asks for values, or both."""
-        worker, step = take_announcement(self._clocks, peer, frame)
+        worker, step = self._clocks.take_announcement(peer, frame)
         if not step.flags & PUSH:
             worker.present = not worker.leaving
             self._answer_released()
@@ -80,7 +70,6 @@ class PieceSteps:
             self._go_on(worker)
         else:
             worker.announced = step
-            self._pushes[worker.rank].received = 0
             self._let_push()
 
     def _let_push(self) -> None:
@@ -90,14 +79,14 @@ class PieceSteps:
         if self._copies.held:
             return
         for worker in self._clocks.workers:
-            push, step = self._pushes[worker.rank], worker.announced
-            if step is None or push.under_way or worker.peer is None:
+            step = worker.announced
+            if step is None or worker.pushing or worker.peer is None:
                 continue
             if self._fold == "mean" and worker.rank != self._clocks.num_pushed:
                 continue
             if self._fold == "each" and self._copies.at is not None:
                 continue
-            push.under_way = True
+            worker.pushing = True
             has_rows, is_seen = bool(step.rows), self._gradients[worker.rank] is not None
             say(worker.peer, Go(wanted=has_rows and not is_seen))
             if not has_rows:
@@ -107,17 +96,17 @@ class PieceSteps:
 
     def _take_seen(self, worker: WorkerClock, step: StepFrame) -> None:
         """Some more of a gradient that this process sees; others get a turn before the rest."""
-        began, gradient, push = time.perf_counter(), self._gradients[worker.rank], self._pushes[worker.rank]
-        if worker.announced is not step or not push.under_way or gradient is None:
+        began, gradient = time.perf_counter(), self._gradients[worker.rank]
+        if worker.announced is not step or not worker.pushing or gradient is None:
             return  # the run has gone back to a checkpoint
-        until = min(len(gradient), push.received + TURN_VALUES)
+        until = min(len(gradient), worker.num_taken + TURN_VALUES)
         if self._fold == "mean" and self._sums.begins_with(gradient):
             # The worker leaves it as it is until all have pushed.
             until = len(gradient)
         else:
-            for start in range(push.received, until, FOLD_VALUES):
+            for start in range(worker.num_taken, until, FOLD_VALUES):
                 self._fold_piece(step, start, gradient[start : min(start + FOLD_VALUES, until)])
-        push.received = until
+        worker.num_taken = until
         worker.service += time.perf_counter() - began
         if until == len(gradient):
             self._end_push(worker)
@@ -128,15 +117,15 @@ class PieceSteps:
         """The next piece of a gradient."""
         began = time.perf_counter()
         start, sums = read_chunk(frame)
-        step, push = worker.announced, self._pushes[worker.rank]
-        if step is None or not push.under_way or worker.peer is not peer or start != push.received:
+        step = worker.announced
+        if step is None or not worker.pushing or worker.peer is not peer or start != worker.num_taken:
             raise BadFrameError(f"worker {worker.rank} sends a piece from {start} on that nobody waits for")
         if not 0 < len(sums) <= self._store.size - start:
             raise BadFrameError(f"worker {worker.rank} sends {len(sums)} values from {start} on")
         self._fold_piece(step, start, sums)
-        push.received += len(sums)
+        worker.num_taken += len(sums)
         worker.service += time.perf_counter() - began
-        if push.received == self._store.size:
+        if worker.num_taken == self._store.size:
             self._end_push(worker)
 
     def _fold_piece(self, step: StepFrame, start: int, sums: Floats) -> None:
@@ -150,7 +139,7 @@ class PieceSteps:
         """A worker's gradient is here."""
         step, clocks = worker.announced, self._clocks
         assert step is not None
-        worker.announced, self._pushes[worker.rank].under_way = None, False
+        worker.announced, worker.pushing = None, False
         worker.applied = step.batch - 1
         clocks.book(step.rows, step.losses)
         if self._fold == "mean":
@@ -171,11 +160,11 @@ class PieceSteps:
 
     def _answer_released(self) -> None:
         for released in self._clocks.released():
-            let_pull(self._clocks, released)
+            self._clocks.let_pull(released)
 
     def _is_whole(self) -> bool:
         """Whether no gradient is half applied."""
-        return not any(push.under_way for push in self._pushes)
+        return not any(worker.pushing for worker in self._clocks.workers)
 
     def may_copy(self, at: int) -> bool:
         if at == NOW:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +25,7 @@ from paceline.training.cluster.clocks import WorkerClocks
 from paceline.training.cluster.copies import Copies
 from paceline.training.cluster.keyed_steps import KeyedSteps
 from paceline.training.cluster.messages import RoleSpec, ToRole
-from paceline.training.cluster.shard import Shard, ShardService
+from paceline.training.cluster.shard import ShardService
 from paceline.training.cluster.shared import share, shared_bytes, shares
 from paceline.training.pace import Pace
 from paceline.wire.server import Server
@@ -68,14 +69,13 @@ def _own_memory() -> int:
 def _run_shard(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str) -> None:
     port = config.wire.port and config.wire.port + 1 + spec.rank
     server = Server(host, port, spec.token, spec.tls)
-    shard = make_shard(spec, config, msgspec.msgpack.decode(spec.layout, type=Layout), server)
-    service = ShardService(shard, lambda: server.refused)
-    for store in shard.stores.values():
+    service = make_shard(spec, config, msgspec.msgpack.decode(spec.layout, type=Layout), server)
+    for store in service.stores.values():
         store.warm_up()
     lifeline.status = lambda: (service.doing, 0, 0)
     chunks, node, wire = ShardReport(spec.rank), NodeProber(), ConnectionProber("shard", spec.rank)
     lifeline.records = lambda: [
-        *chunks.take(server.spun, *shard.clocks.counters),
+        *chunks.take(server.spun, *service.clocks.counters),
         *node.take(),
         *wire.take(service.sockets()),
     ]
@@ -86,11 +86,14 @@ def _run_shard(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str)
         server.close()
 
 
-def make_shard(spec: RoleSpec, config: RunConfig, layout: Layout, server: Server) -> Shard:
+def make_shard(spec: RoleSpec, config: RunConfig, layout: Layout, server: Server) -> ShardService:
     """One shard: its clocks, its stores, and what it exchanges with workers in a step."""
     pace, rank, keyed = Pace.of(config.pace), spec.rank, layout.table is not None
     clocks = WorkerClocks(config.workers, pace.in_flight(keyed), pace.staleness)
     stores: dict[str, Store] = {}
+    # A second copy of dense values alone would take as much memory again.
+    copies = Copies(clocks, stores, in_place=not keyed)
+    serve = partial(ShardService, server, clocks, stores, copies)
     dense: DenseStore | None = None
     place = ""
     if layout.dense is not None:
@@ -98,17 +101,15 @@ def make_shard(spec: RoleSpec, config: RunConfig, layout: Layout, server: Server
         stores[DENSE] = dense
     if layout.table is not None:
         stores[TABLE] = table = KeyedStore(layout.table, rank, config.shards)
-        copies = Copies(clocks, stores, in_place=False)
-        return Shard(clocks, stores, copies, KeyedSteps(clocks, copies, table, dense, pace.fold, config.wire))
+        return serve(KeyedSteps(clocks, copies, table, dense, pace.fold, config.wire))
     assert dense is not None
-    copies = Copies(clocks, stores, in_place=True)
     if config.exchange == "allreduce":
         from paceline.training.cluster.bookkeeper import Bookkeeper
 
-        return Shard(clocks, stores, copies, Bookkeeper(clocks, copies, stores))
+        return serve(Bookkeeper(clocks, copies, stores))
     from paceline.training.cluster.piece_steps import PieceSteps
 
-    return Shard(clocks, stores, copies, PieceSteps(clocks, copies, dense, pace.fold, place, server.call_soon))
+    return serve(PieceSteps(clocks, copies, dense, pace.fold, place, server.call_soon))
 
 
 def _make_dense_store(spec: RoleSpec, config: RunConfig, layout: Layout) -> tuple[DenseStore, str]:

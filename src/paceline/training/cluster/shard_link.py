@@ -1,4 +1,4 @@
-"""How does the coordinator ask a shard for things?"""
+"""How does the coordinator, or a worker between two steps, ask a shard for things?"""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from paceline.processes.messages import decode, encode
 from paceline.training.cluster.messages import Copied, Copy, Count, Counted, FetchPart, FromShard, ToShard
 from paceline.training.cluster.shard import KINDS
-from paceline.training.cluster.steps import chunk_parts, read_chunk
+from paceline.training.cluster.steps import chunk_parts, read_numbers
 from paceline.wire.connection import connect
-from paceline.wire.frames import BadFrameError, Frame, Kind, LostConnectionError, SilentPeerError, WireError
+from paceline.wire.frames import Frame, Kind, LostConnectionError, SilentPeerError, WireError
 from paceline.wire.tls import Tls
 
 SILENCE_SECONDS = 10.0
@@ -25,7 +25,7 @@ CHUNK_BYTES = 4 << 20
 
 
 class ShardLink:
-    """A connection of the coordinator to one shard. Waiting for it ends in a `LostConnectionError` once `is_lost`."""
+    """A connection to one shard. Waiting for it ends in a `LostConnectionError` once `is_lost`."""
 
     def __init__(self, address: str, token: bytes, tls: Tls | None, is_lost: Callable[[], bool]) -> None:
         self._is_lost = is_lost
@@ -43,7 +43,7 @@ class ShardLink:
     def _exchange(self, kind: Kind, flags: int, *parts: Any) -> Frame:
         """Send a frame and wait for its answer; once more over a new connection if that is cut.
 
-        Everything that the coordinator asks of a shard may be asked twice.
+        Everything that is asked of a shard in this way may be asked twice.
         """
         try:
             self._connection.send(kind, flags, *parts)
@@ -105,9 +105,7 @@ class ShardLink:
         for start in range(0, len(out), step):
             count = min(step, len(out) - start)
             message = FetchPart(what=what, of=of, start=start, count=count, rows=rows)
-            _, numbers = read_chunk(self._exchange(Kind.MESSAGE, 0, encode(message)))
-            if len(numbers) != count * out.shape[1]:
-                raise BadFrameError(f"{self._connection.peer} sends {len(numbers)} numbers for {count} keys")
+            numbers = read_numbers(self._exchange(Kind.MESSAGE, 0, encode(message)), count * out.shape[1])
             out[start : start + count] = numbers.reshape(count, -1)
 
     def load(self, of: str, states: NDArray[np.float32]) -> None:

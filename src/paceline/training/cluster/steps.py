@@ -24,7 +24,6 @@ PUSH, PULL, LEAVE = 1, 2, 4
 _CHUNK_HEAD = struct.Struct("<Q")
 _STEP = struct.Struct("<qqdIIII")
 _VALUES = struct.Struct("<qQQQ")
-_HELD = struct.Struct("<q")
 _PADDING = bytes(8)
 
 
@@ -109,14 +108,22 @@ def read_chunk(frame: Frame) -> tuple[int, Floats]:
     return _CHUNK_HEAD.unpack_from(frame.body.data)[0], frame.body[_CHUNK_HEAD.size :].view(np.float32)
 
 
-def held_parts(batch: int, ranks: list[int]) -> tuple[Any, ...]:
-    """The body of a HELD frame: the reply to `batch` waits for these workers."""
-    return _HELD.pack(batch), np.array(ranks, np.int32)
+def read_numbers(frame: Frame, count: int) -> Floats:
+    """The numbers of a CHUNK frame that must have this many: a view of it."""
+    _, numbers = read_chunk(frame)
+    if len(numbers) != count:
+        raise BadFrameError(f"{len(numbers)} numbers came instead of {count}")
+    return numbers
+
+
+def held_part(ranks: list[int]) -> NDArray[np.int32]:
+    """The body of a HELD frame: the reply waits for these workers."""
+    return np.array(ranks, np.int32)
 
 
 def read_held(frame: Frame) -> list[int]:
     """For which workers a reply waits."""
-    if len(frame.body) < _HELD.size or (len(frame.body) - _HELD.size) % 4:
+    if len(frame.body) % 4:
         raise BadFrameError(f"a notice of {len(frame.body)} bytes")
-    ranks: list[int] = frame.body[_HELD.size :].view(np.int32).tolist()
+    ranks: list[int] = frame.body.view(np.int32).tolist()
     return ranks
