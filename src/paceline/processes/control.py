@@ -94,9 +94,6 @@ class ControlServer:
 
     # -- what the server calls
 
-    def opened(self, peer: Peer) -> None:
-        peer.tag = None
-
     def received(self, peer: Peer, frame: Frame) -> None:
         message = decode(frame, self._kinds)
         if isinstance(message, Hello):

@@ -8,15 +8,7 @@ import ssl
 import threading
 from functools import partial
 
-from paceline.wire.frames import (
-    Buffer,
-    Frame,
-    Kind,
-    LostConnectionError,
-    RefusedError,
-    SilentPeerError,
-    frame_buffers,
-)
+from paceline.wire.frames import Buffer, Frame, Kind, LostConnectionError, RefusedError, SilentPeerError, frame_buffers
 from paceline.wire.handshake import CHECK_ADDRESS, Deadline, greet_server
 from paceline.wire.spinning import Spinner
 from paceline.wire.streams import Incoming, Stream, split_address, stream_of

@@ -29,14 +29,11 @@ _WRITE = selectors.EVENT_WRITE
 class Service(Protocol):
     """What a server does for its peers. All is called on the thread of `Server.serve`."""
 
-    def opened(self, peer: Peer) -> None:
-        """A peer that belongs to the run has connected."""
-
     def received(self, peer: Peer, frame: Frame) -> None:
         """A frame came; it is valid during this call. A `WireError` raised here closes this peer and nothing else."""
 
     def closed(self, peer: Peer) -> None:
-        """A peer is gone, for whatever reason. Called once for each that was opened, unless the server is closed."""
+        """A peer is gone, for whatever reason. Called once for each that had connected, unless the server closes."""
 
     def tick(self) -> None:
         """Some time has passed."""
@@ -110,7 +107,7 @@ class Server:
         context = None if tls is None else server_context(tls)
         self._admission = Admission(host, port, token, context, self._admit)
         self.address = self._admission.address
-        self._peers: set[Peer] = set()
+        self.peers: set[Peer] = set()
         self._gone: list[Peer] = []
         # Peers with received bytes that the socket does not tell of; ordered, as sets are not.
         self._with_more: dict[Peer, None] = {}
@@ -153,7 +150,7 @@ class Server:
                 self._sweep(now)
             busy = self._with_more or self._calls or self._gone
             wait_seconds = 0.0 if busy else max(0.0, min(next_tick, self._next_sweep) - now)
-            spins = min(spin_seconds, wait_seconds) if self._peers else 0.0
+            spins = min(spin_seconds, wait_seconds) if self.peers else 0.0
             events = (self._spinner.spin(spins) if spins > 0 else []) or self._selector.select(wait_seconds)
             self._turn(service, events, woke=time.perf_counter())
         self._stopping = False
@@ -175,7 +172,7 @@ class Server:
             self._closed = True
             self._wake_end.close()
         self._loop_end.close()
-        for peer in list(self._peers):
+        for peer in list(self.peers):
             peer.close()
         for connected, _ in self._admitted:
             connected.close()
@@ -188,7 +185,7 @@ class Server:
     def forget(self, peer: Peer) -> None:
         """Watch a peer no more, and tell the service later. For peers."""
         self._selector.unregister(peer.socket)
-        self._peers.remove(peer)
+        self.peers.remove(peer)
         self._with_more.pop(peer, None)
         self._gone.append(peer)
 
@@ -209,7 +206,7 @@ class Server:
             if peer.open:
                 peer.arrived = woke
                 self._receive(service, peer)
-        self._open_admitted(service)
+        self._open_admitted()
         # Those that a call adds are for the next turn.
         for _ in range(len(self._calls)):
             self._calls.popleft()()
@@ -226,7 +223,7 @@ class Server:
         if peer.open and peer.incoming.has_more:
             self._with_more[peer] = None
 
-    def _open_admitted(self, service: Service) -> None:
+    def _open_admitted(self) -> None:
         while self._admitted:
             connected, address = self._admitted.popleft()
             try:
@@ -234,11 +231,10 @@ class Server:
             except OSError:
                 connected.close()
                 continue
-            self._peers.add(peer)
+            self.peers.add(peer)
             self._selector.register(connected, _READ, peer)
             # TLS may have received the beginning of a frame with the handshake's end.
             self._with_more[peer] = None
-            service.opened(peer)
 
     def _accept(self) -> None:
         try:
@@ -251,7 +247,7 @@ class Server:
         self._next_sweep = now + SWEEP_SECONDS
         if self._admission.listener not in self._selector.get_map():
             self._selector.register(self._admission.listener, _READ, self._accept)
-        for peer in list(self._peers):
+        for peer in list(self.peers):
             if peer.stalled_since is not None and now - peer.stalled_since > STALL_SECONDS:
                 peer.close()
 

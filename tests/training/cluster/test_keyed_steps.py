@@ -46,7 +46,6 @@ class Client:
         self.peer = FakePeer()
         self.values = values
         self.writer = KeyWriter(deltas)
-        service.opened(self.peer)  # type: ignore[arg-type]
         self.applied = tell(service, m.Join(rank=rank, incarnation=incarnation, generation=1), self.peer).applied
         self.peer.sent.clear()
 

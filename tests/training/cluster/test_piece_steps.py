@@ -42,7 +42,6 @@ class Client:
         self.rank = rank
         self.peer = FakePeer()
         self.gradient, place = share(VALUES) if shared else (np.zeros(VALUES, np.float32), "")
-        service.opened(self.peer)  # type: ignore[arg-type]
         tell(service, m.Join(rank=rank, incarnation=0, generation=1, gradient=place), self.peer)
         joined = decode(self.peer.sent.pop(), m.FromShard)
         assert isinstance(joined, m.Joined)

@@ -119,9 +119,6 @@ class BlockService:
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
 
-    def opened(self, peer: Peer) -> None:
-        """Nothing to do: peers ask."""
-
     def closed(self, peer: Peer) -> None:
         """Nothing to do: peers are not remembered."""
 

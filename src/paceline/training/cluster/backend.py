@@ -107,7 +107,7 @@ class ClusterBackend:
     def _start(self, engine: ClusterEngine) -> Supervisor:
         """Let the engine start all roles."""
         config = self._config
-        self._tls = make_tls([engine.host]) if config.wire.tls else None
+        self._tls = make_tls() if config.wire.tls else None
         server = Server(engine.host, config.wire.port, self._token, self._tls)
         roles = [*self._shards, *self._workers]
         control = ControlServer(server, roles, engine.name_of, kinds=[m.Idle], answers={m.Take: self._take})

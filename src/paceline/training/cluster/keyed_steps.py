@@ -31,13 +31,11 @@ class _Pull:
     """The keys that one pull asked for, and the values that it got; `batch` 0: none yet."""
 
     def __init__(self, key_dtype: np.dtype[Any], dim: int, num_dense: int) -> None:
-        self.batch = 0
         self.times = Times(0, 0, 0)
-        self.answered = False
         self._dim, self._num_dense = dim, num_dense
         self._key_room: NDArray[Any] = np.empty(0, key_dtype)
         self._value_room: Floats = np.empty(num_dense, np.float32)
-        self.keys, self.values, self.num_values = self._key_room, self._value_room, num_dense
+        self.ask(0, 0)
 
     def ask(self, batch: int, count: int) -> NDArray[Any]:
         """Begin a pull; returns room for its keys."""
@@ -46,8 +44,7 @@ class _Pull:
             self._key_room = np.empty(room, self._key_room.dtype)
             self._value_room = np.empty(room * self._dim + self._num_dense, np.float32)
         self.batch, self.answered = batch, False
-        self.num_values = count * self._dim + self._num_dense
-        self.keys, self.values = self._key_room[:count], self._value_room[: self.num_values]
+        self.keys, self.values = self._key_room[:count], self._value_room[: count * self._dim + self._num_dense]
         return self.keys
 
 
@@ -66,7 +63,6 @@ class KeyedSteps:
         self._dense = dense
         self._fold = fold
         self._wire = wire
-        self._coding = wire.values
         self.open()
 
     def open(self) -> None:
@@ -82,7 +78,7 @@ class KeyedSteps:
         return Joined(applied=worker.applied)
 
     def step(self, peer: Peer, frame: Frame) -> None:
-        step = read_step(frame, self._coding)
+        step = read_step(frame, self._wire.values)
         began = time.perf_counter()
         worker = self._clocks.worker_of(peer)
         seen = worker.has_asked(step.batch)
@@ -121,11 +117,9 @@ class KeyedSteps:
     def _take_push(self, worker: WorkerClock, step: StepFrame, batch: int) -> None:
         """Apply the gradient of a batch, or keep it until all workers' are there and apply their mean."""
         pull = self._pull_of(worker, batch)
-        if pull.batch != batch or len(step.pushed) != pull.num_values:
-            raise BadFrameError(
-                f"worker {worker.rank} pushes {len(step.pushed)} values of batch {batch}, for {pull.num_values} values "
-                f"of batch {pull.batch}"
-            )
+        if pull.batch != batch or len(step.pushed) != len(pull.values):
+            pulled = f"{len(pull.values)} values of batch {pull.batch}"
+            raise BadFrameError(f"worker {worker.rank} pushes {len(step.pushed)} values of batch {batch}, for {pulled}")
         worker.applied = batch
         if self._fold == "each":
             self._table.apply(pull.keys, step.pushed, step.rows, step.trained)
@@ -193,7 +187,7 @@ class KeyedSteps:
             found = table.read(0, table.num_keys, self._clocks.rows).reshape(-1, dim)
             found[pull.keys] = values[: count * dim].reshape(-1, dim)
             values = np.concatenate([found.ravel(), values[count * dim :]])
-        return write_values(values, self._coding)
+        return write_values(values, self._wire.values)
 
     def _send(self, worker: WorkerClock, pull: _Pull, values: NDArray[Any]) -> None:
         if worker.peer is not None:

@@ -64,14 +64,15 @@ class ShardChannel:
         self._join = Join(
             rank=spec.rank, incarnation=begin.incarnation, generation=begin.generation, gradient=gradient
         )  # fmt: skip
-        self._open: Connection | None = None
+        self.is_open = False
         self._before = Traffic()
 
     def connect(self) -> Joined:
         """Connect, again if need be, and join."""
         self.close()
         self.doing = f"connects to {self.name}"
-        self._open = self.connection = connect(self._address, self._spec.token, self._spec.tls)
+        self.connection = connect(self._address, self._spec.token, self._spec.tls)
+        self.is_open = True
         self.connection.send(Kind.MESSAGE, 0, encode(self._join))
         joined = decode(self.connection.receive(SILENCE_SECONDS), FromShard)
         if not isinstance(joined, Joined):
@@ -96,24 +97,16 @@ class ShardChannel:
     @property
     def traffic(self) -> Traffic:
         """Over all connections so far."""
-        sent, received, spun = self._before
-        if (connection := self._open) is None:
+        if not self.is_open:
             return self._before
-        stream = connection.stream
-        return Traffic(sent + stream.bytes_sent, received + stream.bytes_received, spun + connection.spun)
-
-    @property
-    def socket(self) -> socket.socket | None:
-        """The connection's, while there is one."""
-        connection = self._open
-        return None if connection is None else connection.stream.socket
+        (sent, received, spun), stream = self._before, self.connection.stream
+        return Traffic(sent + stream.bytes_sent, received + stream.bytes_received, spun + self.connection.spun)
 
     def close(self) -> None:
         """Hang up."""
-        if self._open is not None:
-            self._before = self.traffic
-            self._open.close()
-            self._open = None
+        if self.is_open:
+            self._before, self.is_open = self.traffic, False
+            self.connection.close()
 
 
 class Links:
@@ -172,8 +165,8 @@ class Links:
     @property
     def sockets(self) -> dict[str, socket.socket]:
         """The connections that stand now, by name."""
-        found = {f"shard {channel.shard}": channel.socket for channel in self._channels}
-        return {name: connected for name, connected in found.items() if connected is not None}
+        standing = [channel for channel in self._channels if channel.is_open]
+        return {f"shard {channel.shard}": channel.connection.stream.socket for channel in standing}
 
 
 class Ask(NamedTuple):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -74,16 +75,11 @@ def _run_shard(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str)
         store.warm_up()
     lifeline.status = lambda: (service.doing, 0, 0)
     chunks, node, wire = ShardReport(spec.rank), NodeProber(), ConnectionProber("shard", spec.rank)
-    lifeline.records = lambda: [
-        *chunks.take(server.spun, *service.clocks.counters),
-        *node.take(),
-        *wire.take(service.sockets()),
-    ]
+    counts = service.clocks.counters
+    lifeline.records = lambda: [*chunks.take(server.spun, *counts), *node.take(), *wire.take(service.sockets())]
     lifeline.say(Ready(address=server.address))
-    try:
+    with closing(server):
         server.serve(service, TICK_SECONDS, SPIN_SECONDS)
-    finally:
-        server.close()
 
 
 def make_shard(spec: RoleSpec, config: RunConfig, layout: Layout, server: Server) -> ShardService:
@@ -122,10 +118,9 @@ def _make_dense_store(spec: RoleSpec, config: RunConfig, layout: Layout) -> tupl
     first, size = part.of(spec.rank).start, part.size_of(spec.rank)
     # With a sum.
     check_room(4 * size * (part.width + 1), size)
-    if layout.table is None and shares(spec, config):
-        memory, place = share(part.width * size)
-        return DenseStore(layout.dense, first, size, memory), place
-    return DenseStore(layout.dense, first, size), ""
+    is_seen = layout.table is None and shares(spec, config)
+    memory, place = share(part.width * size) if is_seen else (None, "")
+    return DenseStore(layout.dense, first, size, memory), place
 
 
 def _run_worker(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str) -> None:

@@ -68,9 +68,6 @@ class ShardService:
 
     # -- connections
 
-    def opened(self, peer: Peer) -> None:
-        peer.tag = None
-
     def closed(self, peer: Peer) -> None:
         if isinstance(peer.tag, WorkerClock) and peer.tag.peer is peer:
             peer.tag.peer = None
