@@ -31,13 +31,6 @@ LAST = 1
 """The flag of the last chunk, which is acknowledged."""
 
 
-class _Call(msgspec.Struct, frozen=True):
-    """What a node's process is told: whom to connect to."""
-
-    address: str
-    token: bytes
-
-
 def measure_links(address: str, say: Callable[[str], None], seconds: float = 0.9) -> list[LinkCeiling]:
     """Measure the links to all nodes of a Ray cluster that can run processes, one after the other."""
     say("links to the cluster's nodes")
@@ -49,7 +42,7 @@ def measure_links(address: str, say: Callable[[str], None], seconds: float = 0.9
         admission = Admission(engine.host, 0, token, None, lambda *client: admitted.put(client))
         stack.callback(admission.close)
         for number in range(count):
-            engine.begin(number, msgspec.msgpack.encode(_Call(admission.address, token)))
+            engine.begin(number, msgspec.msgpack.encode((admission.address, token)))
         connections: list[Connection] = []
         deadline = time.monotonic() + ANSWER_SECONDS
         while len(connections) < count:
@@ -90,9 +83,9 @@ def _measure(engine: ClusterEngine, connection: Connection, seconds: float) -> L
 
 
 def answer(content: bytes, node: str, _host: str) -> None:
-    """What a node's process does: swallow chunks, send messages back, until the other side has enough."""
-    call = msgspec.msgpack.decode(content, type=_Call)
-    with suppress(WireError), connect(call.address, call.token, None) as connection:
+    """What a node's process does: connect, swallow chunks, send messages back, until the other side has enough."""
+    address, token = msgspec.msgpack.decode(content, type=tuple[str, bytes])
+    with suppress(WireError), connect(address, token, None) as connection:
         connection.send(Kind.MESSAGE, 0, node.encode())
         while True:
             frame = connection.receive(ANSWER_SECONDS)

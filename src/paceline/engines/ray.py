@@ -182,7 +182,8 @@ class RayEngine:
         try:
             self._ray.get(begun)
         except self._ray.exceptions.RayError as error:
-            return _last_line(error)
+            # What it comes down to.
+            return (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
         return ""
 
     def why_not_running(self, number: int) -> str:
@@ -213,10 +214,7 @@ class RayEngine:
                 for actor in self._actors:
                     stack.callback(self._ray.kill, actor, no_restart=True)
             self._actors, self._group = [], None
-        self._forget_own()
-
-    def _forget_own(self) -> None:
-        """Remove what a Ray of our own needed."""
+        # What a Ray of our own needed.
         if self._token_is_ours:
             self._token_is_ours = False
             del os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"]
@@ -346,11 +344,6 @@ def _content_of(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError:
         return b""
-
-
-def _last_line(error: BaseException) -> str:
-    """What an error of a remote process comes down to."""
-    return (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
 
 
 def _first_line(error: BaseException) -> str:

@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import psutil
@@ -82,7 +82,7 @@ class Lifeline:
                     self._next_report = now + period_at(now - self._began, self.num_roles) - BEAT_SECONDS / 2
                     self.report()
             except WireError:
-                _end()
+                os._exit(0)  # the coordinator is gone: nothing here is worth keeping
             time.sleep(BEAT_SECONDS)
 
     def _listen(self) -> None:
@@ -93,7 +93,7 @@ class Lifeline:
             except SilentPeerError:
                 continue
             except WireError:
-                _end()
+                os._exit(0)  # the coordinator is gone: nothing here is worth keeping
             if hear := self._hear.get(type(order)):
                 hear(order)
             elif order != last:
@@ -124,8 +124,3 @@ def run_supervised(
         work(spec, lifeline, LOOPBACK if spec.loopback else host)
     except Exception as error:  # noqa: BLE001 (whatever it is, the user reads it where the command was started)
         lifeline.say(Failed.of(error))
-
-
-def _end() -> NoReturn:
-    """The coordinator is gone: nothing here is worth keeping."""
-    os._exit(0)

@@ -16,9 +16,9 @@ from paceline.settings import OptimizerConfig, RunConfig, WireConfig
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.copies import NOW
 from paceline.training.cluster.shard import ShardService
-from paceline.training.cluster.steps import LEAVE, PULL, PUSH, read_held, read_reply, step_parts
+from paceline.training.cluster.steps import LEAVE, PULL, PUSH, Ask, read_held, read_reply, step_parts
 from paceline.training.pace import Pace
-from paceline.wire.coding import KeyWriter, read_values, write_values
+from paceline.wire.coding import KeyWriter, read_values
 from paceline.wire.frames import BadFrameError, Frame, Kind
 from tests.training.cluster.shards import FakePeer, TestedShard, frame_of, open_shard, tell
 
@@ -50,9 +50,8 @@ class Client:
         self.peer.sent.clear()
 
     def step(self, flags: int, batch: int, pushed: list[float], keys: list[int], rows: int = 1) -> None:
-        coding, data = self.writer.write(np.array(keys, np.uint32))
-        values = write_values(np.array(pushed, np.float32), self.values)
-        parts = step_parts(batch, 0, float(rows), rows, values, len(pushed), len(keys), coding, data)
+        ask = Ask(flags, batch, 0, float(rows), rows, np.array(pushed, np.float32), np.array(keys, np.uint32))
+        parts = step_parts(ask, self.values, self.writer)
         self.service.received(self.peer, frame_of(Kind.STEP, flags, *parts))  # type: ignore[arg-type]
 
     def reply(self) -> tuple[int, list[float]] | None:

@@ -17,12 +17,13 @@ from paceline.training.cluster import copies, piece_steps
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.copies import NOW
 from paceline.training.cluster.shared import find, share
-from paceline.training.cluster.steps import LEAVE, PULL, PUSH, chunk_parts, read_chunk, step_parts
+from paceline.training.cluster.steps import LEAVE, PULL, PUSH, Ask, chunk_parts, read_chunk, step_parts
+from paceline.wire.coding import KeyWriter
 from paceline.wire.frames import BadFrameError, Kind
 from tests.training.cluster.shards import FakePeer, TestedShard, frame_of, open_shard, tell
 
 VALUES = 10
-NOTHING = np.zeros(0, np.uint8)
+NO_KEYS = KeyWriter(deltas=False)
 
 
 def make(pace: Any, workers: int = 2, exchange: str = "shard", shared: bool = False, num_values: int = VALUES,
@@ -55,7 +56,7 @@ class Client:
             self.push(value)
 
     def announce(self, batch: int, flags: int, rows: int = 1) -> None:
-        parts = step_parts(batch, 0, float(rows), rows, NOTHING, 0, 0, 0, NOTHING)
+        parts = step_parts(Ask(flags, batch, 0, float(rows), rows), "float32", NO_KEYS)
         self.service.received(self.peer, frame_of(Kind.STEP, flags, *parts))  # type: ignore[arg-type]
 
     def send(self, start: int, values: Any) -> None:

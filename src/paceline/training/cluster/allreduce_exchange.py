@@ -25,6 +25,7 @@ from paceline.training.cluster.notes import MEET_SECONDS, POLL_SECONDS, Notes
 from paceline.training.cluster.piece_links import PIECE_VALUES, PieceLink
 from paceline.training.cluster.plain_batch import PlainBatch
 from paceline.training.cluster.shard_link import ShardLink
+from paceline.training.cluster.steps import Ask
 from paceline.training.cluster.worker import Setup
 from paceline.training.dense_store import make_dense_store
 from paceline.wire.frames import LostConnectionError, WireError
@@ -75,7 +76,7 @@ class AllreduceExchange:
             self._sums.leave()
         if (use_threads := self._setup.compute.use_threads) is not None:
             use_threads(num_cores() // begin.sharing)
-        self.links.replace(begin, lambda channel: PieceLink(channel, num_values=0))
+        next_batch = self.links.replace(begin, lambda channel: PieceLink(channel, num_values=0))
         self.links.activity = "takes the values over"
         link = self.links.all[0]
         for start in range(0, self._store.size, PIECE_VALUES):
@@ -84,7 +85,7 @@ class AllreduceExchange:
         self.links.activity = "waits for the other workers"
         self._meet(begin)
         self.links.activity = ""
-        return self.links.next_batch
+        return next_batch
 
     def _meet(self, begin: Begin) -> None:
         spec, workers, host = self._setup.spec, self._setup.config.workers, self._setup.host
@@ -108,14 +109,14 @@ class AllreduceExchange:
         """Add up with the others, update, and tell the shard; bring it all states if it wants them."""
         link, now = self.links.all[0], self._setup.meter.now
         if done is None:
-            link.announce(number, flags, 0, 0.0, 0)
+            link.announce(Ask(flags, number, 0, 0.0, 0))
             return ()
         rows = done.rows.num_rows
         all_rows = self._add_up(rows)
         added = now()
         self._store.apply(0, self._sums.sums, all_rows, done.trained)
         applied = now()
-        link.announce(number, flags, done.trained, losses, rows)
+        link.announce(Ask(flags, number, done.trained, losses, rows))
         if link.may_push():
             self.links.activity = "brings the values to the shard"
             for start in range(0, self._store.size, PIECE_VALUES):
@@ -136,12 +137,8 @@ class AllreduceExchange:
 
     def receive(self, batch: PlainBatch) -> int:
         """The values are here already; all that there is to wait for is the shard's word."""
-        self.links.all[0].wait(batch.number)
+        self.links.all[0].receive(batch.number)
         return ALL_OF_IT
-
-    def finish(self, number: int) -> None:
-        """Wait until the shard has counted the last step."""
-        self.links.all[0].wait(number)
 
     def sizes(self) -> Sequence[tuple[int, int]]:
         """Nothing of a step goes to shards."""

@@ -43,7 +43,7 @@ from paceline.training.update_size import check_updates
 from paceline.wire.frames import WireError
 from paceline.wire.handshake import new_token
 from paceline.wire.server import Server
-from paceline.wire.tls import Tls, make_tls
+from paceline.wire.tls import make_tls
 
 SNAPSHOT_PAUSE_SECONDS = 2.0
 BACK_SECONDS = 24.0
@@ -81,7 +81,7 @@ class ClusterBackend:
         self._next_snapshot = 0.0
         self._refused_by_shards = 0
         self._token = new_token()
-        self._tls: Tls | None = None
+        self._tls = make_tls() if config.wire.tls else None
         self._supervisor = self._start(engine.get())
 
     # -- start and end
@@ -107,7 +107,6 @@ class ClusterBackend:
     def _start(self, engine: ClusterEngine) -> Supervisor:
         """Let the engine start all roles."""
         config = self._config
-        self._tls = make_tls() if config.wire.tls else None
         server = Server(engine.host, config.wire.port, self._token, self._tls)
         roles = [*self._shards, *self._workers]
         control = ControlServer(server, roles, engine.name_of, kinds=[m.Idle], answers={m.Take: self._take})

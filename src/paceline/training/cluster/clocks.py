@@ -33,10 +33,8 @@ class WorkerClock:
         self.first = done + 1
         self.asked = done
         self.present = True
-        self.waiting = False
-        self.leaving = False
-        self.arrived = 0.0
-        self.worked = 0.0
+        self.waiting = self.leaving = False
+        self.arrived = self.worked = 0.0
         self.announced: StepFrame | None = None
         """A push that was announced and is not here yet; whether it is under way, how much came, in which time."""
         self.pushing = False

@@ -12,9 +12,10 @@ import numpy as np
 from paceline.kernels.exchange import pick
 from paceline.parameters.scratch import Scratch
 from paceline.training.cluster.best_compute import compute_at_best, compute_in_company
-from paceline.training.cluster.links import EMPTY, Ask, Links, StepLink
+from paceline.training.cluster.links import Links, StepLink
 from paceline.training.cluster.messages import Begin
 from paceline.training.cluster.numbered_batch import NumberedBatch
+from paceline.training.cluster.steps import EMPTY, Ask
 from paceline.training.cluster.worker import Setup
 from paceline.wire.coding import VALUE_BYTES, read_values
 from paceline.wire.frames import WireError
@@ -56,8 +57,7 @@ class KeyedExchange:
 
     def join(self, begin: Begin) -> int:
         """Connect to the shards; the batch to go on with."""
-        self.links.replace(begin, lambda channel: StepLink(channel, self._setup.config.wire))
-        return self.links.next_batch
+        return self.links.replace(begin, lambda channel: StepLink(channel, self._setup.config.wire))
 
     def ask(self, number: int, flags: int, done: NumberedBatch | None, losses: float,
             ahead: NumberedBatch | None) -> Sequence[tuple[int, int]]:  # fmt: skip
@@ -84,11 +84,6 @@ class KeyedExchange:
                 values = read_values(reply.data, batch.num_values(shard), kind)
             batch.put(shard, values)
         return waited
-
-    def finish(self, number: int) -> None:
-        """Wait until all shards have what was pushed last."""
-        for link in self.links.all:
-            link.receive(number)
 
     def sizes(self) -> Sequence[tuple[int, int]]:
         """Bytes sent to each shard and received since this was last asked."""

@@ -14,16 +14,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from paceline.errors import RunError
 from paceline.processes.messages import decode, encode
 from paceline.settings import WireConfig
 from paceline.training.cluster.batch_queue import RecalledError
 from paceline.training.cluster.messages import Begin, FromShard, Join, Joined, RoleSpec
-from paceline.training.cluster.steps import ValuesFrame, read_held, read_reply, step_parts
-from paceline.wire.coding import Floats, KeyWriter, write_values
+from paceline.training.cluster.steps import Ask, ValuesFrame, read_held, read_reply, step_parts
+from paceline.wire.coding import KeyWriter
 from paceline.wire.connection import Connection, connect
 from paceline.wire.frames import BadFrameError, Frame, Kind, SilentPeerError, WireError
 
@@ -35,7 +32,6 @@ RETRY_SECONDS = 0.1
 # A lost shard is known to the coordinator, and so to its workers, after this many seconds.
 GIVE_UP_SECONDS = 12.0
 POLL_SECONDS = 0.05
-EMPTY = np.empty(0, np.float32)
 
 
 class Traffic(NamedTuple):
@@ -121,8 +117,11 @@ class Links:
         self._channels: list[ShardChannel] = []
         self._before = Traffic()
 
-    def replace(self, begin: Begin, make: Callable[[ShardChannel], Any], gradient: str = "") -> None:
-        """Hang up, and connect to all shards; `make` makes a link of a channel."""
+    def replace(self, begin: Begin, make: Callable[[ShardChannel], Any], gradient: str = "") -> int:
+        """Hang up, and connect to all shards; `make` makes a link of a channel.
+
+        Returns the batch to go on with: the first that some shard does not have.
+        """
         self._before = self.traffic
         for channel in self._channels:
             channel.close()
@@ -133,6 +132,7 @@ class Links:
         for channel in self._channels:
             self.all.append(make(channel))
             channel.doing = ""
+        return 1 + min(channel.applied for channel in self._channels)
 
     def recalled_in_time(self, error: WireError) -> bool:
         """Wait until the coordinator recalls this worker, which has lost a connection; False if it does not.
@@ -146,11 +146,6 @@ class Links:
             time.sleep(POLL_SECONDS)
         self.activity = ""
         return self._recalled()
-
-    @property
-    def next_batch(self) -> int:
-        """The batch to go on with: the first that some shard does not have."""
-        return 1 + min(channel.applied for channel in self._channels)
 
     @property
     def doing(self) -> str:
@@ -167,18 +162,6 @@ class Links:
         """The connections that stand now, by name."""
         standing = [channel for channel in self._channels if channel.is_open]
         return {f"shard {channel.shard}": channel.connection.stream.socket for channel in standing}
-
-
-class Ask(NamedTuple):
-    """What goes into a STEP frame: the push of an earlier batch, and the indices that `batch` pulls."""
-
-    flags: int
-    batch: int
-    trained: int
-    losses: float
-    rows: int
-    pushed: Floats
-    indices: NDArray[Any]
 
 
 class StepLink:
@@ -227,12 +210,7 @@ class StepLink:
                 return reply
 
     def _send(self, ask: Ask) -> None:
-        coding, keys = self._keys.write(ask.indices)
-        parts = step_parts(
-            ask.batch, ask.trained, ask.losses, ask.rows, write_values(ask.pushed, self._wire.values), len(ask.pushed),
-            len(ask.indices), coding, keys,
-        )  # fmt: skip
-        self._channel.connection.send(Kind.STEP, ask.flags, *parts)
+        self._channel.connection.send(Kind.STEP, ask.flags, *step_parts(ask, self._wire.values, self._keys))
 
     def _connect(self) -> None:
         """Connect, again if need be, and ask what was not answered; `RunError` if that fails for too long."""

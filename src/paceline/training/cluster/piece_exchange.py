@@ -16,6 +16,7 @@ from paceline.training.cluster.messages import Begin
 from paceline.training.cluster.piece_links import PieceLink
 from paceline.training.cluster.plain_batch import PlainBatch
 from paceline.training.cluster.shared import share, shares
+from paceline.training.cluster.steps import Ask
 from paceline.training.cluster.worker import Setup
 from paceline.wire.frames import WireError
 
@@ -47,15 +48,14 @@ class PieceExchange:
         if (use_threads := self._setup.compute.use_threads) is not None:
             use_threads(num_cores() // begin.sharing)
         size_of = self._part.size_of
-        self.links.replace(begin, lambda channel: PieceLink(channel, size_of(channel.shard)), self._place)
-        return self.links.next_batch
+        return self.links.replace(begin, lambda channel: PieceLink(channel, size_of(channel.shard)), self._place)
 
     def ask(self, number: int, flags: int, done: PlainBatch | None, losses: float,
             ahead: PlainBatch | None) -> Sequence[tuple[int, int]]:  # fmt: skip
         """Give every shard its part of the gradient that is done, and say that the next values are wanted."""
         trained, rows = (done.trained, done.rows.num_rows) if done else (0, 0)
         for link in self.links.all:
-            link.announce(number, flags, trained, losses, rows)
+            link.announce(Ask(flags, number, trained, losses, rows))
         marks: list[tuple[int, int]] = []
         if done is not None:
             for shard, link in enumerate(self.links.all):
@@ -71,17 +71,11 @@ class PieceExchange:
         waited = 0
         for shard, link in enumerate(self.links.all):
             began = time.perf_counter_ns()
-            times = link.wait(batch.number)
+            times = link.receive(batch.number)
             self._meter.got_reply(*times)
             waited += min(times.held, time.perf_counter_ns() - began)
             link.pull(self._values[self._part.of(shard)])
         return waited
-
-    def finish(self, number: int) -> None:
-        """Wait until all shards have what was pushed last."""
-        for link in self.links.all:
-            link.wait(number)
-        self._meter.mark(WAIT)
 
     def sizes(self) -> Sequence[tuple[int, int]]:
         """Bytes that a step sends to each shard and receives. With shared memory nothing is sent, but it would be on

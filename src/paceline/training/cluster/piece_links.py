@@ -16,14 +16,15 @@ from paceline.training.cluster.links import SILENCE_SECONDS, ShardChannel
 from paceline.training.cluster.messages import FetchPart, FromShard, Go
 from paceline.training.cluster.shard import KINDS
 from paceline.training.cluster.shared import find
-from paceline.training.cluster.steps import Times, chunk_parts, read_numbers, read_reply, step_parts
+from paceline.training.cluster.steps import Ask, Times, chunk_parts, read_numbers, read_reply, step_parts
+from paceline.wire.coding import KeyWriter
 from paceline.wire.frames import BadFrameError, Kind
 
 Floats = NDArray[np.float32]
 
 PIECE_VALUES = 1 << 17
 PIECES_ASKED_FOR = 8
-NO_KEYS = np.zeros(0, np.uint8)
+NO_KEYS = KeyWriter(deltas=False)
 
 
 class PieceLink:
@@ -36,9 +37,9 @@ class PieceLink:
         self._values = find(joined.values, num_values)
         """The shard's own values, if this process sees them."""
 
-    def announce(self, batch: int, flags: int, trained: int, losses: float, rows: int) -> None:
+    def announce(self, ask: Ask) -> None:
         """Say what comes next: a push of the batch before, a pull for this one, or both."""
-        self._connection.send(Kind.STEP, flags, *step_parts(batch, trained, losses, rows, NO_KEYS, 0, 0, 0, NO_KEYS))
+        self._connection.send(Kind.STEP, ask.flags, *step_parts(ask, "float32", NO_KEYS))
 
     def may_push(self) -> bool:
         """Wait for the word to push; whether there is a need to."""
@@ -58,7 +59,7 @@ class PieceLink:
         """Send values or states from `start` on."""
         self._connection.send(Kind.CHUNK, KINDS.index(DENSE), *chunk_parts(start, piece))
 
-    def wait(self, batch: int) -> Times:
+    def receive(self, batch: int) -> Times:
         """Wait until the pull of a batch may begin; what the shard says of its time."""
         frame = self._channel.receive()
         if frame.kind != Kind.VALUES or (reply := read_reply(frame)).batch != batch:

@@ -54,8 +54,7 @@ class PieceSteps:
     def join(self, worker: WorkerClock, join: Join) -> Joined:
         store = self._store
         found = find(join.gradient, store.layout.num_values) if self._place else None
-        own = None if found is None else found[store.first : store.first + store.size]
-        self._gradients[worker.rank] = own
+        self._gradients[worker.rank] = None if found is None else found[store.first : store.first + store.size]
         return Joined(applied=worker.applied, values=self._place)
 
     def step(self, peer: Peer, frame: Frame) -> None:
@@ -80,11 +79,8 @@ class PieceSteps:
             return
         for worker in self._clocks.workers:
             step = worker.announced
-            if step is None or worker.pushing or worker.peer is None:
-                continue
-            if self._fold == "mean" and worker.rank != self._clocks.num_pushed:
-                continue
-            if self._fold == "each" and self._copies.at is not None:
+            may_push = self._copies.at is None if self._fold == "each" else worker.rank == self._clocks.num_pushed
+            if step is None or worker.pushing or worker.peer is None or not may_push:
                 continue
             worker.pushing = True
             has_rows, is_seen = bool(step.rows), self._gradients[worker.rank] is not None

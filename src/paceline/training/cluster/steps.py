@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.wire.coding import VALUE_BYTES, Bytes, Floats, read_values
+from paceline.wire.coding import VALUE_BYTES, Bytes, Floats, KeyWriter, read_values, write_values
 from paceline.wire.frames import BadFrameError, Frame, Kind
 
 # What a STEP frame does, in its flags: any of them together, LEAVE and PULL apart.
@@ -25,6 +25,19 @@ _CHUNK_HEAD = struct.Struct("<Q")
 _STEP = struct.Struct("<qqdIIII")
 _VALUES = struct.Struct("<qQQQ")
 _PADDING = bytes(8)
+EMPTY = np.empty(0, np.float32)
+
+
+class Ask(NamedTuple):
+    """What goes into a STEP frame: the push of an earlier batch, and the indices that `batch` pulls."""
+
+    flags: int
+    batch: int
+    trained: int
+    losses: float
+    rows: int
+    pushed: Floats = EMPTY
+    indices: NDArray[Any] = EMPTY
 
 
 class StepFrame(NamedTuple):
@@ -59,10 +72,11 @@ class ValuesFrame(NamedTuple):
     data: Bytes
 
 
-def step_parts(batch: int, trained: int, losses: float, rows: int, pushed: NDArray[Any], num_pushed: int,
-               num_keys: int, coding: int, keys: NDArray[Any]) -> tuple[Any, ...]:  # fmt: skip
-    """The body of a STEP frame, in parts; `pushed` and `keys` are coded already."""
-    head = _STEP.pack(batch, trained, losses, rows, num_pushed, num_keys, coding)
+def step_parts(ask: Ask, values: str, writer: KeyWriter) -> tuple[Any, ...]:
+    """The body of a STEP frame, in parts; pushed values are coded as `values`, and keys by the writer."""
+    coding, keys = writer.write(ask.indices)
+    pushed = write_values(ask.pushed, values)
+    head = _STEP.pack(ask.batch, ask.trained, ask.losses, ask.rows, len(ask.pushed), len(ask.indices), coding)
     return head, pushed, _PADDING[: -pushed.nbytes % 8], keys
 
 
