@@ -162,11 +162,11 @@ def test_spinning_is_told() -> None:
         far.sendall(header(Kind.HELD, 0))
         time.sleep(0.05)
         connection.receive(SECONDS, spin_seconds=0.05)
-        assert connection.spun == 0
+        assert connection.spinner.spun == 0
         began = time.thread_time_ns()
         with pytest.raises(SilentPeerError):
             connection.receive(0.01, spin_seconds=0.05)
-        assert 0 < connection.spun <= time.thread_time_ns() - began
+        assert 0 < connection.spinner.spun <= time.thread_time_ns() - began
 
 
 @pytest.mark.parametrize("said", [b"", b"p", header(Kind.STEP, 10), header(Kind.STEP, 10) + b"only"])

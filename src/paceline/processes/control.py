@@ -56,7 +56,6 @@ class ControlServer:
         """Bytes on the wire of what roles were told, and of messages of the user's own kinds."""
         self._answers = answers or {}
         self._kinds: Any = functools.reduce(operator.or_, [Hello, Ready, Beat, Report, Failed, *kinds, *self._answers])
-        self._by_name = {(role.role, role.rank): role for role in roles}
         self._name_node = name_node
         self._last_tick = time.monotonic()
         self._records: deque[AnyRecord] = deque()
@@ -137,7 +136,7 @@ class ControlServer:
                 peer.close()
 
     def _greet(self, peer: Peer, hello: Hello) -> None:
-        role = self._by_name.get((hello.role, hello.rank))
+        role = next((one for one in self.roles if (one.role, one.rank) == (hello.role, hello.rank)), None)
         if role is None:
             raise BadFrameError(f"there is no {hello.role} {hello.rank} here")
         before = role.peer

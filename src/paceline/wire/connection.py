@@ -70,12 +70,7 @@ class Connection:
         self._readable.register(stream.socket, select.POLLIN)
         self._writable = select.poll()
         self._writable.register(stream.socket, select.POLLOUT)
-        self._spinner = Spinner(partial(self._readable.poll, 0))
-
-    @property
-    def spun(self) -> int:
-        """Nanoseconds of processor time spent on spinning for frames."""
-        return self._spinner.spun
+        self.spinner = Spinner(partial(self._readable.poll, 0))
 
     def send(self, kind: Kind, flags: int, *parts: Buffer) -> None:
         """Send a frame whose body is `parts`, one after the other; blocks until the socket has taken it.
@@ -106,7 +101,7 @@ class Connection:
             # What is here already does not make the socket readable.
             ready = (
                 incoming.has_more
-                or (spin_seconds > 0 and self._spinner.spin(spin_seconds))
+                or (spin_seconds > 0 and self.spinner.spin(spin_seconds))
                 or self._readable.poll(milliseconds)
             )
             if stream.socket.fileno() < 0:

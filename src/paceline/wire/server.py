@@ -51,7 +51,6 @@ class Peer:
         self.open = True
         self.stream = stream_of(connected, address)
         self.incoming = Incoming(self.stream)
-        self.socket = connected
         self.stalled_since: float | None = None
         """When the socket last took bytes (`time.monotonic`), if some are queued for it."""
         self._server = server
@@ -123,12 +122,7 @@ class Server:
         self._selector.register(self._loop_end, _READ, self._woken)
         self._selector.register(self._admission.listener, _READ, self._accept)
         self._next_sweep = 0.0
-        self._spinner = Spinner(partial(self._selector.select, 0))
-
-    @property
-    def spun(self) -> int:
-        """Nanoseconds of processor time spent on spinning for frames."""
-        return self._spinner.spun
+        self.spinner = Spinner(partial(self._selector.select, 0))
 
     @property
     def refused(self) -> int:
@@ -151,7 +145,7 @@ class Server:
             busy = self._with_more or self._calls or self._gone
             wait_seconds = 0.0 if busy else max(0.0, min(next_tick, self._next_sweep) - now)
             spins = min(spin_seconds, wait_seconds) if self.peers else 0.0
-            events = (self._spinner.spin(spins) if spins > 0 else []) or self._selector.select(wait_seconds)
+            events = (self.spinner.spin(spins) if spins > 0 else []) or self._selector.select(wait_seconds)
             self._turn(service, events, woke=time.perf_counter())
         self._stopping = False
 
@@ -180,11 +174,11 @@ class Server:
 
     def watch(self, peer: Peer, events: int) -> None:
         """Wake up for these events of a peer. For peers."""
-        self._selector.modify(peer.socket, events, peer)
+        self._selector.modify(peer.stream.socket, events, peer)
 
     def forget(self, peer: Peer) -> None:
         """Watch a peer no more, and tell the service later. For peers."""
-        self._selector.unregister(peer.socket)
+        self._selector.unregister(peer.stream.socket)
         self.peers.remove(peer)
         self._with_more.pop(peer, None)
         self._gone.append(peer)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from paceline.errors import RunError, in_short
+from paceline.errors import in_short
 from paceline.machine import num_cores
 from paceline.processes.messages import Failed
 from paceline.telemetry.meter import COMPUTE, PULL, PUSH
@@ -147,14 +147,13 @@ class AllreduceExchange:
     def lost(self, error: WireError) -> None:
         """The shard or another worker is gone. If that happens to one process after the other, the run ends."""
         if not self.links.recalled_in_time(error):
-            if self._incarnation >= MOST_INCARNATIONS:
-                raise RunError(error.message, NO_GROUP_HINT)
-            os._exit(1)  # the engine starts another process
+            self._end(error.message)
 
     @contextmanager
     def _ended_if_it_hangs(self) -> Iterator[None]:
         """If this takes too long on a GPU, a new process begins again: NCCL cannot be interrupted."""
-        timer = threading.Timer(MEET_SECONDS + POLL_SECONDS, self._end)
+        said = f"NCCL does not get the workers together in {MEET_SECONDS:g} s"
+        timer = threading.Timer(MEET_SECONDS + POLL_SECONDS, self._end, [said])
         timer.daemon = True
         if self._device != "cpu":
             timer.start()
@@ -163,8 +162,8 @@ class AllreduceExchange:
         finally:
             timer.cancel()
 
-    def _end(self) -> None:
+    def _end(self, why: str) -> None:
+        """End this process, so that the engine starts another one, or the run if that has not helped before."""
         if self._incarnation >= MOST_INCARNATIONS:
-            said = f"NCCL does not get the workers together in {MEET_SECONDS:g} s"
-            self._setup.lifeline.say(Failed(kind="run", message=said, hint=NO_GROUP_HINT))
+            self._setup.lifeline.say(Failed(kind="run", message=why, hint=NO_GROUP_HINT))
         os._exit(1)

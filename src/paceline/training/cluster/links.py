@@ -96,7 +96,7 @@ class ShardChannel:
         if not self.is_open:
             return self._before
         (sent, received, spun), stream = self._before, self.connection.stream
-        return Traffic(sent + stream.bytes_sent, received + stream.bytes_received, spun + self.connection.spun)
+        return Traffic(sent + stream.bytes_sent, received + stream.bytes_received, spun + self.connection.spinner.spun)
 
     def close(self) -> None:
         """Hang up."""

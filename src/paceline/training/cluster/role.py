@@ -76,7 +76,7 @@ def _run_shard(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str)
     lifeline.status = lambda: (service.doing, 0, 0)
     chunks, node, wire = ShardReport(spec.rank), NodeProber(), ConnectionProber("shard", spec.rank)
     counts = service.clocks.counters
-    lifeline.records = lambda: [*chunks.take(server.spun, *counts), *node.take(), *wire.take(service.sockets())]
+    lifeline.records = lambda: [*chunks.take(server.spinner.spun, *counts), *node.take(), *wire.take(service.sockets())]
     lifeline.say(Ready(address=server.address))
     with closing(server):
         server.serve(service, TICK_SECONDS, SPIN_SECONDS)

@@ -64,7 +64,7 @@ class ShardService:
     def sockets(self) -> dict[str, socket.socket]:
         """The connections to workers that stand now, by name."""
         peers = [(worker.rank, worker.peer) for worker in self.clocks.workers]
-        return {f"worker {rank}": peer.socket for rank, peer in peers if peer is not None}
+        return {f"worker {rank}": peer.stream.socket for rank, peer in peers if peer is not None}
 
     # -- connections
 
