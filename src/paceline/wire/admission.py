@@ -49,15 +49,14 @@ class Admission:
             except OSError:
                 self._refuse(connected)
                 return
-        with self._lock:
-            full = len(self._under_way) >= NUM_HANDSHAKES
-            if not full:
-                arguments = (connected, peer, Deadline(peer))
-                thread = threading.Thread(target=self._shake_hands, args=arguments, name="paceline-handshake")
-                self._under_way[thread] = connected
-                thread.start()
-        if full:
+        if len(self._under_way) >= NUM_HANDSHAKES:
             self._refuse(connected)
+            return
+        arguments = (connected, peer, Deadline(peer))
+        thread = threading.Thread(target=self._shake_hands, args=arguments, name="paceline-handshake")
+        with self._lock:
+            self._under_way[thread] = connected
+            thread.start()
 
     def close(self) -> None:
         """Stop listening, break off the handshakes under way and wait for their threads."""

@@ -65,15 +65,13 @@ class Peer:
         buffers, num_bytes = frame_buffers(kind, flags, parts, self.address)
         if not self.open:
             return
-        if self._queue:
-            left = views_of(buffers)
-        else:
-            try:
-                left = self.stream.start(buffers, num_bytes)
-            except WireError:
-                return self.close()
-            if not left:
-                return
+        try:
+            left = views_of(buffers) if self._queue else self.stream.start(buffers, num_bytes)
+        except WireError:
+            return self.close()
+        if not left:
+            return
+        if not self._queue:
             self.stalled_since = time.monotonic()
             self._server.watch(self, _READ | _WRITE)
         self._queue.extend(memoryview(bytes(view)) for view in left)

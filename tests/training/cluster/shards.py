@@ -72,6 +72,12 @@ def open_shard(config: RunConfig, layout: Layout, shard: int = 0, loopback: bool
     return service
 
 
+def order_copy(service: ShardService, at: int, asker: FakePeer) -> None:
+    """Order a copy, which is acknowledged at once."""
+    service.received(asker, frame_of(Kind.MESSAGE, 0, encode(m.Copy(at=at))))  # type: ignore[arg-type]
+    assert decode(asker.sent.pop(0), m.FromShard) == m.Finished()
+
+
 def tell(service: ShardService, message: Any, peer: FakePeer | None = None) -> Any:
     peer = peer or FakePeer()
     service.received(peer, frame_of(Kind.MESSAGE, 0, encode(message)))  # type: ignore[arg-type]

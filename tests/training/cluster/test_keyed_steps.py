@@ -20,7 +20,7 @@ from paceline.training.cluster.steps import LEAVE, PULL, PUSH, Ask, read_held, r
 from paceline.training.pace import Pace
 from paceline.wire.coding import KeyWriter, read_values
 from paceline.wire.frames import BadFrameError, Frame, Kind
-from tests.training.cluster.shards import FakePeer, TestedShard, frame_of, open_shard, tell
+from tests.training.cluster.shards import FakePeer, TestedShard, frame_of, open_shard, order_copy, tell
 
 FEATURES = 20
 RATE = 2.0**-10
@@ -332,7 +332,7 @@ class TestCopies:
         service = make_shard(2, "sync")
         clients = [Client(service, rank) for rank in range(2)]
         coordinator = FakePeer()
-        service.received(coordinator, frame_of(Kind.MESSAGE, 0, encode(m.Copy(at=1))))  # type: ignore[arg-type]
+        order_copy(service, 1, coordinator)
         for client in clients:
             client.step(PULL, 1, [], [5])
         clients[0].step(PULL | PUSH, 2, [1.0], [5])

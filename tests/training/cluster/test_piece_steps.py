@@ -20,7 +20,7 @@ from paceline.training.cluster.shared import find, share
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH, Ask, chunk_parts, read_chunk, step_parts
 from paceline.wire.coding import KeyWriter
 from paceline.wire.frames import BadFrameError, Kind
-from tests.training.cluster.shards import FakePeer, TestedShard, frame_of, open_shard, tell
+from tests.training.cluster.shards import FakePeer, TestedShard, frame_of, open_shard, order_copy, tell
 
 VALUES = 10
 NO_KEYS = KeyWriter(deltas=False)
@@ -233,7 +233,7 @@ def test_a_copy_waits_for_pushes_under_way_and_holds_back_others() -> None:
     clients[0].announce(2, PUSH | PULL)
     clients[0].send(0, [1.0] * 5)
     asker = FakePeer()
-    say_to(service, m.Copy(at=NOW), asker)
+    order_copy(service, NOW, asker)
     assert asker.sent == []
     clients[1].announce(2, PUSH | PULL)
     assert clients[1].heard() == []
@@ -253,7 +253,7 @@ def test_in_sync_workers_compute_while_a_copy_is_fetched_and_wait_with_their_pus
     for client in clients:
         client.announce(1, PULL)
     asker = FakePeer()
-    say_to(service, m.Copy(at=1), asker)
+    order_copy(service, 1, asker)
     for client in clients:
         client.heard()
         client.step(2, 1, 2.0)

@@ -96,7 +96,9 @@ class Open(Message):
 
 
 class Copy(Message):
-    """Keep the states as they are now, or in sync when clock `at` is complete, until they are fetched."""
+    """Keep the states as they are now, or in sync when clock `at` is complete, until they are fetched: `Finished` once
+    the shard knows, then `Copied`.
+    """
 
     at: int
 

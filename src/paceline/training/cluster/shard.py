@@ -117,6 +117,7 @@ class ShardService:
                 say(peer, m.Finished())
             case m.Copy(at=at):
                 self._copies.order(at, peer)
+                say(peer, m.Finished())
                 if self.exchange.may_copy(at):
                     self._copies.make_at(at)
             case m.FetchPart():

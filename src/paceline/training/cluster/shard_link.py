@@ -31,7 +31,6 @@ class ShardLink:
         self._is_lost = is_lost
         self._connect = partial(connect, address, token, tls)
         self._connection = self._connect()
-        self._early: Copied | None = None
 
     def close(self) -> None:
         self._connection.close()
@@ -81,23 +80,17 @@ class ShardLink:
         """Order a copy at clock `at`, -1 for now; returns when the shard knows of it."""
         # Over this very connection: the order goes with it, and the caller begins again.
         self._connection.send(Kind.MESSAGE, 0, encode(Copy(at=at)))
-        self._connection.send(Kind.MESSAGE, 0, encode(Count()))
-        # A copy made at once comes before the answer.
-        answer = decode(self._receive(), FromShard)
-        if isinstance(answer, Copied):
-            self._early = answer
-            decode(self._receive(), FromShard)
+        decode(self._receive(), FromShard)
 
     def copied(self, give_up: Callable[[], bool]) -> Copied:
         """Wait until the copy that was ordered is made; `LostConnectionError` if `give_up` says so."""
-        while self._early is None:
+        while True:
             try:
-                self._early = decode(self._connection.receive(POLL_SECONDS), FromShard)
+                copied: Copied = decode(self._connection.receive(POLL_SECONDS), FromShard)
+                return copied
             except SilentPeerError:
                 if give_up():
                     raise LostConnectionError("the segment ended before the copy") from None
-        copied, self._early = self._early, None
-        return copied
 
     def fetch(self, what: Literal["values", "copy"], of: str, out: NDArray[np.float32], rows: int = 0) -> None:
         """Fill `out` [n, numbers] with all values of one kind of parameters after `rows` rows, or with the copy."""
