@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from paceline.errors import ConfigError
 from paceline.models.registry import import_from
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Future
 
 
 class EngineKind(NamedTuple):
@@ -89,7 +90,7 @@ class PendingEngine:
     def __init__(self, name: str, address: str, requests: Sequence[ProcessRequest]) -> None:
         self._name, self._address, self._requests = name, address, requests
         self._engine: Future[ClusterEngine] | None = None
-        self._thread: ThreadPoolExecutor | None = None
+        self._threads = ExitStack()
 
     def start(self) -> None:
         """Begin to open the engine, unless that has been done."""
@@ -101,8 +102,8 @@ class PendingEngine:
             # waiting.
             make = _load(self._name)
             # The thread stays until the end: what it started would end with it.
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="paceline-start")
-            self._engine = self._thread.submit(make, self._address, self._requests)
+            thread = self._threads.enter_context(ThreadPoolExecutor(1, thread_name_prefix="paceline-start"))
+            self._engine = thread.submit(make, self._address, self._requests)
 
     def get(self) -> ClusterEngine:
         """The engine, once it is open."""
@@ -117,8 +118,7 @@ class PendingEngine:
         """Close the engine if it was started."""
         if self._engine is not None and self._engine.exception() is None:
             self._engine.result().close()
-        if self._thread is not None:
-            self._thread.shutdown()
+        self._threads.close()
 
 
 def open_engine(name: str, address: str, requests: Sequence[ProcessRequest]) -> PendingEngine:

@@ -28,9 +28,8 @@ class LocalEngine:
         try:
             while True:
                 done, running = wait(futures, timeout=POLL_SECONDS, return_when=FIRST_EXCEPTION)
-                for future in futures:
-                    if future in done:
-                        future.result()
+                for future in sorted(done, key=futures.index):
+                    future.result()
                 if not running:
                     return
                 poll()

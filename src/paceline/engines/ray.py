@@ -41,7 +41,6 @@ class RayEngine:
 
     def __init__(self, address: str, requests: Sequence[ProcessRequest]) -> None:
         self._ray = import_ray()
-        self._requests = list(requests)
         self.num_processes = len(requests)
         self._folder: Path | None = None
         self._token_is_ours = False

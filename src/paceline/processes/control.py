@@ -1,4 +1,4 @@
-"""Where do supervised processes report, and how does the coordinator notice that one is gone?
+"""Where do supervised processes report, and how does the coordinator notice that one was lost?
 
 The control server runs on its own thread of the coordinator. Each process stays connected to it and beats once a
 second. A role whose connection breaks, or that is silent for `SILENCE_SECONDS`, is lost. What the coordinator must act
@@ -43,10 +43,9 @@ class Event(NamedTuple):
 class ControlServer:
     """The coordinator's side of all lifelines."""
 
-    def __init__(
-        self, server: Server, roles: Sequence[Role], name_node: Callable[[str], str],
-        kinds: Sequence[type[Message]] = (), answers: dict[type[Message], Answer] | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, server: Server, roles: Sequence[Role], name_node: Callable[[str], str],
+                 kinds: Sequence[type[Message]] = (),
+                 answers: dict[type[Message], Answer] | None = None) -> None:  # fmt: skip
         """`kinds` are the user's own messages that come out as events; those in `answers` are answered at once."""
         self.server = server
         self.roles = list(roles)
@@ -82,7 +81,7 @@ class ControlServer:
     def _serve(self) -> None:
         try:
             self.server.serve(self, TICK_SECONDS)
-        except Exception as error:  # noqa: BLE001 (whatever it is, nobody must wait for a server that is closed)
+        except Exception as error:  # noqa: BLE001 (any error: nobody may wait for a closed server)
             failed = Failed(kind="run", message=f"the coordinator's control server failed: {error}", hint="")
             self.events.put(Event(self.roles[0], failed))
 

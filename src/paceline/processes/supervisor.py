@@ -33,10 +33,8 @@ class Limits(NamedTuple):
 class Supervisor:
     """All processes of one run or job. For the coordinator's main thread."""
 
-    def __init__(
-        self, engine: ClusterEngine, control: ControlServer, spec: Callable[..., ProcessSpec], limits: Limits,
-        start_over: Callable[[Role, Loss], None] | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, engine: ClusterEngine, control: ControlServer, spec: Callable[..., ProcessSpec], limits: Limits,
+                 start_over: Callable[[Role, Loss], None] | None = None) -> None:  # fmt: skip
         """Start all roles of `control`. `spec` makes what a process is given, from its role, rank and coordinator.
 
         `start_over` is called after a loss if the engine then restarts all processes: the user returns to a checkpoint.

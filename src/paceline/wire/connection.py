@@ -76,7 +76,7 @@ class Connection:
         """Send a frame whose body is `parts`, one after the other; blocks until the socket has taken it.
 
         Parts are contiguous, and may be empty. Raises `SilentPeerError` when the other side takes nothing for
-        `SEND_SECONDS`. When it raises for whatever reason the connection is closed: half a frame cannot be taken back.
+        `SEND_SECONDS`. Whenever it raises, the connection is closed: half a frame cannot be taken back.
         """
         buffers, num_bytes = frame_buffers(kind, flags, parts, self.peer)
         with self._sending:

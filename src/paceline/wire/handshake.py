@@ -85,7 +85,7 @@ def greet_server(connected: socket.socket, token: bytes, peer: str, deadline: De
 
 
 class _ClosedError(LostConnectionError):
-    """The other side closed the connection in good order."""
+    """The other side closed the connection properly."""
 
 
 def _proof(token: bytes, role: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:

@@ -110,8 +110,7 @@ class Server:
         self._with_more: dict[Peer, None] = {}
         self._admitted: deque[tuple[socket.socket, str]] = deque()
         self._calls: deque[Callable[[], None]] = deque()
-        self._stopping = False
-        self._closed = False
+        self._stopping = self._closed = False
         self._waking = threading.Lock()
         self._wake_end, self._loop_end = socket.socketpair()
         self._wake_end.setblocking(False)

@@ -11,20 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import ConfigError
-from paceline.wire.frames import (
-    HEADER,
-    Buffer,
-    Frame,
-    Kind,
-    LostConnectionError,
-    SilentPeerError,
-    WireError,
-    read_header,
-    views_of,
-)
+from paceline.wire.frames import HEADER, Buffer, Frame, LostConnectionError, SilentPeerError, read_header, views_of
 
 USER_TIMEOUT_SECONDS = 30
-"""When the system gives a connection up: nothing was acknowledged, or on Linux no room was made, for so long."""
+"""When the system gives a connection up: for that long, nothing was acknowledged or, on Linux, no room was made."""
 FIRST_BYTES = 64 << 10
 """How much is asked for when a frame begins: small frames need one call, and little is moved when it is too much."""
 AHEAD_BYTES = 64 << 20
@@ -60,7 +50,7 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def wire_error(peer: str, error: OSError) -> WireError:
+def wire_error(peer: str, error: OSError) -> LostConnectionError | SilentPeerError:
     """What a socket's error means for the run."""
     if isinstance(error, TimeoutError):
         return SilentPeerError(
@@ -197,8 +187,6 @@ class Incoming:
         self._stream = stream
         self._use(np.empty(FIRST_BYTES, np.uint8))
         self._filled = 0
-        self._kind = Kind.MESSAGE
-        self._flags = 0
         # Where the frame ends; 0 while its header is not there.
         self._end = 0
         self._handed_out = False

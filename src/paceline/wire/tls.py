@@ -60,7 +60,7 @@ def server_context(tls: Tls) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     # No connection is ever resumed.
     context.num_tickets = 0
-    # The standard library reads keys from files only; the folder is its owner's alone, and gone at once.
+    # The standard library reads keys from files only; only this user can read the folder, and it is removed at once.
     with tempfile.TemporaryDirectory(prefix="paceline-tls-") as folder:
         certificate, key = Path(folder, "certificate.pem"), Path(folder, "key.pem")
         certificate.write_bytes(tls.certificate)

@@ -40,21 +40,21 @@ class AllreduceExchange:
     """A worker that adds up with the others."""
 
     def __init__(self, setup: Setup) -> None:
-        dense, queue = setup.model.layout.dense, setup.queue
+        dense, recalled = setup.model.layout.dense, setup.queue.recalled
         assert dense is not None
         self.batches: Sequence[PlainBatch] = [
             PlainBatch(reader, setup.compute, setup.spec.rank) for reader in setup.readers
         ]
-        self.links = Links(setup.spec, queue.recalled)
+        self.links = Links(setup.spec, recalled)
         self._setup = setup
-        self._queue = queue
+        self._recalled = recalled
         self._device = device = setup.config.device
         self._store = make_dense_store(dense, device, num_workers=1)
-        self._make_sums = partial(BucketedSums, setup.model.tensors, dense.num_trained, queue.recalled, device)
+        self._make_sums = partial(BucketedSums, setup.model.tensors, dense.num_trained, recalled, device)
         self._use(self._make_sums())
         self._notes: Notes | None = None
         self._incarnation = 0
-        # On a GPU all that there were: to end one is to wait for threads of it that may be waiting for Python.
+        # On a GPU all groups so far: ending one means waiting for its threads, which may be waiting for Python.
         self._groups: list[ProcessGroup] = []
 
     def _use(self, sums: BucketedSums) -> None:
@@ -91,10 +91,10 @@ class AllreduceExchange:
         spec, workers, host = self._setup.spec, self._setup.config.workers, self._setup.host
         if self._notes is not None:
             self._notes.close()
-        recalled = self._queue.recalled
-        self._notes = Notes(ShardLink(begin.shards[0], spec.token, spec.tls, recalled), begin.generation, recalled)
+        link = ShardLink(begin.shards[0], spec.token, spec.tls, self._recalled)
+        self._notes = Notes(link, begin.generation, self._recalled)
         if self._sums.on_its_way and self._device == "cpu":
-            # What a group that is gone may still write to.
+            # The last group may still write to the old ones.
             self._use(self._make_sums())
         try:
             with self._ended_if_it_hangs():
@@ -129,14 +129,14 @@ class AllreduceExchange:
         try:
             return self._sums.add_up(rows)
         except RuntimeError as error:
-            if self._queue.recalled():
+            if self._recalled():
                 raise RecalledError from None
             raise LostConnectionError(f"another worker is gone: {in_short(error)}") from None
         finally:
             self.links.activity = ""
 
     def receive(self, batch: PlainBatch) -> int:
-        """The values are here already; all that there is to wait for is the shard's word."""
+        """The values are here already; the worker only waits until the shard lets it go on."""
         self.links.all[0].receive(batch.number)
         return ALL_OF_IT
 
@@ -145,7 +145,7 @@ class AllreduceExchange:
         return ()
 
     def lost(self, error: WireError) -> None:
-        """The shard or another worker is gone. If that happens to one process after the other, the run ends."""
+        """The shard or another worker was lost. If this happens to one process after the other, the run ends."""
         if not self.links.recalled_in_time(error):
             self._end(error.message)
 

@@ -120,9 +120,8 @@ class ClusterBackend:
         self.model.close()
 
     def _hang_up(self) -> None:
-        for link in self._links:
-            link.close()
-        self._links = []
+        while self._links:
+            self._links.pop().close()
 
     def _make_leases(self) -> RowLeases:
         config, at, num_rows = self._config, self._progress, self._num_rows
@@ -345,7 +344,7 @@ class ClusterBackend:
         return self._supervisor.places()
 
     def waits(self) -> list[str]:
-        return [f"{role.role} {role.rank} {role.doing or 'is gone'}" for role in self._supervisor.roles]
+        return [f"{role.role} {role.rank} {role.doing or 'is lost'}" for role in self._supervisor.roles]
 
     def records(self) -> list[AnyRecord]:
         return self._supervisor.control.take_records()

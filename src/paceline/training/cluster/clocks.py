@@ -64,11 +64,8 @@ class WorkerClocks:
         self.workers = [WorkerClock(rank, in_flight) for rank in range(num_workers)]
         self.num_pushed = 0
         """How many pushes are in the sum that is not complete."""
-        self.rows = 0
+        self.rows = self.loss_rows = self.largest_lead = self.refused = 0
         self.losses = 0.0
-        self.loss_rows = 0
-        self.largest_lead = 0
-        self.refused = 0
         self.counters = [0, 0, 0]
         """What telemetry reads from another thread: requests answered, nanoseconds in the queue, and of service."""
         self._staleness = staleness

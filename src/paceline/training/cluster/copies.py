@@ -37,9 +37,9 @@ class Copies:
     def reset(self) -> None:
         """A generation of the parameters begins."""
         self.at: int | None = None
-        """The clock that a copy is to be of, `NOW`, or None if none is ordered."""
+        """The clock at which a copy is ordered, or `NOW`; None if none is."""
         self._peer: Peer | None = None
-        # For whom nothing may change now, because the states themselves are being fetched, and until when.
+        # Who fetches the states themselves, so that nothing may change now, and until when.
         self._fetcher: Peer | None = None
         self._fetched_by = math.inf
 

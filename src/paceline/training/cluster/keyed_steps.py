@@ -2,7 +2,7 @@
 
 A worker's frame for batch b pulls batch b and pushes batch b − d, where d is the number of batches in flight. Each push
 counts once: a frame that was seen before, from a connection that was cut or a worker that died, is answered again with
-the very values of the first answer. Dense values of the model, if it has any, travel behind those of the keys.
+the same values. Dense values of the model, if it has any, travel behind those of the keys.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from paceline.training.cluster.batch_queue import RecalledError
 from paceline.training.cluster.messages import Begin, FromShard, Join, Joined, RoleSpec
 from paceline.training.cluster.steps import Ask, ValuesFrame, read_held, read_reply, step_parts
 from paceline.wire.coding import KeyWriter
-from paceline.wire.connection import Connection, connect
+from paceline.wire.connection import connect
 from paceline.wire.frames import BadFrameError, Frame, Kind, SilentPeerError, WireError
 
 SILENCE_SECONDS = 5.0
@@ -54,7 +54,6 @@ class ShardChannel:
         self.recalled = recalled
         self.applied = 0
         """The worker's last batch that the shard has."""
-        self.connection: Connection
         self._address = begin.shards[shard]
         self._spec = spec
         self._join = Join(
@@ -170,7 +169,6 @@ class StepLink:
     def __init__(self, channel: ShardChannel, wire: WireConfig) -> None:
         self._channel = channel
         self._wire = wire
-        self._keys: KeyWriter
         self._asked: deque[Ask] = deque()
         self._told = Traffic()
         self._connect()

@@ -5,8 +5,6 @@ Nothing of this is asked for twice: if a connection breaks, the coordinator take
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -76,7 +74,7 @@ class PieceLink:
         pieces = [out[start : start + PIECE_VALUES] for start in range(0, len(out), PIECE_VALUES)]
         for number in range(len(pieces) + PIECES_ASKED_FOR):
             if number < len(pieces):
-                self._ask("values", number * PIECE_VALUES, len(pieces[number]))
+                self._ask(FetchPart(what="values", of=DENSE, start=number * PIECE_VALUES, count=len(pieces[number])))
             if number >= PIECES_ASKED_FOR:
                 piece = pieces[number - PIECES_ASKED_FOR]
                 piece[:] = read_numbers(self._connection.receive(SILENCE_SECONDS), len(piece))
@@ -84,8 +82,8 @@ class PieceLink:
 
     def fetch_states(self, start: int, count: int, width: int) -> Floats:
         """States [count, width] of the values from `start` on; valid until the next frame."""
-        self._ask("states", start, count)
+        self._ask(FetchPart(what="states", of=DENSE, start=start, count=count))
         return read_numbers(self._connection.receive(SILENCE_SECONDS), count * width).reshape(count, width)
 
-    def _ask(self, what: Literal["values", "states"], start: int, count: int) -> None:
-        self._connection.send(Kind.MESSAGE, 0, encode(FetchPart(what=what, of=DENSE, start=start, count=count)))
+    def _ask(self, fetch: FetchPart) -> None:
+        self._connection.send(Kind.MESSAGE, 0, encode(fetch))

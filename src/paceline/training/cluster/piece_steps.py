@@ -46,7 +46,6 @@ class PieceSteps:
         # By worker: its gradient, if this process sees the worker's memory.
         self._gradients: list[Floats | None] = [None] * len(clocks.workers)
         copies.released = self._let_push
-        self.open()
 
     def open(self) -> None:
         self._sums.begin()
@@ -198,21 +197,17 @@ class PieceSums:
 
     def add(self, start: int, sums: Floats, step: StepFrame) -> None:
         """Add a piece, or apply the mean if it is the last worker's."""
-        rows, last, store = self._rows + step.rows, self._is_last, self._store
-        if not self._rows:
-            if last:
-                store.apply(start, sums, step.rows, step.trained)
-            else:
-                self._total_at(start, len(sums))[:] = sums
-            return
-        before = self._total_at(start, len(sums)) if self._first is None else self._first[start : start + len(sums)]
-        if not last:
-            np.add(before, sums, out=self._total_at(start, len(sums)))
-            return
-        # Neither is needed any more: to leave them as they are spares their way back to memory.
-        if len(sums) > len(self._piece):
-            self._piece = np.empty(len(sums), np.float32)
-        store.apply(start, np.add(before, sums, out=self._piece[: len(sums)]), rows, step.trained)
+        last, count = self._is_last, len(sums)
+        if self._rows:
+            before = self._total_at(start, count) if self._first is None else self._first[start : start + count]
+            # The last sum goes elsewhere: the total need not be written back to memory.
+            if last and count > len(self._piece):
+                self._piece = np.empty(count, np.float32)
+            sums = np.add(before, sums, out=self._piece[:count] if last else self._total_at(start, count))
+        elif not last:
+            self._total_at(start, count)[:] = sums
+        if last:
+            self._store.apply(start, sums, self._rows + step.rows, step.trained)
 
     def end(self, gradient: Floats | None, step: StepFrame) -> None:
         """A worker's gradient, which this process may see, is in the sum."""

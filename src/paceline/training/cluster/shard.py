@@ -85,7 +85,7 @@ class ShardService:
             say(peer, m.Finished())
 
     def tick(self) -> None:
-        """Tell workers whose replies have been held back for long for whom they wait."""
+        """Tell workers whose replies have been held back for a while which workers they wait for."""
         self._copies.expire()
         clocks, saving = self.clocks, self._copies.held
         held = [worker for worker in clocks.workers if worker.waiting]

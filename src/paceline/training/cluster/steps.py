@@ -3,7 +3,7 @@
 A worker sends the gradient of its last batch and the keys of its next in one STEP frame, and gets the values of those
 keys back in one VALUES frame. A push carries no keys: the shard remembers those of the last pull. Behind the values of
 the keys, [keys, dim], come the dense values that the shard holds, if the model has any, and gradients go the same way.
-A shard that holds a reply back says so, and for whom it waits, in HELD frames.
+A shard that holds a reply back says so, and which workers it waits for, in HELD frames.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What does a worker of a cluster do? The step loop of all models, whatever they exchange with shards.
+"""What does a worker of a cluster do? The step loop of all models.
 
 A worker takes rows, reads ahead, pulls, computes and pushes. What is pulled and pushed, and how, is an exchange's:
 `keyed_exchange.py` (tables), `piece_exchange.py` (dense values) or `allreduce_exchange.py` (dense values that workers
