@@ -83,7 +83,7 @@ def is_served(connection: Connection) -> bool:
 
 
 def send_many(connection: Connection, num_bytes: int) -> None:
-    """Send more than the sockets on the way can keep, a hundred frames of so many bytes."""
+    """Send more than the sockets on the way can keep, a hundred frames of this many bytes."""
     for _ in range(100):
         connection.send(Kind.CHUNK, 0, bytes(num_bytes))
 

@@ -171,7 +171,7 @@ def run_simulation(data: st.DataObject, pace: Any, num_shards: int) -> tuple[lis
 
 
 def check_gate(workers: list[SimulatedWorker], pace: Any) -> None:
-    """Whoever has been let into batch b by all shards was at most N clocks ahead of all that had not left."""
+    """A worker that all shards let into batch b was at most N clocks ahead of all workers that had not left."""
     if pace == "async":
         return
     staleness = 0 if pace == "sync" else pace

@@ -121,7 +121,7 @@ def test_in_sync_workers_push_in_turn_and_are_answered_together() -> None:
     "sharing", [(False, False, False), (True, True, True), (True, False, True), (False, True, True)]
 )
 def test_every_step_begins_a_sum_of_its_own(sharing: tuple[bool, ...]) -> None:
-    """Whoever is first, whoever of many is last, and whoever shares its memory with the shard."""
+    """Whichever worker is first or last, and whether or not it shares its memory with the shard."""
     service = make("sync", workers=3, shared=True)
     clients = [Client(service, rank, shared) for rank, shared in enumerate(sharing)]
     for client in clients:
@@ -240,7 +240,7 @@ def test_a_copy_waits_for_pushes_under_way_and_holds_back_others() -> None:
     clients[0].send(5, [1.0] * 5)
     copied = decode(asker.sent[0], m.FromShard)
     assert (copied.applied, copied.rows) == ([1, 0], 1)
-    # Nothing changes until it has been fetched, but whoever waits for values gets them.
+    # Nothing changes until it has been fetched, but workers that wait for values get them.
     assert clients[1].heard() == []
     assert True in clients[0].heard()
     assert copied_values(service, asker) == [-1.0] * VALUES
@@ -267,7 +267,9 @@ def test_in_sync_workers_compute_while_a_copy_is_fetched_and_wait_with_their_pus
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
-def test_whoever_fetches_a_copy_may_lose_its_connection(monkeypatch: pytest.MonkeyPatch, comes_back: bool) -> None:
+def test_the_coordinator_may_lose_its_connection_while_it_fetches_a_copy(
+    monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
     service = make("async")
     client, asker = Client(service, 0), FakePeer()
     client.announce(1, PULL)

@@ -76,7 +76,7 @@ class AllreduceExchange:
             self._sums.leave()
         if (use_threads := self._setup.compute.use_threads) is not None:
             use_threads(num_cores() // begin.sharing)
-        next_batch = self.links.replace(begin, lambda channel: PieceLink(channel, num_values=0))
+        next_batch = self.links.replace(begin, lambda endpoint: PieceLink(endpoint, num_values=0))
         self.links.activity = "takes the values over"
         link = self.links.all[0]
         for start in range(0, self._store.size, PIECE_VALUES):

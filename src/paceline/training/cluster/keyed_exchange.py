@@ -57,7 +57,7 @@ class KeyedExchange:
 
     def join(self, begin: Begin) -> int:
         """Connect to the shards; the batch to go on with."""
-        return self.links.replace(begin, lambda channel: StepLink(channel, self._setup.config.wire))
+        return self.links.replace(begin, lambda endpoint: StepLink(endpoint, self._setup.config.wire))
 
     def ask(self, number: int, flags: int, done: NumberedBatch | None, losses: float,
             ahead: NumberedBatch | None) -> Sequence[tuple[int, int]]:  # fmt: skip

@@ -1,9 +1,9 @@
 """How does a worker talk to shards, when connections may be cut and replies lost?
 
-A `ShardChannel` is a connection to one shard that can be made again. A `StepLink` keeps what was not answered yet. When
-its connection breaks, or nothing comes for `SILENCE_SECONDS` (a shard that holds a reply back says so every second), it
-connects again and asks the same; the shard knows which pushes it has had. `Links` are a worker's links to all shards,
-by steps or by pieces (`piece_links.py`).
+A `ShardEndpoint` is the worker's end of a connection to one shard, which can be made again. A `StepLink` keeps what
+was not answered yet. When its connection breaks, or nothing comes for `SILENCE_SECONDS` (a shard that holds a reply back
+says so every second), it connects again and asks the same; the shard knows which pushes it has had. `Links` are a
+worker's links to all shards, by steps or by pieces (`piece_links.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Traffic(NamedTuple):
     spun: int = 0
 
 
-class ShardChannel:
+class ShardEndpoint:
     """A worker's connection to one shard, which may be made again; `doing` is what it waits for, in words."""
 
     def __init__(self, shard: int, begin: Begin, spec: RoleSpec, recalled: Callable[[], bool], gradient: str) -> None:
@@ -113,25 +113,25 @@ class Links:
         """What the worker does over them, if no link says that it waits."""
         self._spec = spec
         self._recalled = recalled
-        self._channels: list[ShardChannel] = []
+        self._endpoints: list[ShardEndpoint] = []
         self._before = Traffic()
 
-    def replace(self, begin: Begin, make: Callable[[ShardChannel], Any], gradient: str = "") -> int:
-        """Hang up, and connect to all shards; `make` makes a link of a channel.
+    def replace(self, begin: Begin, make: Callable[[ShardEndpoint], Any], gradient: str = "") -> int:
+        """Hang up, and connect to all shards; `make` makes a link of an endpoint.
 
         Returns the batch to go on with: the first that some shard does not have.
         """
         self._before = self.traffic
-        for channel in self._channels:
-            channel.close()
+        for endpoint in self._endpoints:
+            endpoint.close()
         self.all = []
-        self._channels = [
-            ShardChannel(shard, begin, self._spec, self._recalled, gradient) for shard in range(len(begin.shards))
+        self._endpoints = [
+            ShardEndpoint(shard, begin, self._spec, self._recalled, gradient) for shard in range(len(begin.shards))
         ]
-        for channel in self._channels:
-            self.all.append(make(channel))
-            channel.doing = ""
-        return 1 + min(channel.applied for channel in self._channels)
+        for endpoint in self._endpoints:
+            self.all.append(make(endpoint))
+            endpoint.doing = ""
+        return 1 + min(endpoint.applied for endpoint in self._endpoints)
 
     def recalled_in_time(self, error: WireError) -> bool:
         """Wait until the coordinator recalls this worker, which has lost a connection; False if it does not.
@@ -149,25 +149,25 @@ class Links:
     @property
     def doing(self) -> str:
         """What the worker waits for, or does."""
-        return next((channel.doing for channel in self._channels if channel.doing), self.activity)
+        return next((endpoint.doing for endpoint in self._endpoints if endpoint.doing), self.activity)
 
     @property
     def traffic(self) -> Traffic:
         """Over all connections so far."""
-        return Traffic(*map(sum, zip(self._before, *(channel.traffic for channel in self._channels), strict=True)))
+        return Traffic(*map(sum, zip(self._before, *(endpoint.traffic for endpoint in self._endpoints), strict=True)))
 
     @property
     def sockets(self) -> dict[str, socket.socket]:
         """The connections that stand now, by name."""
-        standing = [channel for channel in self._channels if channel.is_open]
-        return {f"shard {channel.shard}": channel.connection.stream.socket for channel in standing}
+        standing = [endpoint for endpoint in self._endpoints if endpoint.is_open]
+        return {f"shard {endpoint.shard}": endpoint.connection.stream.socket for endpoint in standing}
 
 
 class StepLink:
     """A link that asks again what was not answered."""
 
-    def __init__(self, channel: ShardChannel, wire: WireConfig) -> None:
-        self._channel = channel
+    def __init__(self, endpoint: ShardEndpoint, wire: WireConfig) -> None:
+        self._endpoint = endpoint
         self._wire = wire
         self._asked: deque[Ask] = deque()
         self._told = Traffic()
@@ -175,7 +175,7 @@ class StepLink:
 
     def bytes_since(self) -> tuple[int, int]:
         """Bytes sent and received since this was last asked."""
-        before, self._told = self._told, self._channel.traffic
+        before, self._told = self._told, self._endpoint.traffic
         return self._told.sent - before.sent, self._told.received - before.received
 
     def send(self, ask: Ask) -> None:
@@ -188,41 +188,41 @@ class StepLink:
 
     def receive(self, batch: int) -> ValuesFrame:
         """The reply to `batch`, valid until the next call."""
-        channel = self._channel
-        channel.doing = channel.waits
+        endpoint = self._endpoint
+        endpoint.doing = endpoint.waits
         while True:
             try:
-                frame = channel.receive(SPIN_SECONDS)
+                frame = endpoint.receive(SPIN_SECONDS)
                 if frame.kind != Kind.VALUES:
-                    raise BadFrameError(f"a {frame.kind.name} frame from {channel.name}")
+                    raise BadFrameError(f"a {frame.kind.name} frame from {endpoint.name}")
                 reply = read_reply(frame)
                 if reply.batch > batch:
-                    raise BadFrameError(f"{channel.name} did not answer batch {batch}")
+                    raise BadFrameError(f"{endpoint.name} did not answer batch {batch}")
             except WireError:
                 self._connect()
                 continue
             while self._asked and self._asked[0].batch <= reply.batch:
                 self._asked.popleft()
             if reply.batch == batch:
-                channel.doing = ""
+                endpoint.doing = ""
                 return reply
 
     def _send(self, ask: Ask) -> None:
-        self._channel.connection.send(Kind.STEP, ask.flags, *step_parts(ask, self._wire.values, self._keys))
+        self._endpoint.connection.send(Kind.STEP, ask.flags, *step_parts(ask, self._wire.values, self._keys))
 
     def _connect(self) -> None:
         """Connect, again if need be, and ask what was not answered; `RunError` if that fails for too long."""
-        channel, since = self._channel, time.monotonic()
+        endpoint, since = self._endpoint, time.monotonic()
         while True:
-            if channel.recalled():
+            if endpoint.recalled():
                 raise RecalledError
             try:
-                channel.connect()
+                endpoint.connect()
                 self._keys = KeyWriter(self._wire.key_deltas)
                 for ask in self._asked:
                     self._send(ask)
                 return
             except WireError as error:
                 if time.monotonic() - since > AWAY_SECONDS:
-                    raise RunError(f"{channel.name} cannot be reached: {error.message}", error.hint) from None
+                    raise RunError(f"{endpoint.name} cannot be reached: {error.message}", error.hint) from None
                 time.sleep(RETRY_SECONDS)

@@ -48,7 +48,7 @@ class PieceExchange:
         if (use_threads := self._setup.compute.use_threads) is not None:
             use_threads(num_cores() // begin.sharing)
         size_of = self._part.size_of
-        return self.links.replace(begin, lambda channel: PieceLink(channel, size_of(channel.shard)), self._place)
+        return self.links.replace(begin, lambda endpoint: PieceLink(endpoint, size_of(endpoint.shard)), self._place)
 
     def ask(self, number: int, flags: int, done: PlainBatch | None, losses: float,
             ahead: PlainBatch | None) -> Sequence[tuple[int, int]]:  # fmt: skip

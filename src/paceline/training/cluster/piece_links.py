@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from paceline.parameters.parts import DENSE
 from paceline.processes.messages import decode, encode
-from paceline.training.cluster.links import SILENCE_SECONDS, ShardChannel
+from paceline.training.cluster.links import SILENCE_SECONDS, ShardEndpoint
 from paceline.training.cluster.messages import FetchPart, FromShard, Go
 from paceline.training.cluster.shard import KINDS
 from paceline.training.cluster.shared import find
@@ -28,10 +28,10 @@ NO_KEYS = KeyWriter(deltas=False)
 class PieceLink:
     """A worker's connection to one shard of dense values."""
 
-    def __init__(self, channel: ShardChannel, num_values: int) -> None:
-        self._channel = channel
-        joined = channel.connect()
-        self._connection = channel.connection
+    def __init__(self, endpoint: ShardEndpoint, num_values: int) -> None:
+        self._endpoint = endpoint
+        joined = endpoint.connect()
+        self._connection = endpoint.connection
         self._values = find(joined.values, num_values)
         """The shard's own values, if this process sees them."""
 
@@ -41,17 +41,17 @@ class PieceLink:
 
     def may_push(self) -> bool:
         """Wait for the word to push; whether there is a need to."""
-        go = decode(self._channel.receive(), FromShard)
+        go = decode(self._endpoint.receive(), FromShard)
         if not isinstance(go, Go):
             raise BadFrameError(f"a {type(go).__name__} of {self._connection.peer} where a word to push was expected")
         return go.wanted
 
     def push(self, sums: Floats) -> None:
         """Send a gradient."""
-        self._channel.doing = f"pushes to shard {self._channel.shard}"
+        self._endpoint.doing = f"pushes to shard {self._endpoint.shard}"
         for start in range(0, len(sums), PIECE_VALUES):
             self.send_piece(start, sums[start : start + PIECE_VALUES])
-        self._channel.doing = ""
+        self._endpoint.doing = ""
 
     def send_piece(self, start: int, piece: Floats) -> None:
         """Send values or states from `start` on."""
@@ -59,10 +59,10 @@ class PieceLink:
 
     def receive(self, batch: int) -> Times:
         """Wait until the pull of a batch may begin; what the shard says of its time."""
-        frame = self._channel.receive()
+        frame = self._endpoint.receive()
         if frame.kind != Kind.VALUES or (reply := read_reply(frame)).batch != batch:
             raise BadFrameError(f"{self._connection.peer} did not answer batch {batch}")
-        self._channel.doing = ""
+        self._endpoint.doing = ""
         return reply.times
 
     def pull(self, out: Floats) -> None:
@@ -70,7 +70,7 @@ class PieceLink:
         if self._values is not None:
             np.copyto(out, self._values)
             return
-        self._channel.doing = f"pulls from shard {self._channel.shard}"
+        self._endpoint.doing = f"pulls from shard {self._endpoint.shard}"
         pieces = [out[start : start + PIECE_VALUES] for start in range(0, len(out), PIECE_VALUES)]
         for number in range(len(pieces) + PIECES_ASKED_FOR):
             if number < len(pieces):
@@ -78,7 +78,7 @@ class PieceLink:
             if number >= PIECES_ASKED_FOR:
                 piece = pieces[number - PIECES_ASKED_FOR]
                 piece[:] = read_numbers(self._connection.receive(SILENCE_SECONDS), len(piece))
-        self._channel.doing = ""
+        self._endpoint.doing = ""
 
     def fetch_states(self, start: int, count: int, width: int) -> Floats:
         """States [count, width] of the values from `start` on; valid until the next frame."""
