@@ -79,7 +79,9 @@ def in_short(quality: dict[str, float] | None) -> str:
 
 def print_engine(settings: RunConfig | Settings) -> None:
     """Say so if a cluster must be started or joined first."""
-    if (kind := ENGINES[settings.engine]).has_processes:
+    # A matrix job's engine is checked later.
+    kind = ENGINES.get(settings.engine)
+    if kind is not None and kind.has_processes:
         title, address = kind.title, settings.address
         where = f"joining {title} at {address}" if address else f"starting {title} on this machine"
         click.echo(f"{where} …", err=True)

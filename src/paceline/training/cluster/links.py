@@ -1,8 +1,8 @@
 """How does a worker talk to shards, when connections may be cut and replies lost?
 
 A `ShardEndpoint` is the worker's end of a connection to one shard, which can be made again. A `StepLink` keeps what
-was not answered yet. When its connection breaks, or nothing comes for `SILENCE_SECONDS` (a shard that holds a reply back
-says so every second), it connects again and asks the same; the shard knows which pushes it has had. `Links` are a
+was not answered yet. When its connection breaks, or nothing comes for `SILENCE_SECONDS` (a shard that holds a reply
+back says so every second), it connects again and asks the same; the shard knows which pushes it has had. `Links` are a
 worker's links to all shards, by steps or by pieces (`piece_links.py`).
 """
 
