@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 import tomli_w
 
+from paceline.engines import ENGINES
 from paceline.errors import ConfigError
 from paceline.models.registry import Entry, find
 from paceline.parameters.optimizers import OPTIMIZERS
@@ -23,9 +24,8 @@ from paceline.settings import ImageConfig, OptimizerConfig, RunConfig, WireConfi
 
 T = TypeVar("T")
 
-ENGINES = ("local", "ray")
 CHOICES = {
-    "engine": ENGINES,
+    "engine": tuple(ENGINES),
     "exchange": ("shard", "allreduce"),
     "device": ("cpu", "cuda"),
     "precision": ("float32", "bfloat16"),
@@ -205,8 +205,10 @@ def _check_keyed(config: RunConfig, keyed: bool) -> None:
 def _check_allreduce(config: RunConfig) -> None:
     if config.wire.tls:
         raise ConfigError("`wire.tls` is set, but gloo and NCCL (`allreduce`) do not encrypt", "--exchange shard")
-    if config.engine == "local":
-        raise ConfigError("`allreduce` needs several processes; the engine `local` has only one", "--engine ray")
+    if not ENGINES[config.engine].has_processes:
+        raise ConfigError(
+            f"`allreduce` needs several processes; the engine `{config.engine}` has only one", "--engine ray"
+        )
     if config.pace != "sync":
         raise ConfigError(f"`allreduce` is for sync, but the pace is `{config.pace}`", "--pace sync")
     if config.shards != 1:
@@ -227,7 +229,7 @@ def _check_engine(config: RunConfig) -> None:
     if not 0 <= config.wire.port <= last_port:
         message = f"`wire.port` is {config.wire.port}; it must be 0 for any free one, or 1 to {last_port}"
         raise ConfigError(message, "--set wire.port=7000")
-    if config.engine != "local":
+    if ENGINES[config.engine].has_processes:
         return
     if config.shards != 1:
         raise ConfigError(f"`shards` is {config.shards}; the engine `local` has one", "--engine ray, or leave it out")

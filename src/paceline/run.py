@@ -11,7 +11,7 @@ import msgspec
 
 from paceline.config import check
 from paceline.data.datasets import AnyDataset
-from paceline.engines import PendingEngine
+from paceline.engines import ENGINES, PendingEngine
 from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError
 from paceline.files import locked, refuse_existing
 from paceline.models.inputs import open_for
@@ -102,7 +102,7 @@ def _explained(run: RunFolder, notice: Notice) -> RunFolder:
 
 def _make_backend(config: RunConfig, dataset: AnyDataset, engine: PendingEngine) -> Backend:
     """What trains: threads of this process, or processes of a cluster."""
-    if config.engine == "local":
+    if not ENGINES[config.engine].has_processes:
         from paceline.training.embedded.backend import EmbeddedBackend
 
         return EmbeddedBackend(config, dataset, find(config.model))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from paceline.engines.local import LocalEngine
 
 @pytest.fixture
 def engine() -> Iterator[LocalEngine]:
-    engine = LocalEngine(num_workers=5, num_threads=3)
+    engine = LocalEngine(num_threads=3)
     yield engine
     engine.close()
 
@@ -61,10 +62,5 @@ def test_a_failing_poll_ends_the_threads(engine: LocalEngine) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_roles_name_everyone(engine: LocalEngine) -> None:
-    roles = engine.roles()
-    assert [(r["role"], r["rank"]) for r in roles] == [
-        ("coordinator", 0), ("shard", 0), *(("worker", rank) for rank in range(5)),
-    ]  # fmt: skip
-    assert all(set(r) == {"role", "rank", "node", "address", "pid", "incarnation"} for r in roles)
-    assert {r["pid"] for r in roles} == {os.getpid()}
+def test_its_place_is_this_process(engine: LocalEngine) -> None:
+    assert engine.own_place() == {"node": platform.node(), "address": "", "pid": os.getpid()}

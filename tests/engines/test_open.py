@@ -66,5 +66,5 @@ class TestOpening:
 
 
 def test_threads_are_not_processes() -> None:
-    with open_engine("local", "", REQUESTS) as pending, pytest.raises(ConfigError, match="`local` starts no processes"):
+    with open_engine("local", "", REQUESTS) as pending, pytest.raises(ConfigError, match="`local` does not start"):
         pending.get()

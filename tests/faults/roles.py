@@ -56,9 +56,9 @@ def cut_in_a_frame(content: bytes, node: str, host: str) -> None:
         sent[0] += kind == Kind.STEP
         if sent[0] == 200 and kind == Kind.STEP and _once(spec):
             frame = b"".join(views_of(frame_buffers(kind, flags, parts, connection.peer)[0]))
-            connection._stream.socket.setblocking(True)
-            connection._stream.socket.sendall(frame[: len(frame) // 2])
-            connection._stream.socket.shutdown(socket.SHUT_RDWR)
+            connection.stream.socket.setblocking(True)
+            connection.stream.socket.sendall(frame[: len(frame) // 2])
+            connection.stream.socket.shutdown(socket.SHUT_RDWR)
             connection.close()
             raise LostConnectionError("cut in a frame")
         send(connection, kind, flags, *parts)

@@ -11,7 +11,6 @@ import pytest
 
 from paceline.errors import ConfigError, DataError, PacelineError, RunError
 from paceline.processes.control import ControlServer
-from paceline.processes.failures import failure_of
 from paceline.processes.messages import Failed, ProcessSpec, Ready, encode
 from paceline.processes.roles import Loss, Role
 from tests.processes.fakes import TOKEN, News, Ping, Pong, control_server
@@ -26,8 +25,7 @@ def start() -> Iterator[Start]:
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(name: str, control: ControlServer) -> subprocess.Popen[bytes]:
-        spec = ProcessSpec(role="worker", rank=0, coordinator=control.server.address, token=TOKEN, certificate=b"",
-                           key=b"", loopback=True)  # fmt: skip
+        spec = ProcessSpec(role="worker", rank=0, coordinator=control.server.address, token=TOKEN, loopback=True)
         words = [sys.executable, "-m", "tests.processes.workers", name, encode(spec).hex()]
         path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
         started.append(subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}))
@@ -73,13 +71,13 @@ def test_a_process_is_lost_when_killed_and_ends_with_its_coordinator(start: Star
     ("error", "kind"), [(DataError("x", "y"), "data"), (ConfigError("x", "y"), "config"), (RunError("x", "y"), "run")]
 )
 def test_what_is_said_about_an_error(error: PacelineError, kind: str) -> None:
-    assert failure_of(error) == Failed(kind=kind, message="x", hint="y")
+    assert Failed.of(error) == Failed(kind=kind, message="x", hint="y")
 
 
 def test_a_bug_names_its_place() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         _ = 1 // int("0")
-    failed = failure_of(caught.value)
+    failed = Failed.of(caught.value)
     assert failed.kind == "run"
     assert failed.message.startswith("ZeroDivisionError: ")
     assert "(test_lifeline.py, line " in failed.message

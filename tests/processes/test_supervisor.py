@@ -30,7 +30,7 @@ def control() -> Iterator[ControlServer]:
 
 
 def supervise(engine: FakeEngine, control: ControlServer, **options: Any) -> Supervisor:
-    return Supervisor(engine, control, partial(ProcessSpec, token=TOKEN, certificate=b"", key=b""), LIMITS, **options)
+    return Supervisor(engine, control, partial(ProcessSpec, token=TOKEN), LIMITS, **options)
 
 
 def events_after(supervisor: Supervisor, *events: Event) -> list[Event]:

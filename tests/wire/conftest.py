@@ -14,7 +14,7 @@ settings.load_profile("wire")
 @pytest.fixture(scope="session")
 def run_tls() -> Tls:
     """The certificate of a run."""
-    return make_tls(["localhost", "127.0.0.1"])
+    return make_tls()
 
 
 @pytest.fixture(params=["plain", "tls"])

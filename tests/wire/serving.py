@@ -23,21 +23,15 @@ class Echo:
     """Sends every frame back, and notes what it was told."""
 
     def __init__(self) -> None:
-        self.peers: list[Peer] = []
         self.gone: list[Peer] = []
         self.num_received = 0
         self.num_ticks = 0
-
-    def opened(self, peer: Peer) -> None:
-        assert peer.tag is None
-        self.peers.append(peer)
 
     def received(self, peer: Peer, frame: Frame) -> None:
         self.num_received += 1
         peer.send(frame.kind, frame.flags, frame.body)
 
     def closed(self, peer: Peer) -> None:
-        assert peer in self.peers
         assert peer not in self.gone
         self.gone.append(peer)
 
@@ -89,7 +83,7 @@ def is_served(connection: Connection) -> bool:
 
 
 def send_many(connection: Connection, num_bytes: int) -> None:
-    """Send more than the sockets on the way can keep, a hundred frames of so many bytes."""
+    """Send more than the sockets on the way can keep, a hundred frames of this many bytes."""
     for _ in range(100):
         connection.send(Kind.CHUNK, 0, bytes(num_bytes))
 

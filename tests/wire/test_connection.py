@@ -65,7 +65,7 @@ def test_any_frames_arrive_whole_and_in_order_both_ways(
         expected = [(kind, flags, b"".join(part.tobytes() for part in parts)) for kind, flags, parts in sent]
         assert received == expected
         total = sum(HEADER.size + len(body) for _, _, body in expected)
-        assert connection.bytes_sent == connection.bytes_received == total
+        assert connection.stream.bytes_sent == connection.stream.bytes_received == total
 
 
 def test_arrays_of_any_type_and_many_parts_are_one_body() -> None:
@@ -162,11 +162,11 @@ def test_spinning_is_told() -> None:
         far.sendall(header(Kind.HELD, 0))
         time.sleep(0.05)
         connection.receive(SECONDS, spin_seconds=0.05)
-        assert connection.spun == 0
+        assert connection.spinner.spun == 0
         began = time.thread_time_ns()
         with pytest.raises(SilentPeerError):
             connection.receive(0.01, spin_seconds=0.05)
-        assert 0 < connection.spun <= time.thread_time_ns() - began
+        assert 0 < connection.spinner.spun <= time.thread_time_ns() - began
 
 
 @pytest.mark.parametrize("said", [b"", b"p", header(Kind.STEP, 10), header(Kind.STEP, 10) + b"only"])
@@ -270,7 +270,7 @@ def test_closing_wakes_up_who_receives(tls: Tls | None) -> None:
             connection.receive(SECONDS)
         closer.join(SECONDS)
         connection.close()
-        assert connection.fileno() == -1
+        assert connection.stream.socket.fileno() == -1
         with pytest.raises(LostConnectionError):
             connection.send(Kind.MESSAGE, 0)
         with pytest.raises(LostConnectionError):

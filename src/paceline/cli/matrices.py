@@ -8,9 +8,9 @@ import click
 
 from paceline.cli.commands import address, command, given, new_run, number, one_of, option
 from paceline.cli.progress import job_with_progress, print_notice
-from paceline.config import ENGINES
+from paceline.engines import ENGINES
 
-engine = option("--engine", "NAME", f"{one_of(ENGINES)}.", default="local")
+engine = option("--engine", "NAME", f"{one_of(tuple(ENGINES))}.", default="local")
 workers = number("--workers", "Processes, with --engine ray.  [default: one per node, or per core without --address]")
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.engines import ENGINES
+
 if TYPE_CHECKING:
     from paceline.matrices.settings import Settings
     from paceline.run_folder import RunFolder
@@ -76,9 +78,12 @@ def in_short(quality: dict[str, float] | None) -> str:
 
 
 def print_engine(settings: RunConfig | Settings) -> None:
-    """Say so if Ray must start or be joined first."""
-    if settings.engine == "ray":
-        where = f"joining Ray at {settings.address}" if settings.address else "starting Ray on this machine"
+    """Say so if a cluster must be started or joined first."""
+    # A matrix job's engine is checked later.
+    kind = ENGINES.get(settings.engine)
+    if kind is not None and kind.has_processes:
+        title, address = kind.title, settings.address
+        where = f"joining {title} at {address}" if address else f"starting {title} on this machine"
         click.echo(f"{where} …", err=True)
 
 

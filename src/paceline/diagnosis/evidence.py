@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from paceline.diagnosis.simulator import IDLE_SECONDS, Demand, PaceRules, Topology
 from paceline.diagnosis.topology import ConnectionUse, NodeUse, by_rank, connection_use, node_use, topology_of
+from paceline.engines import ENGINES
 from paceline.errors import DataError
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
@@ -67,7 +68,7 @@ def gather_evidence(run: RunFolder) -> Evidence:
     connections = telemetry.read(ConnectionProbe)
     topology = topology_of(config, ranks, chunks, shards, probes, connections, facts.ceilings)
     threads = len({sample.rank for sample in samples})
-    if config.engine == "local" and threads < len(ranks):
+    if not ENGINES[config.engine].has_processes and threads < len(ranks):
         # Workers that take turns use no more cores than there are threads.
         topology = topology._replace(cores=tuple(min(cores, threads) for cores in topology.cores))
     machines = [topology.machines[node] for node in (*topology.workers, *topology.shards)]

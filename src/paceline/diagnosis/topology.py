@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from paceline.diagnosis.simulator import Topology
+from paceline.engines import ENGINES
 from paceline.settings import RunConfig
 from paceline.telemetry.ceilings import Ceilings
 from paceline.telemetry.records import ConnectionProbe, NodeProbe, ShardChunk, StepSample, WorkerChunk
@@ -38,7 +39,7 @@ def topology_of(config: RunConfig, ranks: Sequence[int], chunks: Sequence[Worker
     """
     node_of = {chunk.rank: chunk.node for chunk in chunks}
     shard_node_of = {chunk.rank: chunk.node for chunk in shards}
-    has_shards = config.engine != "local" and config.exchange != "allreduce"
+    has_shards = ENGINES[config.engine].has_processes and config.exchange != "allreduce"
     # A shard that recorded nothing counts as a neighbour of the first worker.
     unknown = next(iter(node_of.values()))
     shard_nodes = [shard_node_of.get(rank, unknown) for rank in range(config.shards if has_shards else 0)]

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from paceline.errors import ConfigError
+from paceline.models.registry import import_from
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+
+class EngineKind(NamedTuple):
+    """What is known about an engine before it opens: its `title` in messages, and its `loader` ("module:function").
+
+    An engine without a loader does not place processes: workers are threads of this process.
+    """
+
+    title: str
+    loader: str = ""
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether workers and shards are processes, which can be on several machines."""
+        return bool(self.loader)
+
+
+ENGINES = {"local": EngineKind("this process"), "ray": EngineKind("Ray", "paceline.engines.ray:load")}
 
 
 class ProcessRequest(NamedTuple):
@@ -68,17 +90,20 @@ class PendingEngine:
     def __init__(self, name: str, address: str, requests: Sequence[ProcessRequest]) -> None:
         self._name, self._address, self._requests = name, address, requests
         self._engine: Future[ClusterEngine] | None = None
-        self._thread: ThreadPoolExecutor | None = None
+        self._threads = ExitStack()
 
     def start(self) -> None:
         """Begin to open the engine, unless that has been done."""
         if self._engine is None:
+            # Not at the top: asking what an engine can do does not need it.
+            from concurrent.futures import ThreadPoolExecutor
+
             # On the caller's thread: two threads that load libraries only slow each other down. Joining is mostly
             # waiting.
             make = _load(self._name)
             # The thread stays until the end: what it started would end with it.
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="paceline-start")
-            self._engine = self._thread.submit(make, self._address, self._requests)
+            thread = self._threads.enter_context(ThreadPoolExecutor(1, thread_name_prefix="paceline-start"))
+            self._engine = thread.submit(make, self._address, self._requests)
 
     def get(self) -> ClusterEngine:
         """The engine, once it is open."""
@@ -93,8 +118,7 @@ class PendingEngine:
         """Close the engine if it was started."""
         if self._engine is not None and self._engine.exception() is None:
             self._engine.result().close()
-        if self._thread is not None:
-            self._thread.shutdown()
+        self._threads.close()
 
 
 def open_engine(name: str, address: str, requests: Sequence[ProcessRequest]) -> PendingEngine:
@@ -102,11 +126,8 @@ def open_engine(name: str, address: str, requests: Sequence[ProcessRequest]) -> 
     return PendingEngine(name, address, requests)
 
 
-def _load(name: str) -> Callable[[str, Sequence[ProcessRequest]], ClusterEngine]:
-    """Load an engine's library; returns what opens the engine."""
-    if name != "ray":
-        raise ConfigError(f"the engine `{name}` starts no processes", "--engine ray")
-    from paceline.engines.ray import RayEngine, import_ray
-
-    import_ray()
-    return RayEngine
+def _load(name: str) -> Any:
+    """Load an engine's library; returns what opens the engine, from its address and the requests."""
+    if not ENGINES[name].has_processes:
+        raise ConfigError(f"the engine `{name}` does not start processes", "--engine ray")
+    return import_from(ENGINES[name].loader)()

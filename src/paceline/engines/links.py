@@ -31,29 +31,18 @@ LAST = 1
 """The flag of the last chunk, which is acknowledged."""
 
 
-class _Call(msgspec.Struct, frozen=True):
-    """What a node's process is told: whom to connect to."""
-
-    address: str
-    token: bytes
-
-
 def measure_links(address: str, say: Callable[[str], None], seconds: float = 0.9) -> list[LinkCeiling]:
     """Measure the links to all nodes of a Ray cluster that can run processes, one after the other."""
     say("links to the cluster's nodes")
-    with open_engine("ray", address, [ProcessRequest(ENTRY, per_node=True)]) as pending:
-        engine = pending.get()
-        return _measure_all(engine, engine.num_processes, seconds)
-
-
-def _measure_all(engine: ClusterEngine, count: int, seconds: float) -> list[LinkCeiling]:
     admitted: queue.SimpleQueue[tuple[socket.socket, str]] = queue.SimpleQueue()
     token = new_token()
     with ExitStack() as stack:
+        engine = stack.enter_context(open_engine("ray", address, [ProcessRequest(ENTRY, per_node=True)])).get()
+        count = engine.num_processes
         admission = Admission(engine.host, 0, token, None, lambda *client: admitted.put(client))
         stack.callback(admission.close)
         for number in range(count):
-            engine.begin(number, msgspec.msgpack.encode(_Call(admission.address, token)))
+            engine.begin(number, msgspec.msgpack.encode((admission.address, token)))
         connections: list[Connection] = []
         deadline = time.monotonic() + ANSWER_SECONDS
         while len(connections) < count:
@@ -94,9 +83,9 @@ def _measure(engine: ClusterEngine, connection: Connection, seconds: float) -> L
 
 
 def answer(content: bytes, node: str, _host: str) -> None:
-    """What a node's process does: swallow chunks, send messages back, until the other side has enough."""
-    call = msgspec.msgpack.decode(content, type=_Call)
-    with suppress(WireError), connect(call.address, call.token, None) as connection:
+    """What a node's process does: connect, swallow chunks, send messages back, until the other side has enough."""
+    address, token = msgspec.msgpack.decode(content, type=tuple[str, bytes])
+    with suppress(WireError), connect(address, token, None) as connection:
         connection.send(Kind.MESSAGE, 0, node.encode())
         while True:
             frame = connection.receive(ANSWER_SECONDS)

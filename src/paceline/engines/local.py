@@ -1,4 +1,4 @@
-"""The embedded engine: workers are threads of this process, and memory is shared."""
+"""The embedded engine: threads of this process, which share its memory."""
 
 from __future__ import annotations
 
@@ -12,44 +12,36 @@ POLL_SECONDS = 0.05
 
 
 class LocalEngine:
-    """Threads that workers run on, kept from segment to segment."""
+    """Threads that are kept from one `run` to the next."""
 
-    def __init__(self, num_workers: int, num_threads: int) -> None:
-        self.num_workers = num_workers
+    def __init__(self, num_threads: int) -> None:
         self.num_threads = num_threads
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="paceline-worker")
 
     def run(self, work: Callable[[int], None], poll: Callable[[], None], give_up: Callable[[], None]) -> None:
         """Call `work(thread)` on every thread and wait for all; raise the first failure.
 
-        `poll` is called on the caller's thread every so often meanwhile. When one fails, or `poll` raises,
-        `give_up` is called so that the others end too.
+        Meanwhile `poll` is called regularly on the caller's thread. If a thread fails or `poll` raises, `give_up` is
+        called so that the others end too.
         """
         futures: list[Future[None]] = [self._threads.submit(work, thread) for thread in range(self.num_threads)]
         try:
             while True:
                 done, running = wait(futures, timeout=POLL_SECONDS, return_when=FIRST_EXCEPTION)
-                if not running or any(future.exception() for future in done):
-                    break
+                for future in sorted(done, key=futures.index):
+                    future.result()
+                if not running:
+                    return
                 poll()
         except BaseException:
             give_up()
             wait(futures)
             raise
-        failed = [future for future in futures if future.done() and future.exception()]
-        if failed:
-            give_up()
-            wait(futures)
-            failed[0].result()
 
-    def roles(self) -> list[dict[str, Any]]:
-        """Who runs where, as `roles.json` has it."""
-        names = [("coordinator", 0), ("shard", 0), *(("worker", rank) for rank in range(self.num_workers))]
-        return [
-            {"role": role, "rank": rank, "node": platform.node(), "address": "", "pid": os.getpid(), "incarnation": 0}
-            for role, rank in names
-        ]
+    def own_place(self) -> dict[str, Any]:
+        """`node`, `address` and `pid` of this process."""
+        return {"node": platform.node(), "address": "", "pid": os.getpid()}
 
     def close(self) -> None:
-        """End the threads; none is at work."""
+        """End the threads. Not while `run` runs."""
         self._threads.shutdown()

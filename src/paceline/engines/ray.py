@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from paceline.engines import ProcessRequest
 from paceline.errors import ConfigError, UsageError
+from paceline.models.registry import import_from
 
 LOOPBACK = "127.0.0.1"
 PROBE_SECONDS = 3.0
@@ -40,7 +41,6 @@ class RayEngine:
 
     def __init__(self, address: str, requests: Sequence[ProcessRequest]) -> None:
         self._ray = import_ray()
-        self._requests = list(requests)
         self.num_processes = len(requests)
         self._folder: Path | None = None
         self._token_is_ours = False
@@ -50,12 +50,11 @@ class RayEngine:
         self._node_names: dict[str, str] = {}
         self._group: Any = None
         self._joined = not self._ray.is_initialized()
-        if self._joined:
-            if address:
-                self._join(address)
-            else:
-                self._start_own()
         try:
+            if self._joined and address:
+                self._join(address)
+            elif self._joined:
+                self._start_own()
             num_nodes = sum(node["Resources"].get("CPU", 0) >= 1 for node in self._alive_nodes())
             self._requests = [one for one in requests for _ in range(num_nodes if one.per_node else 1)]
             self.num_processes = len(self._requests)
@@ -83,14 +82,10 @@ class RayEngine:
             self._token_is_ours = True
             os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
             _read_token_again()
-        try:
-            self._ray.init(
-                "local", num_cpus=self.num_processes, include_dashboard=False, log_to_driver=False,
-                logging_level="ERROR", _temp_dir=str(self._folder), _node_ip_address=LOOPBACK,
-            )  # fmt: skip
-        except BaseException:
-            self.close()
-            raise
+        self._ray.init(
+            "local", num_cpus=self.num_processes, include_dashboard=False, log_to_driver=False,
+            logging_level="ERROR", _temp_dir=str(self._folder), _node_ip_address=LOOPBACK,
+        )  # fmt: skip
 
     def _join(self, address: str) -> None:
         token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", TOKEN_FILE)).expanduser()
@@ -152,10 +147,8 @@ class RayEngine:
         bundles = [{"CPU": 1, "GPU": share} if share else {"CPU": 1} for share in gpus]
         self._group = ray.util.placement_group(bundles, strategy="SPREAD")
         if not self._group.wait(ROOM_SECONDS):
-            raise ConfigError(
-                f"the cluster found no room for {self.num_processes} processes in {ROOM_SECONDS:g} s",
-                "see `ray status`",
-            )
+            full = f"the cluster found no room for {self.num_processes} processes in {ROOM_SECONDS:g} s"
+            raise ConfigError(full, "see `ray status`")
         host = ray.remote(Host)
         # The group holds the processors; asking for none here lets a successor start while a dead process lingers. One
         # with a GPU has to wait for it.
@@ -176,7 +169,8 @@ class RayEngine:
 
     def end(self, number: int, pid: int) -> None:
         self._ray.kill(self._actors[number], no_restart=False)
-        if self.loopback and _is_ours(pid):
+        # The pid may have been given to another process.
+        if self.loopback and _content_of(f"/proc/{pid}/cmdline").startswith(b"ray::Host"):
             # Ray asks first and waits for an answer; a process that is stopped gives none.
             os.kill(pid, signal.SIGKILL)
 
@@ -187,14 +181,15 @@ class RayEngine:
         try:
             self._ray.get(begun)
         except self._ray.exceptions.RayError as error:
-            return _last_line(error)
+            # What it comes down to.
+            return (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
         return ""
 
     def why_not_running(self, number: int) -> str:
         has = int(self._ray.cluster_resources().get("CPU", 0))
         if has < self.num_processes:
             return f"the cluster has {has} processors left; {self.num_processes} are needed"
-        state = self._ray.util.placement_group_table(self._group).get("state", "") if self._group else ""
+        state = self._ray.util.placement_group_table(self._group).get("state", "")
         return "" if state == "CREATED" else f"the cluster has no room for it (placement group {state.lower()})"
 
     def name_of(self, node: str) -> str:
@@ -218,10 +213,7 @@ class RayEngine:
                 for actor in self._actors:
                     stack.callback(self._ray.kill, actor, no_restart=True)
             self._actors, self._group = [], None
-        self._forget_own()
-
-    def _forget_own(self) -> None:
-        """Remove what a Ray of our own needed."""
+        # What a Ray of our own needed.
         if self._token_is_ours:
             self._token_is_ours = False
             del os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"]
@@ -240,8 +232,7 @@ class Host:
         # Ctrl-C on a terminal goes to all processes; the coordinator decides what it means.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        module, _, function = entry.partition(":")
-        self._run = getattr(importlib.import_module(module), function)
+        self._run = import_from(entry)
         self._attempt = 0
 
     def begin(self, content: bytes, attempt: int) -> None:
@@ -260,13 +251,18 @@ class Host:
         threading.Thread(target=self._run, args=(content, *place), name="paceline-role", daemon=True).start()
 
 
+def load() -> type[RayEngine]:
+    """Load Ray; returns what opens the engine."""
+    import_ray()
+    return RayEngine
+
+
 def import_ray() -> Any:
     """Ray, or the error that it is missing."""
     token = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if token and not _has_text(Path(token)):
+    if token and not _content_of(token).strip():
         raise UsageError(
-            f"`RAY_AUTH_TOKEN_PATH` is `{token}`, where there is no token",
-            "name the file that its nodes use",
+            f"`RAY_AUTH_TOKEN_PATH` is `{token}`, where there is no token", "name the file that its nodes use"
         )
     # Silence about a coming change of defaults that does not concern this.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -327,13 +323,10 @@ def _probe(address: str) -> None:
 def _find_cluster() -> str:
     """The address of the cluster that this machine is part of."""
     services = importlib.import_module("ray._private.services")
-    try:
-        found = services.canonicalize_bootstrap_address("auto", None)
-    except ConnectionError:
-        found = None
-    if not found:
-        raise UsageError("this machine is part of no Ray cluster", NO_RAY)
-    return str(found)
+    with suppress(ConnectionError):
+        if found := services.canonicalize_bootstrap_address("auto", None):
+            return str(found)
+    raise UsageError("this machine is not part of a Ray cluster", NO_RAY)
 
 
 def _read_token_again() -> None:
@@ -344,25 +337,12 @@ def _read_token_again() -> None:
         raylet.Config.initialize("")
 
 
-def _has_text(path: Path) -> bool:
+def _content_of(path: str) -> bytes:
+    """What is in a file; nothing if it cannot be read."""
     try:
-        return bool(path.read_text().strip())
+        return Path(path).read_bytes()
     except OSError:
-        return False
-
-
-def _is_ours(pid: int) -> bool:
-    """Whether a process of this machine is one that Ray started for us: a pid may have been given to another."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Host")
-    except OSError:
-        return False
-
-
-def _last_line(error: BaseException) -> str:
-    """What an error of a remote process comes down to."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+        return b""
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from paceline.engines import ENGINES
 from paceline.errors import InterruptedRunError, PacelineError
 from paceline.files import refuse_existing
 from paceline.machine import num_cores
@@ -40,7 +41,7 @@ def run_trace(settings: TraceSettings, watch: Watch, notice: Notice) -> RunFolde
     pairs = RandomPairs(
         settings.size, settings.size, settings.blocks, settings.blocks, settings.seed, settings.seed
     )  # fmt: skip
-    if settings.engine == "ray":
+    if ENGINES[settings.engine].has_processes:
         from paceline.matrices.cluster.jobs import trace_on_cluster
 
         return trace_on_cluster(settings, pairs, watch, notice)
@@ -65,7 +66,7 @@ def run_matmul(settings: MatmulSettings, watch: Watch, notice: Notice) -> RunFol
     _check_run(settings)
     left, right = open_matrix(settings.left), open_matrix(settings.right)
     check_product(left, right)
-    if settings.engine == "ray":
+    if ENGINES[settings.engine].has_processes:
         from paceline.matrices.cluster.jobs import multiply_on_cluster
 
         return multiply_on_cluster(settings, left, right, watch, notice)

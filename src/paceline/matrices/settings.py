@@ -7,7 +7,8 @@ from typing import Any, Literal
 import msgspec
 import tomli_w
 
-from paceline.config import ENGINES, MOST_WORKERS, converted, refuse_unknown
+from paceline.config import MOST_WORKERS, converted, refuse_unknown
+from paceline.engines import ENGINES
 from paceline.errors import ConfigError
 from paceline.matrices.matrix import BlockMatrix
 from paceline.matrices.plan import parse_bytes
@@ -51,12 +52,13 @@ def check_settings(settings: Settings) -> None:
         raise ConfigError(
             f"`engine` is `{settings.engine}`; it is {' or '.join(ENGINES)}", "--engine ray for a cluster"
         )
-    if settings.engine == "local" and settings.address:
-        raise ConfigError(f"`address` is `{settings.address}`, but the engine is local", "--engine ray")
-    if settings.engine == "local" and settings.workers:
-        raise ConfigError(
-            f"`workers` is {settings.workers}, but the engine is local", "--engine ray; local uses all cores"
-        )
+    if not ENGINES[settings.engine].has_processes:
+        if settings.address:
+            raise ConfigError(f"`address` is `{settings.address}`, but the engine is local", "--engine ray")
+        if settings.workers:
+            raise ConfigError(
+                f"`workers` is {settings.workers}, but the engine is local", "--engine ray; local uses all cores"
+            )
     if not 0 <= settings.workers <= MOST_WORKERS:
         raise ConfigError(
             f"`workers` is {settings.workers}; it is 1 to {MOST_WORKERS}", "leave it out for one per node"

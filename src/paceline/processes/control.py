@@ -1,4 +1,4 @@
-"""Where do supervised processes report, and how does the coordinator notice that one is gone?
+"""Where do supervised processes report, and how does the coordinator notice that one was lost?
 
 The control server runs on its own thread of the coordinator. Each process stays connected to it and beats once a
 second. A role whose connection breaks, or that is silent for `SILENCE_SECONDS`, is lost. What the coordinator must act
@@ -43,10 +43,9 @@ class Event(NamedTuple):
 class ControlServer:
     """The coordinator's side of all lifelines."""
 
-    def __init__(
-        self, server: Server, roles: Sequence[Role], name_node: Callable[[str], str],
-        kinds: Sequence[type[Message]] = (), answers: dict[type[Message], Answer] | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, server: Server, roles: Sequence[Role], name_node: Callable[[str], str],
+                 kinds: Sequence[type[Message]] = (),
+                 answers: dict[type[Message], Answer] | None = None) -> None:  # fmt: skip
         """`kinds` are the user's own messages that come out as events; those in `answers` are answered at once."""
         self.server = server
         self.roles = list(roles)
@@ -56,7 +55,6 @@ class ControlServer:
         """Bytes on the wire of what roles were told, and of messages of the user's own kinds."""
         self._answers = answers or {}
         self._kinds: Any = functools.reduce(operator.or_, [Hello, Ready, Beat, Report, Failed, *kinds, *self._answers])
-        self._by_name = {(role.role, role.rank): role for role in roles}
         self._name_node = name_node
         self._last_tick = time.monotonic()
         self._records: deque[AnyRecord] = deque()
@@ -83,7 +81,7 @@ class ControlServer:
     def _serve(self) -> None:
         try:
             self.server.serve(self, TICK_SECONDS)
-        except Exception as error:  # noqa: BLE001 (whatever it is, nobody must wait for a server that is closed)
+        except Exception as error:  # noqa: BLE001 (any error: nobody may wait for a closed server)
             failed = Failed(kind="run", message=f"the coordinator's control server failed: {error}", hint="")
             self.events.put(Event(self.roles[0], failed))
 
@@ -93,9 +91,6 @@ class ControlServer:
             peer.send(Kind.MESSAGE, 0, content)
 
     # -- what the server calls
-
-    def opened(self, peer: Peer) -> None:
-        peer.tag = None
 
     def received(self, peer: Peer, frame: Frame) -> None:
         message = decode(frame, self._kinds)
@@ -140,7 +135,7 @@ class ControlServer:
                 peer.close()
 
     def _greet(self, peer: Peer, hello: Hello) -> None:
-        role = self._by_name.get((hello.role, hello.rank))
+        role = next((one for one in self.roles if (one.role, one.rank) == (hello.role, hello.rank)), None)
         if role is None:
             raise BadFrameError(f"there is no {hello.role} {hello.rank} here")
         before = role.peer

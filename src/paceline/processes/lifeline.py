@@ -1,7 +1,7 @@
 """What does every supervised process do from its start to its end?
 
 It connects to the coordinator: that connection is its *lifeline*. One thread says every second that the process is
-alive and what it does, however long a step takes; another hears the coordinator's orders. When the coordinator is gone,
+alive and what it does, however long a step takes; another hears the coordinator's orders. When the connection breaks,
 the process ends.
 """
 
@@ -13,13 +13,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import psutil
 
-from paceline.processes.failures import failure_of
-from paceline.processes.messages import Beat, Hello, Message, ProcessSpec, Report, decode, encode
+from paceline.processes.messages import Beat, Failed, Hello, Message, ProcessSpec, Report, decode, encode
 from paceline.telemetry.meter import period_at
 from paceline.telemetry.records import AnyRecord
 from paceline.version import VERSION
@@ -83,7 +82,7 @@ class Lifeline:
                     self._next_report = now + period_at(now - self._began, self.num_roles) - BEAT_SECONDS / 2
                     self.report()
             except WireError:
-                _end()
+                os._exit(0)  # the coordinator is gone: nothing here is worth keeping
             time.sleep(BEAT_SECONDS)
 
     def _listen(self) -> None:
@@ -94,7 +93,7 @@ class Lifeline:
             except SilentPeerError:
                 continue
             except WireError:
-                _end()
+                os._exit(0)  # the coordinator is gone: nothing here is worth keeping
             if hear := self._hear.get(type(order)):
                 hear(order)
             elif order != last:
@@ -108,25 +107,18 @@ def resident_memory() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def run_supervised(
-    content: bytes, node: str, host: str, spec_type: type[Spec], kinds: Any,
-    work: Callable[[Spec, Lifeline, str], None], memory: Callable[[], int] = resident_memory,
-) -> None:  # fmt: skip
+def run_supervised(content: bytes, node: str, host: str, spec_type: type[Spec], kinds: Any,
+                   work: Callable[[Spec, Lifeline, str], None],
+                   memory: Callable[[], int] = resident_memory) -> None:  # fmt: skip
     """Call `work` with the spec that `content` is, a lifeline, and the address to serve at; report how it fails.
 
     `node` and `host` are the name and address of this node; `kinds` are the messages that the coordinator may send.
     """
     spec = msgspec.msgpack.decode(content, type=spec_type)
-    hello = Hello(
-        role=spec.role, rank=spec.rank, pid=os.getpid(), node=node, paceline=VERSION, python=platform.python_version()
-    )  # fmt: skip
+    python = platform.python_version()
+    hello = Hello(role=spec.role, rank=spec.rank, pid=os.getpid(), node=node, paceline=VERSION, python=python)
     lifeline = Lifeline(connect(spec.coordinator, spec.token, spec.tls), hello, kinds, memory)
     try:
         work(spec, lifeline, LOOPBACK if spec.loopback else host)
-    except Exception as error:  # noqa: BLE001 (whatever it is, the user reads it where the command was started)
-        lifeline.say(failure_of(error))
-
-
-def _end() -> NoReturn:
-    """The coordinator is gone: nothing here is worth keeping."""
-    os._exit(0)
+    except Exception as error:  # noqa: BLE001 (any error: the user reads it where the command was started)
+        lifeline.say(Failed.of(error))

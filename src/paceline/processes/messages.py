@@ -6,13 +6,18 @@ the connection. Training and matrices add their own messages.
 
 from __future__ import annotations
 
+import os
+import traceback
 from typing import Any
 
 import msgspec
 
+from paceline.errors import ConfigError, DataError, DivergedError, PacelineError, RunError
 from paceline.telemetry.records import AnyRecord
 from paceline.wire.frames import BadFrameError, Frame, Kind
 from paceline.wire.tls import Tls
+
+FAILURES: dict[str, type[PacelineError]] = {"data": DataError, "config": ConfigError, "diverged": DivergedError}
 
 
 class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag=True):
@@ -54,11 +59,30 @@ class Report(Message):
 
 
 class Failed(Message):
-    """A role gives up. `kind` is one of `data`, `config`, `diverged`, `run`."""
+    """A role gives up. `kind` is one of `data`, `config`, `diverged`, `run`. The user reads it where the command was
+    started.
+    """
 
     kind: str
     message: str
     hint: str
+
+    @classmethod
+    def of(cls, error: Exception) -> Failed:
+        """What a process tells the coordinator about an error."""
+        if isinstance(error, PacelineError):
+            kind = next((kind for kind, type_ in FAILURES.items() if isinstance(error, type_)), "run")
+            return cls(kind=kind, message=error.message, hint=error.hint)
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"
+        return cls(kind="run", message=text, hint="")
+
+    def as_error(self, name: str, started: bool) -> PacelineError:
+        """What the role `name` reported, as an error. Wrong input counts as such only until the run has started."""
+        kind = FAILURES.get(self.kind, RunError)
+        if kind is DivergedError:
+            return kind(self.message, self.hint)
+        return (RunError if started else kind)(f"{name}: {self.message}", self.hint)
 
 
 class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,13 +92,8 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     coordinator: str
     token: bytes
-    certificate: bytes
-    key: bytes
+    tls: Tls | None = None
     loopback: bool
-
-    @property
-    def tls(self) -> Tls | None:
-        return Tls(self.certificate, self.key) if self.certificate else None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.role} {self.rank})"  # neither the token nor the key

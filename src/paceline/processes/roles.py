@@ -22,8 +22,7 @@ class Role:
     def __init__(self, role: str, rank: int) -> None:
         self.role = role
         self.rank = rank
-        self.node = ""
-        self.address = ""
+        self.node = self.address = ""
         self.pid = 0
         self.incarnation = -1
         self.peer: Peer | None = None

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from paceline.engines import ClusterEngine
 from paceline.errors import ConfigError, RunError
 from paceline.processes.control import ControlServer, Event
-from paceline.processes.failures import error_of
 from paceline.processes.messages import Failed, Message, ProcessSpec, Ready, encode
 from paceline.processes.roles import Loss, Role
 
@@ -34,10 +33,8 @@ class Limits(NamedTuple):
 class Supervisor:
     """All processes of one run or job. For the coordinator's main thread."""
 
-    def __init__(
-        self, engine: ClusterEngine, control: ControlServer, spec: Callable[..., ProcessSpec], limits: Limits,
-        start_over: Callable[[Role, Loss], None] | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, engine: ClusterEngine, control: ControlServer, spec: Callable[..., ProcessSpec], limits: Limits,
+                 start_over: Callable[[Role, Loss], None] | None = None) -> None:  # fmt: skip
         """Start all roles of `control`. `spec` makes what a process is given, from its role, rank and coordinator.
 
         `start_over` is called after a loss if the engine then restarts all processes: the user returns to a checkpoint.
@@ -127,7 +124,7 @@ class Supervisor:
     def _take_note(self, event: Event) -> None:
         role, what = event
         if isinstance(what, Failed):
-            raise error_of(role.name, what, self.started)
+            raise what.as_error(role.name, self.started)
         if isinstance(what, Loss):
             self._replace(role, what)
         elif isinstance(what, Ready):

@@ -1,1 +1,1 @@
-"""How do processes of a run talk: frames over TCP between peers that know the run's token, in TLS if wished."""
+"""How do processes of a run talk: frames over TCP between peers that know the run's token, optionally in TLS."""

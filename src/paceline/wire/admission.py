@@ -21,14 +21,8 @@ BACKLOG = 512
 class Admission:
     """A listening socket. Each handshake is on a thread of its own, so that a slow client delays nobody."""
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        token: bytes,
-        context: ssl.SSLContext | None,
-        admit: Callable[[socket.socket, str], None],
-    ) -> None:
+    def __init__(self, host: str, port: int, token: bytes, context: ssl.SSLContext | None,
+                 admit: Callable[[socket.socket, str], None]) -> None:  # fmt: skip
         """Listen at once; `admit` is called with each known client's socket and address, on the handshake's thread."""
         self.listener = _listen(host, port)
         self.address = join_address(host, self.listener.getsockname()[1])
@@ -53,19 +47,16 @@ class Admission:
             try:
                 connected = self._context.wrap_socket(connected, server_side=True, do_handshake_on_connect=False)
             except OSError:
-                self._count_refused()
-                connected.close()
+                self._refuse(connected)
                 return
+        if len(self._under_way) >= NUM_HANDSHAKES:
+            self._refuse(connected)
+            return
+        arguments = (connected, peer, Deadline(peer))
+        thread = threading.Thread(target=self._shake_hands, args=arguments, name="paceline-handshake")
         with self._lock:
-            full = len(self._under_way) >= NUM_HANDSHAKES
-            if not full:
-                arguments = (connected, peer, Deadline(peer))
-                thread = threading.Thread(target=self._shake_hands, args=arguments, name="paceline-handshake")
-                self._under_way[thread] = connected
-                thread.start()
-        if full:
-            self._count_refused()
-            connected.close()
+            self._under_way[thread] = connected
+            thread.start()
 
     def close(self) -> None:
         """Stop listening, break off the handshakes under way and wait for their threads."""
@@ -80,22 +71,22 @@ class Admission:
 
     def _shake_hands(self, connected: socket.socket, peer: str, deadline: Deadline) -> None:
         try:
-            deadline.limit(connected)
             if isinstance(connected, ssl.SSLSocket):
-                connected.do_handshake()
+                with deadline.limits(connected):
+                    connected.do_handshake()
             greet_client(connected, self._token, peer, deadline)
             self._admit(connected, peer)
         except (WireError, OSError):
             # Nobody here waits for this client; that it was refused is counted.
-            self._count_refused()
-            connected.close()
+            self._refuse(connected)
         finally:
             with self._lock:
                 del self._under_way[threading.current_thread()]
 
-    def _count_refused(self) -> None:
+    def _refuse(self, connected: socket.socket) -> None:
         with self._lock:
             self.refused += 1
+        connected.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -103,16 +94,14 @@ def _listen(host: str, port: int) -> socket.socket:
         if not 0 <= port < 65536:
             raise OverflowError("a port is a number from 0 to 65535")
         family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
+        with contextlib.ExitStack() as unless_listening:
+            listener = unless_listening.enter_context(socket.socket(family, kind, protocol))
             # A server that was restarted gets its port back at once.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(where)
             listener.listen(BACKLOG)
             listener.setblocking(False)
-        except OSError:
-            listener.close()
-            raise
+            unless_listening.pop_all()
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(

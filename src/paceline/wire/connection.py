@@ -6,20 +6,12 @@ import select
 import socket
 import ssl
 import threading
-from types import TracebackType
+from functools import partial
 
-from paceline.wire.frames import (
-    Buffer,
-    Frame,
-    Kind,
-    LostConnectionError,
-    RefusedError,
-    SilentPeerError,
-    frame_buffers,
-)
-from paceline.wire.handshake import Deadline, greet_server
+from paceline.wire.frames import Buffer, Frame, Kind, LostConnectionError, RefusedError, SilentPeerError, frame_buffers
+from paceline.wire.handshake import CHECK_ADDRESS, Deadline, greet_server
 from paceline.wire.spinning import Spinner
-from paceline.wire.streams import Incoming, Stream, split_address, stream_of, wire_error
+from paceline.wire.streams import Incoming, Stream, split_address, stream_of
 from paceline.wire.tls import Tls, client_context
 
 SEND_SECONDS = 30.0
@@ -52,20 +44,14 @@ def connect(address: str, token: bytes, tls: Tls | None, timeout_seconds: float 
 
 
 def _speak_tls(connected: socket.socket, tls: Tls, peer: str, deadline: Deadline) -> ssl.SSLSocket:
-    deadline.limit(connected)
-    try:
-        return client_context(tls).wrap_socket(connected)
-    except TimeoutError:
-        raise deadline.passed() from None
-    except (ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
-        raise wire_error(peer, error) from None
-    except ssl.SSLError as error:
-        raise RefusedError(
-            f"{peer} does not speak TLS with this run's certificate: {error.reason or error}",
-            "check the address, and that both sides belong to the same run",
-        ) from None
-    except OSError as error:
-        raise wire_error(peer, error) from None
+    with deadline.limits(connected):
+        try:
+            return client_context(tls).wrap_socket(connected)
+        except (TimeoutError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            raise
+        except ssl.SSLError as error:
+            said = f"{peer} does not speak TLS with this run's certificate: {error.reason or error}"
+            raise RefusedError(said, CHECK_ADDRESS) from None
 
 
 class Connection:
@@ -76,48 +62,29 @@ class Connection:
 
     def __init__(self, stream: Stream) -> None:
         self.peer = stream.peer
-        self._stream = stream
+        self.stream = stream
+        """Its bytes: how many were sent and received, headers included, and the socket, for its statistics only."""
         self._incoming = Incoming(stream)
         self._sending = threading.Lock()
         self._readable = select.poll()
         self._readable.register(stream.socket, select.POLLIN)
         self._writable = select.poll()
         self._writable.register(stream.socket, select.POLLOUT)
-        self._spinner = Spinner()
-
-    @property
-    def socket(self) -> socket.socket:
-        """What is connected, for reading its statistics only."""
-        return self._stream.socket
-
-    @property
-    def bytes_sent(self) -> int:
-        """All bytes of frames sent, their headers included."""
-        return self._stream.bytes_sent
-
-    @property
-    def bytes_received(self) -> int:
-        """All bytes of frames received, their headers included."""
-        return self._stream.bytes_received
-
-    @property
-    def spun(self) -> int:
-        """Nanoseconds of processor time spent on spinning for frames."""
-        return self._spinner.spun
+        self.spinner = Spinner(partial(self._readable.poll, 0))
 
     def send(self, kind: Kind, flags: int, *parts: Buffer) -> None:
         """Send a frame whose body is `parts`, one after the other; blocks until the socket has taken it.
 
         Parts are contiguous, and may be empty. Raises `SilentPeerError` when the other side takes nothing for
-        `SEND_SECONDS`. When it raises for whatever reason the connection is closed: half a frame cannot be taken back.
+        `SEND_SECONDS`. Whenever it raises, the connection is closed: half a frame cannot be taken back.
         """
         buffers, num_bytes = frame_buffers(kind, flags, parts, self.peer)
         with self._sending:
             try:
-                views = self._stream.start(buffers, num_bytes)
+                views = self.stream.start(buffers, num_bytes)
                 while views:
-                    if not self._stream.write(views):
-                        self._wait_writable()
+                    if not self.stream.write(views) and not self._writable.poll(int(SEND_SECONDS * 1000)):
+                        raise SilentPeerError(f"{self.peer} took nothing for {SEND_SECONDS:g} s", "see whether it runs")
             except BaseException:
                 self.close()
                 raise
@@ -129,43 +96,30 @@ class Connection:
         one ended, in the middle of a frame too.
         """
         milliseconds = int(min(silence_seconds * 1000, _LONGEST_POLL_MS))
-        incoming = self._incoming
+        incoming, stream = self._incoming, self.stream
         while True:
             # What is here already does not make the socket readable.
-            ready = incoming.has_more or self._spin(spin_seconds) or self._readable.poll(milliseconds)
-            if self.fileno() < 0:
+            ready = (
+                incoming.has_more
+                or (spin_seconds > 0 and self.spinner.spin(spin_seconds))
+                or self._readable.poll(milliseconds)
+            )
+            if stream.socket.fileno() < 0:
                 raise LostConnectionError(f"the connection to {self.peer} was closed on this side")
-            before = self.bytes_received
+            before = stream.bytes_received
             frame = incoming.next_frame()
             if frame is not None:
                 return frame
             # Nor do a few bytes of a large frame.
-            if not ready and self.bytes_received == before:
+            if not ready and stream.bytes_received == before:
                 raise SilentPeerError(f"nothing came from {self.peer} for {silence_seconds:g} s", "see whether it runs")
-
-    def _spin(self, seconds: float) -> bool:
-        """Whether something came within this time."""
-        return seconds > 0 and bool(self._spinner.spin(self._poll_now, seconds))
-
-    def _poll_now(self) -> list[tuple[int, int]]:
-        return self._readable.poll(0)
 
     def close(self) -> None:
         """Close the connection; a second time does nothing."""
-        self._stream.close()
-
-    def fileno(self) -> int:
-        """The socket's descriptor, -1 once closed."""
-        return self._stream.socket.fileno()
+        self.stream.close()
 
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _wait_writable(self) -> None:
-        if not self._writable.poll(int(SEND_SECONDS * 1000)):
-            raise SilentPeerError(f"{self.peer} took nothing for {SEND_SECONDS:g} s", "see whether it runs")

@@ -1,8 +1,8 @@
 """How do two processes of a run make sure that the other one belongs to it?
 
 Each proves that it knows the run's token without showing it: it answers the other's random nonce with a keyed hash.
-The side's role is hashed too, so that nobody's answer can be sent back to him. All messages have fixed lengths, and
-nothing else is read before the other side is known:
+The side's role is hashed too, so that an answer cannot be sent back to its author. All messages have fixed lengths,
+and nothing else is read before the other side is known:
 
     server: magic, nonce (32)
     client: nonce (32), HMAC-SHA256(token, "client", both nonces) (32)
@@ -15,6 +15,8 @@ import hmac
 import secrets
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from paceline.wire.frames import LostConnectionError, RefusedError, SilentPeerError
 from paceline.wire.streams import SEE_OTHER_SIDE, wire_error
@@ -24,7 +26,7 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32
 HANDSHAKE_SECONDS = 5.0
 
-_CHECK_ADDRESS = "check the address, and that both sides belong to the same run"
+CHECK_ADDRESS = "check the address, and that both sides belong to the same run"
 
 
 def new_token() -> bytes:
@@ -39,73 +41,67 @@ class Deadline:
         self._peer = peer
         self._end = time.monotonic() + HANDSHAKE_SECONDS
 
-    def limit(self, connected: socket.socket) -> None:
-        """Let the socket's next call last until then at most; raise `SilentPeerError` if it is over."""
-        left = self._end - time.monotonic()
-        if left <= 0:
-            raise self.passed()
-        connected.settimeout(left)
-
-    def passed(self) -> SilentPeerError:
-        """The error to raise when it is over."""
-        return SilentPeerError(f"{self._peer} did not finish the handshake in {HANDSHAKE_SECONDS:g} s", _CHECK_ADDRESS)
+    @contextmanager
+    def limits(self, connected: socket.socket) -> Iterator[None]:
+        """Let a call of the socket last until then at most; its errors become `SilentPeerError` or others of ours."""
+        try:
+            left = self._end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            connected.settimeout(left)
+            yield
+        except TimeoutError:
+            late = f"{self._peer} did not finish the handshake in {HANDSHAKE_SECONDS:g} s"
+            raise SilentPeerError(late, CHECK_ADDRESS) from None
+        except OSError as error:
+            raise wire_error(self._peer, error) from None
 
 
 def greet_client(connected: socket.socket, token: bytes, peer: str, deadline: Deadline) -> None:
     """The server's part. Returns when the client is known, else raises a `WireError`."""
     server_nonce = secrets.token_bytes(NONCE_BYTES)
-    _send(connected, MAGIC + server_nonce, peer, deadline)
+    _send(connected, MAGIC + server_nonce, deadline)
     answer = _receive(connected, NONCE_BYTES + PROOF_BYTES, peer, deadline)
     client_nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
     if not hmac.compare_digest(proof, _proof(token, b"client", server_nonce, client_nonce)):
-        raise RefusedError(f"{peer} does not know this run's token", _CHECK_ADDRESS)
-    _send(connected, _proof(token, b"server", server_nonce, client_nonce), peer, deadline)
+        raise RefusedError(f"{peer} does not know this run's token", CHECK_ADDRESS)
+    _send(connected, _proof(token, b"server", server_nonce, client_nonce), deadline)
 
 
 def greet_server(connected: socket.socket, token: bytes, peer: str, deadline: Deadline) -> None:
     """The client's part. Returns when both know each other, else raises a `WireError`."""
     magic = _receive(connected, len(MAGIC), peer, deadline)
     if magic != MAGIC:
-        raise RefusedError(f"{peer} is not paceline: it began with {magic!r}, expected {MAGIC!r}", _CHECK_ADDRESS)
+        raise RefusedError(f"{peer} is not paceline: it began with {magic!r}, expected {MAGIC!r}", CHECK_ADDRESS)
     server_nonce = _receive(connected, NONCE_BYTES, peer, deadline)
     client_nonce = secrets.token_bytes(NONCE_BYTES)
-    _send(connected, client_nonce + _proof(token, b"client", server_nonce, client_nonce), peer, deadline)
+    _send(connected, client_nonce + _proof(token, b"client", server_nonce, client_nonce), deadline)
     try:
         proof = _receive(connected, PROOF_BYTES, peer, deadline)
     except _ClosedError:
-        raise RefusedError(f"{peer} refused this run's token", _CHECK_ADDRESS) from None
+        raise RefusedError(f"{peer} refused this run's token", CHECK_ADDRESS) from None
     if not hmac.compare_digest(proof, _proof(token, b"server", server_nonce, client_nonce)):
-        raise RefusedError(f"{peer} does not know this run's token", _CHECK_ADDRESS)
+        raise RefusedError(f"{peer} does not know this run's token", CHECK_ADDRESS)
 
 
 class _ClosedError(LostConnectionError):
-    """The other side closed the connection in good order."""
+    """The other side closed the connection properly."""
 
 
 def _proof(token: bytes, role: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:
     return hmac.digest(token, role + server_nonce + client_nonce, "sha256")
 
 
-def _send(connected: socket.socket, message: bytes, peer: str, deadline: Deadline) -> None:
-    deadline.limit(connected)
-    try:
+def _send(connected: socket.socket, message: bytes, deadline: Deadline) -> None:
+    with deadline.limits(connected):
         connected.sendall(message)
-    except TimeoutError:
-        raise deadline.passed() from None
-    except OSError as error:
-        raise wire_error(peer, error) from None
 
 
 def _receive(connected: socket.socket, length: int, peer: str, deadline: Deadline) -> bytes:
     message = b""
     while len(message) < length:
-        deadline.limit(connected)
-        try:
+        with deadline.limits(connected):
             piece = connected.recv(length - len(message))
-        except TimeoutError:
-            raise deadline.passed() from None
-        except OSError as error:
-            raise wire_error(peer, error) from None
         if not piece:
             raise _ClosedError(f"{peer} closed the connection during the handshake", SEE_OTHER_SIDE)
         message += piece

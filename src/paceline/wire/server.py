@@ -9,10 +9,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from paceline.wire.admission import Admission
-from paceline.wire.frames import BadFrameError, Buffer, Frame, Kind, WireError, frame_buffers, views_of
+from paceline.wire.frames import Buffer, Frame, Kind, WireError, frame_buffers, views_of
 from paceline.wire.spinning import Spinner
 from paceline.wire.streams import Incoming, stream_of
 from paceline.wire.tls import Tls, server_context
@@ -28,14 +29,11 @@ _WRITE = selectors.EVENT_WRITE
 class Service(Protocol):
     """What a server does for its peers. All is called on the thread of `Server.serve`."""
 
-    def opened(self, peer: Peer) -> None:
-        """A peer that belongs to the run has connected."""
-
     def received(self, peer: Peer, frame: Frame) -> None:
         """A frame came; it is valid during this call. A `WireError` raised here closes this peer and nothing else."""
 
     def closed(self, peer: Peer) -> None:
-        """A peer is gone, for whatever reason. Called once for each that was opened, unless the server is closed."""
+        """A peer is gone, for whatever reason. Called once for each that had connected, unless the server closes."""
 
     def tick(self) -> None:
         """Some time has passed."""
@@ -51,23 +49,12 @@ class Peer:
         self.tag: Any = None
         """Free for the service."""
         self.open = True
-        self.incoming = Incoming(stream := stream_of(connected, address))
-        self.socket = connected
+        self.stream = stream_of(connected, address)
+        self.incoming = Incoming(self.stream)
         self.stalled_since: float | None = None
         """When the socket last took bytes (`time.monotonic`), if some are queued for it."""
         self._server = server
-        self._stream = stream
         self._queue: list[memoryview] = []
-
-    @property
-    def bytes_sent(self) -> int:
-        """All bytes of frames sent, their headers included."""
-        return self._stream.bytes_sent
-
-    @property
-    def bytes_received(self) -> int:
-        """All bytes of frames received, their headers included."""
-        return self._stream.bytes_received
 
     def send(self, kind: Kind, flags: int, *parts: Buffer) -> None:
         """Send a frame whose body is `parts`, contiguous and possibly empty. Does not block.
@@ -78,15 +65,13 @@ class Peer:
         buffers, num_bytes = frame_buffers(kind, flags, parts, self.address)
         if not self.open:
             return
-        if self._queue:
-            left = views_of(buffers)
-        else:
-            try:
-                left = self._stream.start(buffers, num_bytes)
-            except WireError:
-                return self.close()
-            if not left:
-                return
+        try:
+            left = views_of(buffers) if self._queue else self.stream.start(buffers, num_bytes)
+        except WireError:
+            return self.close()
+        if not left:
+            return
+        if not self._queue:
             self.stalled_since = time.monotonic()
             self._server.watch(self, _READ | _WRITE)
         self._queue.extend(memoryview(bytes(view)) for view in left)
@@ -97,23 +82,18 @@ class Peer:
             self.open = False
             self._queue.clear()
             self._server.forget(self)
-            self._stream.close()
+            self.stream.close()
 
     def send_queued(self) -> None:
         """Send what the socket takes of the queue. For the loop."""
-        self._write(self._queue)
-        if self.open and not self._queue:
-            self.stalled_since = None
-            self._server.watch(self, _READ)
-        elif self.open:
-            self.stalled_since = time.monotonic()
-
-    def _write(self, views: list[memoryview]) -> None:
         try:
-            while views and self._stream.write(views):
+            while self._queue and self.stream.write(self._queue):
                 pass
         except WireError:
-            self.close()
+            return self.close()
+        self.stalled_since = time.monotonic() if self._queue else None
+        if not self._queue:
+            self._server.watch(self, _READ)
 
 
 class Server:
@@ -124,16 +104,13 @@ class Server:
         context = None if tls is None else server_context(tls)
         self._admission = Admission(host, port, token, context, self._admit)
         self.address = self._admission.address
-        self.broken = 0
-        """How many connections were closed for a bad frame."""
-        self._peers: set[Peer] = set()
+        self.peers: set[Peer] = set()
         self._gone: list[Peer] = []
         # Peers with received bytes that the socket does not tell of; ordered, as sets are not.
         self._with_more: dict[Peer, None] = {}
         self._admitted: deque[tuple[socket.socket, str]] = deque()
         self._calls: deque[Callable[[], None]] = deque()
-        self._stopping = False
-        self._closed = False
+        self._stopping = self._closed = False
         self._waking = threading.Lock()
         self._wake_end, self._loop_end = socket.socketpair()
         self._wake_end.setblocking(False)
@@ -142,12 +119,7 @@ class Server:
         self._selector.register(self._loop_end, _READ, self._woken)
         self._selector.register(self._admission.listener, _READ, self._accept)
         self._next_sweep = 0.0
-        self._spinner = Spinner()
-
-    @property
-    def spun(self) -> int:
-        """Nanoseconds of processor time spent on spinning for frames."""
-        return self._spinner.spun
+        self.spinner = Spinner(partial(self._selector.select, 0))
 
     @property
     def refused(self) -> int:
@@ -169,16 +141,10 @@ class Server:
                 self._sweep(now)
             busy = self._with_more or self._calls or self._gone
             wait_seconds = 0.0 if busy else max(0.0, min(next_tick, self._next_sweep) - now)
-            events = self._spin(min(spin_seconds, wait_seconds)) or self._selector.select(wait_seconds)
+            spins = min(spin_seconds, wait_seconds) if self.peers else 0.0
+            events = (self.spinner.spin(spins) if spins > 0 else []) or self._selector.select(wait_seconds)
             self._turn(service, events, woke=time.perf_counter())
         self._stopping = False
-
-    def _spin(self, seconds: float) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready within this time, if anything."""
-        return self._spinner.spin(self._select_now, seconds) if seconds > 0 and self._peers else []
-
-    def _select_now(self) -> list[tuple[selectors.SelectorKey, int]]:
-        return self._selector.select(0)
 
     def stop(self) -> None:
         """Let `serve` return soon, or at once when it is called next. From any thread."""
@@ -197,7 +163,7 @@ class Server:
             self._closed = True
             self._wake_end.close()
         self._loop_end.close()
-        for peer in list(self._peers):
+        for peer in list(self.peers):
             peer.close()
         for connected, _ in self._admitted:
             connected.close()
@@ -205,12 +171,12 @@ class Server:
 
     def watch(self, peer: Peer, events: int) -> None:
         """Wake up for these events of a peer. For peers."""
-        self._selector.modify(peer.socket, events, peer)
+        self._selector.modify(peer.stream.socket, events, peer)
 
     def forget(self, peer: Peer) -> None:
         """Watch a peer no more, and tell the service later. For peers."""
-        self._selector.unregister(peer.socket)
-        self._peers.remove(peer)
+        self._selector.unregister(peer.stream.socket)
+        self.peers.remove(peer)
         self._with_more.pop(peer, None)
         self._gone.append(peer)
 
@@ -231,7 +197,7 @@ class Server:
             if peer.open:
                 peer.arrived = woke
                 self._receive(service, peer)
-        self._open_admitted(service)
+        self._open_admitted()
         # Those that a call adds are for the next turn.
         for _ in range(len(self._calls)):
             self._calls.popleft()()
@@ -241,21 +207,14 @@ class Server:
     def _receive(self, service: Service, peer: Peer) -> None:
         try:
             frame = peer.incoming.next_frame()
-        except BadFrameError:
-            self.broken += 1
-            return peer.close()
+            if frame is not None:
+                service.received(peer, frame)
         except WireError:
             return peer.close()
-        if frame is not None:
-            try:
-                service.received(peer, frame)
-            except WireError:
-                self.broken += 1
-                return peer.close()
         if peer.open and peer.incoming.has_more:
             self._with_more[peer] = None
 
-    def _open_admitted(self, service: Service) -> None:
+    def _open_admitted(self) -> None:
         while self._admitted:
             connected, address = self._admitted.popleft()
             try:
@@ -263,11 +222,10 @@ class Server:
             except OSError:
                 connected.close()
                 continue
-            self._peers.add(peer)
+            self.peers.add(peer)
             self._selector.register(connected, _READ, peer)
             # TLS may have received the beginning of a frame with the handshake's end.
             self._with_more[peer] = None
-            service.opened(peer)
 
     def _accept(self) -> None:
         try:
@@ -280,7 +238,7 @@ class Server:
         self._next_sweep = now + SWEEP_SECONDS
         if self._admission.listener not in self._selector.get_map():
             self._selector.register(self._admission.listener, _READ, self._accept)
-        for peer in list(self._peers):
+        for peer in list(self.peers):
             if peer.stalled_since is not None and now - peer.stalled_since > STALL_SECONDS:
                 peer.close()
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
-class Spinner:
+class Spinner(Generic[T]):
     """Spins for a while before its caller goes to sleep, and knows how much processor time that took."""
 
-    def __init__(self) -> None:
+    def __init__(self, ready: Callable[[], T]) -> None:
+        self._ready = ready
         self.spun = 0
         """Nanoseconds so far. Nothing was missed meanwhile: a role that waits has nothing better to do."""
 
-    def spin(self, ready: Callable[[], T], seconds: float) -> T:
+    def spin(self, seconds: float) -> T:
         """What `ready` finds, which may be nothing after that many seconds; gives way to others that can run."""
-        found = ready()
+        found = (ready := self._ready)()
         if not found:
             began, until = time.thread_time_ns(), time.perf_counter() + seconds
             while not found and time.perf_counter() < until:

@@ -11,20 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import ConfigError
-from paceline.wire.frames import (
-    HEADER,
-    Buffer,
-    Frame,
-    Kind,
-    LostConnectionError,
-    SilentPeerError,
-    WireError,
-    read_header,
-    views_of,
-)
+from paceline.wire.frames import HEADER, Buffer, Frame, LostConnectionError, SilentPeerError, read_header, views_of
 
 USER_TIMEOUT_SECONDS = 30
-"""When the system gives a connection up: nothing was acknowledged, or on Linux no room was made, for so long."""
+"""When the system gives a connection up: for that long, nothing was acknowledged or, on Linux, no room was made."""
 FIRST_BYTES = 64 << 10
 """How much is asked for when a frame begins: small frames need one call, and little is moved when it is too much."""
 AHEAD_BYTES = 64 << 20
@@ -60,7 +50,7 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def wire_error(peer: str, error: OSError) -> WireError:
+def wire_error(peer: str, error: OSError) -> LostConnectionError | SilentPeerError:
     """What a socket's error means for the run."""
     if isinstance(error, TimeoutError):
         return SilentPeerError(
@@ -72,6 +62,9 @@ def wire_error(peer: str, error: OSError) -> WireError:
 
 class Stream:
     """The bytes of a connected socket, which it owns; both counters are of these bytes. No method blocks."""
+
+    wakes_late = True
+    """Whether waiting for the socket can be made to last until enough bytes are there."""
 
     def __init__(self, connected: socket.socket, peer: str) -> None:
         connected.setblocking(False)
@@ -149,6 +142,8 @@ class Stream:
 class TlsStream(Stream):
     """The same over TLS. One thread may read while another writes: OpenSSL needs them one after the other."""
 
+    wakes_late = False  # what comes is not what is read
+
     def __init__(self, connected: ssl.SSLSocket, peer: str) -> None:
         super().__init__(connected, peer)
         self._tls = connected
@@ -158,9 +153,6 @@ class TlsStream(Stream):
         views = views_of(buffers)
         self.write(views)
         return views
-
-    def wake_at(self, num_bytes: int) -> None:
-        pass  # what comes is not what is read
 
     def pending(self) -> int:
         with self._using:
@@ -195,8 +187,6 @@ class Incoming:
         self._stream = stream
         self._use(np.empty(FIRST_BYTES, np.uint8))
         self._filled = 0
-        self._kind = Kind.MESSAGE
-        self._flags = 0
         # Where the frame ends; 0 while its header is not there.
         self._end = 0
         self._handed_out = False
@@ -230,7 +220,7 @@ class Incoming:
             self._filled += count
 
     def _wake_at(self, num_bytes: int) -> None:
-        if num_bytes != self._wakes_at:
+        if num_bytes != self._wakes_at and self._stream.wakes_late:
             self._stream.wake_at(num_bytes)
             self._wakes_at = num_bytes
 

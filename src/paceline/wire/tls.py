@@ -1,12 +1,11 @@
 """How is what a run says kept from others on the network?
 
-By TLS 1.3 with one self-signed certificate a run: both sides have it from the run's start, and trust no other.
+By TLS 1.3 with one self-signed certificate per run: both sides have it from the run's start, and trust no other.
 """
 
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import ssl
 import tempfile
 from pathlib import Path
@@ -28,8 +27,8 @@ class Tls(NamedTuple):
         return "Tls(...)"
 
 
-def make_tls(hosts: list[str]) -> Tls:
-    """A new self-signed certificate for one run, valid from an hour ago; `hosts` are names or IP addresses."""
+def make_tls() -> Tls:
+    """A new self-signed certificate for one run, valid from an hour ago. It names no hosts: nobody checks them."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -40,12 +39,6 @@ def make_tls(hosts: list[str]) -> Tls:
         ) from None
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "paceline run")])
-    names: list[x509.GeneralName] = []
-    for host in hosts:
-        try:
-            names.append(x509.IPAddress(ipaddress.ip_address(host)))
-        except ValueError:
-            names.append(x509.DNSName(host.encode("idna").decode()))
     begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
     builder = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
@@ -53,8 +46,6 @@ def make_tls(hosts: list[str]) -> Tls:
         .not_valid_after(begin + datetime.timedelta(days=VALID_DAYS))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     )
-    if names:
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     certificate = builder.sign(key, hashes.SHA256())
     pem = serialization.Encoding.PEM
     return Tls(
@@ -69,7 +60,7 @@ def server_context(tls: Tls) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     # No connection is ever resumed.
     context.num_tickets = 0
-    # The standard library reads keys from files only; the folder is its owner's alone, and gone at once.
+    # The standard library reads keys from files only; only this user can read the folder, and it is removed at once.
     with tempfile.TemporaryDirectory(prefix="paceline-tls-") as folder:
         certificate, key = Path(folder, "certificate.pem"), Path(folder, "key.pem")
         certificate.write_bytes(tls.certificate)

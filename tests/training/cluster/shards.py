@@ -12,7 +12,7 @@ from paceline.settings import RunConfig
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.messages import RoleSpec
 from paceline.training.cluster.role import make_shard
-from paceline.training.cluster.shard import Shard, ShardService
+from paceline.training.cluster.shard import ShardService
 from paceline.wire.frames import Frame, Kind
 
 
@@ -49,9 +49,8 @@ class TestedShard(ShardService):
 
     __test__ = False
 
-    def __init__(self, shard: Shard) -> None:
-        super().__init__(shard)
-        self.shard = shard
+    def __init__(self, shard: ShardService) -> None:
+        super().__init__(shard._server, shard.clocks, shard.stores, shard._copies, shard.exchange)
         self.table: Any = shard.stores.get("table")
         self.dense: Any = shard.stores.get("dense")
 
@@ -64,13 +63,19 @@ def frame_of(kind: Kind, flags: int, *parts: Any) -> Frame:
 
 def open_shard(config: RunConfig, layout: Layout, shard: int = 0, loopback: bool = False) -> TestedShard:
     spec = RoleSpec(
-        role="shard", rank=shard, coordinator="", token=b"", certificate=b"", key=b"", loopback=loopback, config=b"",
+        role="shard", rank=shard, coordinator="", token=b"", loopback=loopback, config=b"",
         layout=b"",
     )  # fmt: skip
     service = TestedShard(make_shard(spec, config, layout, FakeServer()))  # type: ignore[arg-type]
     tell(service, m.Reset(generation=1, applied=[0] * config.workers, rows=0))
     tell(service, m.Open(bases=[0] * config.workers, done=[0] * config.workers))
     return service
+
+
+def order_copy(service: ShardService, at: int, asker: FakePeer) -> None:
+    """Order a copy, which is acknowledged at once."""
+    service.received(asker, frame_of(Kind.MESSAGE, 0, encode(m.Copy(at=at))))  # type: ignore[arg-type]
+    assert decode(asker.sent.pop(0), m.FromShard) == m.Finished()
 
 
 def tell(service: ShardService, message: Any, peer: FakePeer | None = None) -> Any:

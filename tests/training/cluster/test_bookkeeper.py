@@ -5,8 +5,8 @@ from __future__ import annotations
 from paceline.processes.messages import decode
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH
-from tests.training.cluster.shards import FakePeer, tell
-from tests.training.cluster.test_piece_steps import VALUES, Client, copied_values, make, say_to, weights
+from tests.training.cluster.shards import FakePeer, order_copy, tell
+from tests.training.cluster.test_piece_steps import VALUES, Client, copied_values, make, weights
 
 
 def test_a_copy_is_of_a_step_that_all_have_told_of() -> None:
@@ -16,7 +16,7 @@ def test_a_copy_is_of_a_step_that_all_have_told_of() -> None:
         client.announce(1, PULL)
         assert client.heard() == [True]
     asker = FakePeer()
-    say_to(service, m.Copy(at=1), asker)
+    order_copy(service, 1, asker)
     first.announce(2, PUSH | PULL, rows=3)
     assert first.heard() == [m.Go(wanted=True)]
     first.push(5.0)

@@ -16,11 +16,11 @@ from paceline.settings import OptimizerConfig, RunConfig, WireConfig
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.copies import NOW
 from paceline.training.cluster.shard import ShardService
-from paceline.training.cluster.steps import LEAVE, PULL, PUSH, read_held, read_reply, step_parts
+from paceline.training.cluster.steps import LEAVE, PULL, PUSH, Ask, read_held, read_reply, step_parts
 from paceline.training.pace import Pace
-from paceline.wire.coding import KeyWriter, read_values, write_values
+from paceline.wire.coding import KeyWriter, read_values
 from paceline.wire.frames import BadFrameError, Frame, Kind
-from tests.training.cluster.shards import FakePeer, TestedShard, frame_of, open_shard, tell
+from tests.training.cluster.shards import FakePeer, TestedShard, frame_of, open_shard, order_copy, tell
 
 FEATURES = 20
 RATE = 2.0**-10
@@ -46,14 +46,12 @@ class Client:
         self.peer = FakePeer()
         self.values = values
         self.writer = KeyWriter(deltas)
-        service.opened(self.peer)  # type: ignore[arg-type]
         self.applied = tell(service, m.Join(rank=rank, incarnation=incarnation, generation=1), self.peer).applied
         self.peer.sent.clear()
 
     def step(self, flags: int, batch: int, pushed: list[float], keys: list[int], rows: int = 1) -> None:
-        coding, data = self.writer.write(np.array(keys, np.uint32))
-        values = write_values(np.array(pushed, np.float32), self.values)
-        parts = step_parts(batch, 0, float(rows), rows, values, len(pushed), len(keys), coding, data)
+        ask = Ask(flags, batch, 0, float(rows), rows, np.array(pushed, np.float32), np.array(keys, np.uint32))
+        parts = step_parts(ask, self.values, self.writer)
         self.service.received(self.peer, frame_of(Kind.STEP, flags, *parts))  # type: ignore[arg-type]
 
     def reply(self) -> tuple[int, list[float]] | None:
@@ -173,7 +171,7 @@ def run_simulation(data: st.DataObject, pace: Any, num_shards: int) -> tuple[lis
 
 
 def check_gate(workers: list[SimulatedWorker], pace: Any) -> None:
-    """Whoever has been let into batch b by all shards was at most N clocks ahead of all that had not left."""
+    """A worker that all shards let into batch b was at most N clocks ahead of all workers that had not left."""
     if pace == "async":
         return
     staleness = 0 if pace == "sync" else pace
@@ -334,7 +332,7 @@ class TestCopies:
         service = make_shard(2, "sync")
         clients = [Client(service, rank) for rank in range(2)]
         coordinator = FakePeer()
-        service.received(coordinator, frame_of(Kind.MESSAGE, 0, encode(m.Copy(at=1))))  # type: ignore[arg-type]
+        order_copy(service, 1, coordinator)
         for client in clients:
             client.step(PULL, 1, [], [5])
         clients[0].step(PULL | PUSH, 2, [1.0], [5])

@@ -17,12 +17,13 @@ from paceline.training.cluster import copies, piece_steps
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.copies import NOW
 from paceline.training.cluster.shared import find, share
-from paceline.training.cluster.steps import LEAVE, PULL, PUSH, chunk_parts, read_chunk, step_parts
+from paceline.training.cluster.steps import LEAVE, PULL, PUSH, Ask, chunk_parts, read_chunk, step_parts
+from paceline.wire.coding import KeyWriter
 from paceline.wire.frames import BadFrameError, Kind
-from tests.training.cluster.shards import FakePeer, TestedShard, frame_of, open_shard, tell
+from tests.training.cluster.shards import FakePeer, TestedShard, frame_of, open_shard, order_copy, tell
 
 VALUES = 10
-NOTHING = np.zeros(0, np.uint8)
+NO_KEYS = KeyWriter(deltas=False)
 
 
 def make(pace: Any, workers: int = 2, exchange: str = "shard", shared: bool = False, num_values: int = VALUES,
@@ -42,7 +43,6 @@ class Client:
         self.rank = rank
         self.peer = FakePeer()
         self.gradient, place = share(VALUES) if shared else (np.zeros(VALUES, np.float32), "")
-        service.opened(self.peer)  # type: ignore[arg-type]
         tell(service, m.Join(rank=rank, incarnation=0, generation=1, gradient=place), self.peer)
         joined = decode(self.peer.sent.pop(), m.FromShard)
         assert isinstance(joined, m.Joined)
@@ -56,7 +56,7 @@ class Client:
             self.push(value)
 
     def announce(self, batch: int, flags: int, rows: int = 1) -> None:
-        parts = step_parts(batch, 0, float(rows), rows, NOTHING, 0, 0, 0, NOTHING)
+        parts = step_parts(Ask(flags, batch, 0, float(rows), rows), "float32", NO_KEYS)
         self.service.received(self.peer, frame_of(Kind.STEP, flags, *parts))  # type: ignore[arg-type]
 
     def send(self, start: int, values: Any) -> None:
@@ -121,7 +121,7 @@ def test_in_sync_workers_push_in_turn_and_are_answered_together() -> None:
     "sharing", [(False, False, False), (True, True, True), (True, False, True), (False, True, True)]
 )
 def test_every_step_begins_a_sum_of_its_own(sharing: tuple[bool, ...]) -> None:
-    """Whoever is first, whoever of many is last, and whoever shares its memory with the shard."""
+    """Whichever worker is first or last, and whether or not it shares its memory with the shard."""
     service = make("sync", workers=3, shared=True)
     clients = [Client(service, rank, shared) for rank, shared in enumerate(sharing)]
     for client in clients:
@@ -153,7 +153,7 @@ def test_others_get_a_turn_while_a_gradient_is_taken(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(piece_steps, "FOLD_VALUES", 3)
     service = make(pace, shared=True)
     calls: list[Callable[[], None]] = []
-    service.shard.exchange._soon = calls.append  # type: ignore[attr-defined]
+    service.exchange._soon = calls.append  # type: ignore[attr-defined]
     clients = [Client(service, rank, shared=True) for rank in (0, 1)]
     for client in clients:
         client.announce(1, PULL)
@@ -233,14 +233,14 @@ def test_a_copy_waits_for_pushes_under_way_and_holds_back_others() -> None:
     clients[0].announce(2, PUSH | PULL)
     clients[0].send(0, [1.0] * 5)
     asker = FakePeer()
-    say_to(service, m.Copy(at=NOW), asker)
+    order_copy(service, NOW, asker)
     assert asker.sent == []
     clients[1].announce(2, PUSH | PULL)
     assert clients[1].heard() == []
     clients[0].send(5, [1.0] * 5)
     copied = decode(asker.sent[0], m.FromShard)
     assert (copied.applied, copied.rows) == ([1, 0], 1)
-    # Nothing changes until it has been fetched, but whoever waits for values gets them.
+    # Nothing changes until it has been fetched, but workers that wait for values get them.
     assert clients[1].heard() == []
     assert True in clients[0].heard()
     assert copied_values(service, asker) == [-1.0] * VALUES
@@ -253,7 +253,7 @@ def test_in_sync_workers_compute_while_a_copy_is_fetched_and_wait_with_their_pus
     for client in clients:
         client.announce(1, PULL)
     asker = FakePeer()
-    say_to(service, m.Copy(at=1), asker)
+    order_copy(service, 1, asker)
     for client in clients:
         client.heard()
         client.step(2, 1, 2.0)
@@ -267,7 +267,9 @@ def test_in_sync_workers_compute_while_a_copy_is_fetched_and_wait_with_their_pus
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
-def test_whoever_fetches_a_copy_may_lose_its_connection(monkeypatch: pytest.MonkeyPatch, comes_back: bool) -> None:
+def test_the_coordinator_may_lose_its_connection_while_it_fetches_a_copy(
+    monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
     service = make("async")
     client, asker = Client(service, 0), FakePeer()
     client.announce(1, PULL)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
+from paceline.training.cluster.messages import Count
 from paceline.training.cluster.shard_link import ShardLink
 from paceline.wire.frames import Frame, LostConnectionError
 from paceline.wire.handshake import new_token
@@ -19,13 +21,11 @@ class Deaf:
     """Takes everything and never answers."""
 
     def __init__(self) -> None:
-        self.clients = 0
+        self.clients: set[Peer] = set()
         self.asked = threading.Event()
 
-    def opened(self, _: Peer) -> None:
-        self.clients += 1
-
-    def received(self, _: Peer, __: Frame) -> None:
+    def received(self, peer: Peer, _: Frame) -> None:
+        self.clients.add(peer)
         self.asked.set()
 
     def closed(self, _: Peer) -> None:
@@ -49,6 +49,6 @@ def deaf() -> Iterator[tuple[Server, Deaf]]:
 def test_nobody_waits_for_a_lost_shard(deaf: tuple[Server, Deaf]) -> None:
     server, service = deaf
     link = ShardLink(server.address, TOKEN, None, is_lost=service.asked.is_set)
-    with link, pytest.raises(LostConnectionError, match="is lost"):
-        link.count()
-    assert service.clients == 1, "a lost shard was asked again"
+    with closing(link), pytest.raises(LostConnectionError, match="is lost"):
+        link.ask(Count())
+    assert len(service.clients) == 1, "a lost shard was asked again"

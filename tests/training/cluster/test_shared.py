@@ -1,4 +1,4 @@
-"""Memory that processes of one machine share: whoever is told where it is sees what is written there, and no other."""
+"""Memory that processes of one machine share: only those that are told where it is see what is written there."""
 
 from __future__ import annotations
 

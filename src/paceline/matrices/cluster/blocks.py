@@ -86,7 +86,8 @@ class Blocks:
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = connect(address, self._token, None)
-        before, began = connection.bytes_sent + connection.bytes_received, time.perf_counter()
+        stream = connection.stream
+        before, began = stream.bytes_sent + stream.bytes_received, time.perf_counter()
         rows = max(1, PIECE_BYTES // max(1, out.shape[1] * out.itemsize))
         starts = list(range(0, len(out), rows))
         try:
@@ -103,7 +104,7 @@ class Blocks:
                     part[...] = frame.body.view(out.dtype).reshape(part.shape)
         finally:
             self.seconds["pull"] += time.perf_counter() - began
-            self.bytes_fetched += connection.bytes_sent + connection.bytes_received - before
+            self.bytes_fetched += stream.bytes_sent + stream.bytes_received - before
 
     def _forget(self, address: str) -> None:
         self._away_until[address] = time.monotonic() + AWAY_SECONDS
@@ -117,9 +118,6 @@ class BlockService:
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
-
-    def opened(self, peer: Peer) -> None:
-        """Nothing to do: peers ask."""
 
     def closed(self, peer: Peer) -> None:
         """Nothing to do: peers are not remembered."""

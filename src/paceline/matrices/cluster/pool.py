@@ -60,7 +60,7 @@ class WorkerPool:
         token = new_token()
         server = Server(engine.host, 0, token, None)
         self._control = ControlServer(server, [worker.role for worker in self.workers], engine.name_of, [Done])
-        spec = partial(WorkerSpec, token=token, certificate=b"", key=b"", work=work)
+        spec = partial(WorkerSpec, token=token, work=work)
         self.supervisor = Supervisor(engine, self._control, spec, LIMITS)
 
     @property

@@ -20,9 +20,8 @@ from paceline.matrices.cluster.messages import Do, Done, Peers, ProductTask, ToW
 from paceline.matrices.cluster.tiles import TileMaker
 from paceline.matrices.product_file import Heading, ProductFile
 from paceline.matrices.trace import RandomPairs, sums_in_order
-from paceline.processes.failures import failure_of
 from paceline.processes.lifeline import Lifeline, run_supervised
-from paceline.processes.messages import Ready
+from paceline.processes.messages import Failed, Ready
 from paceline.telemetry.probes import NodeProber
 from paceline.wire.server import Server
 
@@ -92,7 +91,7 @@ def _serve(server: Server, blocks: Blocks, lifeline: Lifeline) -> None:
     try:
         server.serve(BlockService(blocks), TICK_SECONDS)
     except Exception as error:  # noqa: BLE001 (others would wait for blocks that nobody sends)
-        lifeline.say(failure_of(error))
+        lifeline.say(Failed.of(error))
 
 
 def _num_threads(order: Do) -> int:

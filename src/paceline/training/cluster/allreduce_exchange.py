@@ -6,12 +6,13 @@ process group of its own. Its members find each other by notes at the run's shar
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from paceline.errors import RunError, in_short
+from paceline.errors import in_short
 from paceline.machine import num_cores
 from paceline.processes.messages import Failed
 from paceline.telemetry.meter import COMPUTE, PULL, PUSH
@@ -21,11 +22,12 @@ from paceline.training.cluster.buckets import GROUP_SECONDS, BucketedSums
 from paceline.training.cluster.links import Links
 from paceline.training.cluster.messages import Begin
 from paceline.training.cluster.notes import MEET_SECONDS, POLL_SECONDS, Notes
-from paceline.training.cluster.piece_links import PIECE_VALUES, PieceLink, end_process, recalled_in_time
+from paceline.training.cluster.piece_links import PIECE_VALUES, PieceLink
 from paceline.training.cluster.plain_batch import PlainBatch
+from paceline.training.cluster.shard_link import ShardLink
+from paceline.training.cluster.steps import Ask
 from paceline.training.cluster.worker import Setup
 from paceline.training.dense_store import make_dense_store
-from paceline.wire.connection import connect
 from paceline.wire.frames import LostConnectionError, WireError
 
 # A worker whose process has ended itself this often will not do better.
@@ -38,21 +40,21 @@ class AllreduceExchange:
     """A worker that adds up with the others."""
 
     def __init__(self, setup: Setup) -> None:
-        dense, queue = setup.model.layout.dense, setup.queue
+        dense, recalled = setup.model.layout.dense, setup.queue.recalled
         assert dense is not None
         self.batches: Sequence[PlainBatch] = [
             PlainBatch(reader, setup.compute, setup.spec.rank) for reader in setup.readers
         ]
-        self.links = Links()
+        self.links = Links(setup.spec, recalled)
         self._setup = setup
-        self._queue = queue
+        self._recalled = recalled
         self._device = device = setup.config.device
         self._store = make_dense_store(dense, device, num_workers=1)
-        self._make_sums = partial(BucketedSums, setup.model.tensors, dense.num_trained, queue.recalled, device)
+        self._make_sums = partial(BucketedSums, setup.model.tensors, dense.num_trained, recalled, device)
         self._use(self._make_sums())
         self._notes: Notes | None = None
         self._incarnation = 0
-        # On a GPU all that there were: to end one is to wait for threads of it that may be waiting for Python.
+        # On a GPU all groups so far: ending one means waiting for its threads, which may be waiting for Python.
         self._groups: list[ProcessGroup] = []
 
     def _use(self, sums: BucketedSums) -> None:
@@ -74,7 +76,7 @@ class AllreduceExchange:
             self._sums.leave()
         if (use_threads := self._setup.compute.use_threads) is not None:
             use_threads(num_cores() // begin.sharing)
-        self.links.replace(len(begin.shards), lambda shard: PieceLink(shard, begin, self._setup.spec, self._queue))
+        next_batch = self.links.replace(begin, lambda endpoint: PieceLink(endpoint, num_values=0))
         self.links.activity = "takes the values over"
         link = self.links.all[0]
         for start in range(0, self._store.size, PIECE_VALUES):
@@ -83,16 +85,16 @@ class AllreduceExchange:
         self.links.activity = "waits for the other workers"
         self._meet(begin)
         self.links.activity = ""
-        return self.links.next_batch
+        return next_batch
 
     def _meet(self, begin: Begin) -> None:
         spec, workers, host = self._setup.spec, self._setup.config.workers, self._setup.host
         if self._notes is not None:
             self._notes.close()
-        connection = connect(begin.shards[0], spec.token, spec.tls)
-        self._notes = Notes(connection, begin.generation, self._queue.recalled)
+        link = ShardLink(begin.shards[0], spec.token, spec.tls, self._recalled)
+        self._notes = Notes(link, begin.generation, self._recalled)
         if self._sums.on_its_way and self._device == "cpu":
-            # What a group that is gone may still write to.
+            # The last group may still write to the old ones.
             self._use(self._make_sums())
         try:
             with self._ended_if_it_hangs():
@@ -107,14 +109,14 @@ class AllreduceExchange:
         """Add up with the others, update, and tell the shard; bring it all states if it wants them."""
         link, now = self.links.all[0], self._setup.meter.now
         if done is None:
-            link.announce(number, flags, 0, 0.0, 0)
+            link.announce(Ask(flags, number, 0, 0.0, 0))
             return ()
         rows = done.rows.num_rows
         all_rows = self._add_up(rows)
         added = now()
         self._store.apply(0, self._sums.sums, all_rows, done.trained)
         applied = now()
-        link.announce(number, flags, done.trained, losses, rows)
+        link.announce(Ask(flags, number, done.trained, losses, rows))
         if link.may_push():
             self.links.activity = "brings the values to the shard"
             for start in range(0, self._store.size, PIECE_VALUES):
@@ -127,50 +129,41 @@ class AllreduceExchange:
         try:
             return self._sums.add_up(rows)
         except RuntimeError as error:
-            if self._queue.recalled():
+            if self._recalled():
                 raise RecalledError from None
             raise LostConnectionError(f"another worker is gone: {in_short(error)}") from None
         finally:
             self.links.activity = ""
 
     def receive(self, batch: PlainBatch) -> int:
-        """The values are here already; all that there is to wait for is the shard's word."""
-        self.links.all[0].wait(batch.number)
+        """The values are here already; the worker only waits until the shard lets it go on."""
+        self.links.all[0].receive(batch.number)
         return ALL_OF_IT
-
-    def finish(self, number: int) -> None:
-        """Wait until the shard has counted the last step."""
-        self.links.all[0].wait(number)
 
     def sizes(self) -> Sequence[tuple[int, int]]:
         """Nothing of a step goes to shards."""
         return ()
 
     def lost(self, error: WireError) -> None:
-        """The shard or another worker is gone. If that happens to one process after the other, the run ends."""
-        self.links.activity = f"waits to be called back: {error.message}"
-        if not recalled_in_time(self._queue):
-            if self._incarnation >= MOST_INCARNATIONS:
-                raise RunError(error.message, NO_GROUP_HINT)
-            end_process()
-        self.links.activity = ""
+        """The shard or another worker was lost. If this happens to one process after the other, the run ends."""
+        if not self.links.recalled_in_time(error):
+            self._end(error.message)
 
     @contextmanager
     def _ended_if_it_hangs(self) -> Iterator[None]:
         """If this takes too long on a GPU, a new process begins again: NCCL cannot be interrupted."""
-        if self._device == "cpu":
-            yield
-            return
-        timer = threading.Timer(MEET_SECONDS + POLL_SECONDS, self._end)
+        said = f"NCCL does not get the workers together in {MEET_SECONDS:g} s"
+        timer = threading.Timer(MEET_SECONDS + POLL_SECONDS, self._end, [said])
         timer.daemon = True
-        timer.start()
+        if self._device != "cpu":
+            timer.start()
         try:
             yield
         finally:
             timer.cancel()
 
-    def _end(self) -> None:
+    def _end(self, why: str) -> None:
+        """End this process, so that the engine starts another one, or the run if that has not helped before."""
         if self._incarnation >= MOST_INCARNATIONS:
-            said = f"NCCL does not get the workers together in {MEET_SECONDS:g} s"
-            self._setup.lifeline.say(Failed(kind="run", message=said, hint=NO_GROUP_HINT))
-        end_process()
+            self._setup.lifeline.say(Failed(kind="run", message=why, hint=NO_GROUP_HINT))
+        os._exit(1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,6 @@ from paceline.models.metrics import Quality
 from paceline.models.model import Parameters
 from paceline.models.registry import Entry
 from paceline.processes.control import ControlServer, Event
-from paceline.processes.failures import failure_of
 from paceline.processes.messages import Failed, Ready, encode
 from paceline.processes.roles import Loss, Role
 from paceline.processes.supervisor import Limits, Supervisor
@@ -44,7 +43,7 @@ from paceline.training.update_size import check_updates
 from paceline.wire.frames import WireError
 from paceline.wire.handshake import new_token
 from paceline.wire.server import Server
-from paceline.wire.tls import Tls, make_tls
+from paceline.wire.tls import make_tls
 
 SNAPSHOT_PAUSE_SECONDS = 2.0
 BACK_SECONDS = 24.0
@@ -82,7 +81,7 @@ class ClusterBackend:
         self._next_snapshot = 0.0
         self._refused_by_shards = 0
         self._token = new_token()
-        self._tls: Tls | None = None
+        self._tls = make_tls() if config.wire.tls else None
         self._supervisor = self._start(engine.get())
 
     # -- start and end
@@ -96,7 +95,7 @@ class ClusterBackend:
         self._hang_up()
         for worker in self._workers:
             self._supervisor.control.say(worker, m.Wait())
-        self._wait_for_roles()
+        self._supervisor.wait_until_ready(self._handle_events)
         self._supervisor.started = True
         self._generation += 1
         self._leases = self._make_leases()
@@ -108,14 +107,11 @@ class ClusterBackend:
     def _start(self, engine: ClusterEngine) -> Supervisor:
         """Let the engine start all roles."""
         config = self._config
-        self._tls = make_tls([engine.host]) if config.wire.tls else None
         server = Server(engine.host, config.wire.port, self._token, self._tls)
         roles = [*self._shards, *self._workers]
         control = ControlServer(server, roles, engine.name_of, kinds=[m.Idle], answers={m.Take: self._take})
-        spec = partial(
-            m.RoleSpec, token=self._token, certificate=self._tls.certificate if self._tls else b"",
-            key=self._tls.key if self._tls else b"", config=encode(config), layout=encode(self.model.layout),
-        )  # fmt: skip
+        settings, layout = encode(config), encode(self.model.layout)
+        spec = partial(m.RoleSpec, token=self._token, tls=self._tls, config=settings, layout=layout)
         return Supervisor(engine, control, spec, LIMITS, self._return_to_checkpoint)
 
     def close(self) -> None:
@@ -124,9 +120,8 @@ class ClusterBackend:
         self.model.close()
 
     def _hang_up(self) -> None:
-        for link in self._links:
-            link.close()
-        self._links = []
+        while self._links:
+            self._links.pop().close()
 
     def _make_leases(self) -> RowLeases:
         config, at, num_rows = self._config, self._progress, self._num_rows
@@ -138,9 +133,7 @@ class ClusterBackend:
 
     def _load_shards(self) -> None:
         """Give every shard its part of the states that the run goes on from; tables begin by themselves."""
-        handed, states = self._progress.handed, self._states
-        if states is None:
-            states = self._dealt.begin(None)
+        handed, states = self._progress.handed, self._states or self._dealt.begin(None)
         nothing = [self._progress.clock if self._pace.fold == "mean" else 0] * len(self._workers)
         for shard, link in enumerate(self._links):
             applied = handed.applied[shard] if handed.applied else nothing
@@ -166,7 +159,9 @@ class ClusterBackend:
                 due = look(self._tally(self._last_count))
                 if due is Due.STOP:
                     self._leases.feed.pause()
-                elif due is Due.SNAPSHOT and self._may_copy(snapshot):
+                # One at a time, and a pause after one that failed.
+                is_busy = time.monotonic() < self._next_snapshot or (snapshot is not None and snapshot.is_alive())
+                if due is Due.SNAPSHOT and not is_busy:
                     snapshot = self._start_snapshot(keep)
         finally:
             self._segment_is_on = False
@@ -176,7 +171,7 @@ class ClusterBackend:
 
     def _begin_segment(self, until: int) -> None:
         """Tell shards first, then hand out rows, then let workers go."""
-        self._wait_for_roles()
+        self._supervisor.wait_until_ready(self._handle_events)
         self._segment += 1
         self._idle.clear()
         start = self._leases.begin_segment()
@@ -192,7 +187,7 @@ class ClusterBackend:
     def _end_segment(self) -> Tally:
         """Every row that was handed out must be in every shard, once."""
         with self._shards_may_die():
-            counts = [link.count() for link in self._links]
+            counts = [link.ask(m.Count()) for link in self._links]
         position = self._leases.feed.position
         for shard, count in enumerate(counts):
             if count.rows != position:
@@ -212,8 +207,11 @@ class ClusterBackend:
     def _let_go(self, worker: Role) -> None:
         shards = [shard.address for shard in self._shards]
         sharing = sum(other.node == worker.node for other in self._workers)
-        place = {"incarnation": worker.incarnation, "generation": self._generation, "segment": self._segment}
-        self._supervisor.control.say(worker, m.Begin(**place, shards=shards, sharing=sharing))
+        begin = m.Begin(
+            incarnation=worker.incarnation, generation=self._generation, segment=self._segment, shards=shards,
+            sharing=sharing,
+        )  # fmt: skip
+        self._supervisor.control.say(worker, begin)
 
     def _take(self, worker: Role, take: m.Take) -> m.Lease | None:
         """The control server's thread asks: rows for a worker."""
@@ -224,9 +222,6 @@ class ClusterBackend:
         return m.Lease(segment=take.segment, first=take.batch, bounds=b"" if bounds is None else bounds.tobytes())
 
     # -- what happens to roles
-
-    def _wait_for_roles(self) -> None:
-        self._supervisor.wait_until_ready(self._handle_events)
 
     def _handle_events(self) -> None:
         """Act on what has happened to roles; wait a moment for something to happen."""
@@ -280,10 +275,6 @@ class ClusterBackend:
     def _misses_a_shard(self) -> bool:
         return any(role.peer is None for role in self._shards)
 
-    def _may_copy(self, last: threading.Thread | None) -> bool:
-        """One snapshot at a time, and a pause after one that failed."""
-        return (last is None or not last.is_alive()) and time.monotonic() >= self._next_snapshot
-
     def _start_snapshot(self, keep: Keep) -> threading.Thread:
         """Copy all shards while workers go on, and keep the copy."""
 
@@ -297,7 +288,7 @@ class ClusterBackend:
                 # If that shard is lost, the control server knows; the next checkpoint will do.
                 self._next_snapshot = time.monotonic() + SNAPSHOT_PAUSE_SECONDS
             except Exception as error:  # noqa: BLE001 (a checkpoint that cannot be made must not go unnoticed)
-                why = failure_of(error)
+                why = Failed.of(error)
                 failed = Failed(kind="run", message=f"the checkpoint failed: {why.message}", hint=why.hint)
                 self._supervisor.control.events.put(Event(self._shards[0], failed))
 
@@ -311,7 +302,7 @@ class ClusterBackend:
         """
         with ExitStack() as stack:
             states = self._dealt.room_for_states()
-            links = [stack.enter_context(self._link(role)) for role in self._shards]
+            links = [stack.enter_context(closing(self._link(role))) for role in self._shards]
             in_step = self._pace.fold == "mean"
             # A shard that keeps no copy takes no pushes until its states are fetched, and workers push to one shard
             # after the other: out of step, a push to one that is held may be what another's copy waits for.
@@ -353,14 +344,13 @@ class ClusterBackend:
         return self._supervisor.places()
 
     def waits(self) -> list[str]:
-        return [f"{role.role} {role.rank} {role.doing or 'is gone'}" for role in self._supervisor.roles]
+        return [f"{role.role} {role.rank} {role.doing or 'is lost'}" for role in self._supervisor.roles]
 
     def records(self) -> list[AnyRecord]:
         return self._supervisor.control.take_records()
 
     def account(self) -> dict[str, Any]:
-        sent = sum(worker.num_bytes[0] for worker in self._workers)
-        received = sum(worker.num_bytes[1] for worker in self._workers)
+        sent, received = map(sum, zip(*(worker.num_bytes for worker in self._workers), strict=True))
         rows = self._leases.feed.position - self._first_position if self._generation else 0
         return {
             "wire": {

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from paceline.parameters.parts import DENSE, Store
-from paceline.training.cluster.announcements import Announcements
 from paceline.training.cluster.clocks import WorkerClock, WorkerClocks, say
 from paceline.training.cluster.copies import Copies
-from paceline.training.cluster.messages import Go, Join, Joined, Reset
+from paceline.training.cluster.messages import Go, Join, Joined
 from paceline.training.cluster.shard import load_chunk
 from paceline.training.cluster.steps import PUSH, read_chunk
 from paceline.wire.frames import BadFrameError, Frame
@@ -26,28 +25,19 @@ class Bookkeeper:
         self._clocks = clocks
         self._copies = copies
         self._stores = stores
-        self._announcements = Announcements(clocks)
-        # After which batch of worker 0 the states are that are here.
-        self._clock_here = 0
-        copies.hold.released = self._let_bring
+        copies.released = self._let_bring
         self.open()
 
     def open(self) -> None:
-        # Whether worker 0 brings states now, and how many came.
-        self._bringing = False
-        self._num_brought = 0
-        self._announcements.restart()
-
-    def reset(self, reset: Reset) -> None:
-        self.open()
-        self._clock_here = reset.applied[0]
+        # After which batch of worker 0 the states are that are here.
+        self._clock_here = self._clocks.workers[0].applied
 
     def join(self, worker: WorkerClock, join: Join) -> Joined:
         return Joined(applied=worker.applied)
 
     def step(self, peer: Peer, frame: Frame) -> None:
         """A worker has done a step. Worker 0 is told to bring all states if they are wanted."""
-        worker, step = self._announcements.take(peer, frame)
+        worker, step = self._clocks.take_announcement(peer, frame)
         wanted = False
         if step.flags & PUSH:
             worker.applied = step.batch - 1
@@ -60,38 +50,33 @@ class Bookkeeper:
             worker.announced = step
             self._let_bring()
         else:
-            self._announcements.answer(worker)
+            self._clocks.let_pull(worker)
 
     def _let_bring(self) -> None:
         """Tell worker 0 to bring the states that it has announced, unless those before are still fetched."""
         worker = self._clocks.workers[0]
-        if (
-            worker.announced is not None
-            and not self._bringing
-            and worker.peer is not None
-            and not self._copies.hold.held
-        ):
-            self._bringing, self._num_brought = True, 0
+        if worker.announced and not worker.pushing and worker.peer and not self._copies.held:
+            worker.pushing = True
             say(worker.peer, Go(wanted=True))
 
     def chunk(self, worker: WorkerClock, peer: Peer, frame: Frame) -> None:
         """The next piece of the states that worker 0 brings."""
-        if worker.announced is None or not self._bringing or worker.peer is not peer:
+        if worker.announced is None or not worker.pushing or worker.peer is not peer:
             raise BadFrameError(f"worker {worker.rank} brings states that nobody asked for")
         start, _ = read_chunk(frame)
-        if start != self._num_brought:
-            raise BadFrameError(f"worker {worker.rank} brings states from {start} on after {self._num_brought}")
-        self._num_brought += load_chunk(self._stores, frame)
-        if self._num_brought == self._stores[DENSE].size:
-            worker.announced, self._bringing = None, False
+        if start != worker.num_taken:
+            raise BadFrameError(f"worker {worker.rank} brings states from {start} on after {worker.num_taken}")
+        worker.num_taken += load_chunk(self._stores, frame)
+        if worker.num_taken == self._stores[DENSE].size:
+            worker.announced, worker.pushing = None, False
             self._clock_here = worker.applied
             self._copy_if_due()
-            self._announcements.answer(worker)
+            self._clocks.let_pull(worker)
 
     def may_copy(self, at: int) -> bool:
         """Once the states are here, and every worker has said that it is there, too."""
         return at == self._clock_here and all(worker.applied == at for worker in self._clocks.workers)
 
     def _copy_if_due(self) -> None:
-        if self._copies.at is not None and self.may_copy(self._copies.at):
-            self._copies.make()
+        if self.may_copy(self._clock_here):
+            self._copies.make_at(self._clock_here)

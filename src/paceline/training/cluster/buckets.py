@@ -25,11 +25,9 @@ NEVER = 1 << 30
 class BucketedSums:
     """The sums of a step's gradients, which workers of a process group add up bucket by bucket."""
 
-    def __init__(
-        self, tensors: tuple[Tensor, ...], num_trained: int, recalled: Callable[[], bool] = lambda: False,
-        device: str = "cpu",
-    ) -> None:  # fmt: skip
-        """Once `recalled` says so, nobody is waited for any longer: a worker may be gone without a word."""
+    def __init__(self, tensors: tuple[Tensor, ...], num_trained: int, recalled: Callable[[], bool] = lambda: False,
+                 device: str = "cpu") -> None:  # fmt: skip
+        """Waiting for the others ends once `recalled()`: a worker may have been lost without a sign."""
         self._recalled = recalled
         self._on_gpu = device != "cpu"
         # One number more than there are values: the rows that the sums are of. It is in the last bucket, with what
@@ -53,7 +51,7 @@ class BucketedSums:
             self._wait(group.allreduce([self._flat[:1]]), time.monotonic() + GROUP_SECONDS)
 
     def leave(self) -> None:
-        """Leave the group. What runs on a GPU for it may wait for a worker that is gone: that ends."""
+        """Leave the group, and end what runs on a GPU for it: it may wait for a worker that was lost."""
         if self._on_gpu and self._group is not None:
             self._group.abort()
         self._group = None
@@ -70,12 +68,12 @@ class BucketedSums:
             while self._left[len(self._sent)] == 0:
                 self._send()
         except RuntimeError:
-            # Another worker is gone, which `add_up` will find out as well.
+            # Another worker was lost; `add_up` will find out, too.
             self._left[len(self._sent)] = NEVER
 
     def add_up(self, rows: int) -> int:
-        """Send what has not gone, with the rows, and wait; the rows of all workers. `RuntimeError` if one is gone, or
-        this worker is recalled.
+        """Send the rest, with the rows, and wait; returns the rows of all workers. `RuntimeError` if a worker was lost
+        or this one is recalled.
         """
         self._flat[-1] = rows
         while len(self._sent) < len(self._buckets):

@@ -1,11 +1,17 @@
-"""Which worker may go on? A shard's knowledge of all workers: how far each is, and the gate between them."""
+"""Which worker may go on? A shard's knowledge of all workers: how far each is, and the gate between them.
+
+Gradients that are too large for one frame are announced: in a STEP frame without values. The worker is told to go on
+(`Go`), pushes in a way of its own, and gets a VALUES frame without values when it may pull.
+"""
 
 from __future__ import annotations
 
+import time
+
 from paceline.processes.messages import encode
 from paceline.training.cluster.messages import FromShard, Join, Open, Reset
-from paceline.training.cluster.steps import StepFrame
-from paceline.wire.frames import BadFrameError, Kind
+from paceline.training.cluster.steps import LEAVE, PULL, StepFrame, Times, read_step, values_head
+from paceline.wire.frames import BadFrameError, Frame, Kind
 from paceline.wire.server import Peer
 
 
@@ -27,12 +33,13 @@ class WorkerClock:
         self.first = done + 1
         self.asked = done
         self.present = True
-        self.waiting = False
-        self.leaving = False
-        self.arrived = 0.0
-        self.worked = 0.0
+        self.waiting = self.leaving = False
+        self.arrived = self.worked = 0.0
         self.announced: StepFrame | None = None
-        """A push that was announced and is not here yet."""
+        """A push that was announced and is not here yet; whether it is under way, how much came, in which time."""
+        self.pushing = False
+        self.num_taken = 0
+        self.service = 0.0
         self.pushed = False
         """Whether its push is in a sum that is not complete."""
 
@@ -57,11 +64,8 @@ class WorkerClocks:
         self.workers = [WorkerClock(rank, in_flight) for rank in range(num_workers)]
         self.num_pushed = 0
         """How many pushes are in the sum that is not complete."""
-        self.rows = 0
+        self.rows = self.loss_rows = self.largest_lead = self.refused = 0
         self.losses = 0.0
-        self.loss_rows = 0
-        self.largest_lead = 0
-        self.refused = 0
         self.counters = [0, 0, 0]
         """What telemetry reads from another thread: requests answered, nanoseconds in the queue, and of service."""
         self._staleness = staleness
@@ -107,11 +111,43 @@ class WorkerClocks:
             raise BadFrameError(f"a step from {peer.address}, which is not a worker now")
         return worker
 
+    def take_announcement(self, peer: Peer, frame: Frame) -> tuple[WorkerClock, StepFrame]:
+        """A worker announces a step, and waits for an answer from now on."""
+        step, worker = read_step(frame, "float32"), self.worker_of(peer)
+        if step.batch != worker.asked + 1 or worker.waiting or not step.flags & (PULL | LEAVE):
+            raise BadFrameError(f"worker {worker.rank} asks for batch {step.batch} after {worker.asked}")
+        worker.asked = step.batch
+        worker.arrived = worker.worked = peer.arrived
+        worker.waiting = True
+        worker.leaving = bool(step.flags & LEAVE)
+        worker.num_taken, worker.service = 0, 0.0
+        return worker, step
+
+    def let_pull(self, worker: WorkerClock) -> None:
+        """Answer a worker's announcement."""
+        worker.waiting = False
+        times = Times(0, int((time.perf_counter() - worker.worked) * 1e9), int(worker.service * 1e9))
+        self.counters[0] += 1
+        self.counters[2] += times.service
+        if worker.peer is not None:
+            worker.peer.send(Kind.VALUES, 0, values_head(worker.asked, times))
+
     def book(self, rows: int, losses: float) -> None:
         """Count a gradient that was applied."""
         self.rows += rows
         self.loss_rows += rows
         self.losses += losses
+
+    def add_push(self, worker: WorkerClock) -> bool:
+        """A worker's push is in the sum of all workers' pushes; whether that is complete, and the next one begins."""
+        worker.pushed = True
+        self.num_pushed += 1
+        if self.num_pushed < len(self.workers):
+            return False
+        self.num_pushed = 0
+        for other in self.workers:
+            other.pushed = False
+        return True
 
     def released(self) -> list[WorkerClock]:
         """The gate: all that wait and are not too far ahead of the slowest. They are to be answered now."""
@@ -120,13 +156,13 @@ class WorkerClocks:
         for worker in self.workers:
             if not worker.waiting or worker.pushed or worker.announced is not None:
                 continue
-            lead = worker.clock - slowest
-            if worker.leaving:
-                found.append(worker)
-            elif lead <= self._staleness:
+            if not worker.leaving:
+                lead = worker.clock - slowest
+                if lead > self._staleness:
+                    continue
                 if lead > self.largest_lead:
                     self.largest_lead = lead
-                found.append(worker)
+            found.append(worker)
         return found
 
     def slowest_ranks(self) -> list[int]:

@@ -22,12 +22,24 @@ NOW = -1
 BACK_SECONDS = 5.0
 
 
-class Hold:
-    """For whom nothing may change now, because the states themselves are being fetched; for nobody at first."""
+class Copies:
+    """The copy that the coordinator has ordered, if it is not made yet, and the last one."""
 
-    def __init__(self) -> None:
+    def __init__(self, clocks: WorkerClocks, stores: Mapping[str, Store], in_place: bool) -> None:
+        """`in_place`: the copy is the states themselves, on hold, instead of memory of its own."""
         self.released: Callable[[], None] = lambda: None
         """Called when pushes may go on."""
+        self._clocks = clocks
+        self._stores = stores
+        self._in_place = in_place
+        self.reset()
+
+    def reset(self) -> None:
+        """A generation of the parameters begins."""
+        self.at: int | None = None
+        """The clock at which a copy is ordered, or `NOW`; None if none is."""
+        self._peer: Peer | None = None
+        # Who fetches the states themselves, so that nothing may change now, and until when.
         self._fetcher: Peer | None = None
         self._fetched_by = math.inf
 
@@ -36,57 +48,33 @@ class Hold:
         """Whether nothing may change now."""
         return self._fetcher is not None
 
-    def take(self, peer: Peer) -> None:
-        """Let nothing change until this peer has fetched the states."""
-        self._fetcher, self._fetched_by = peer, math.inf
+    def order(self, at: int, peer: Peer) -> None:
+        self.at, self._peer = at, peer
+
+    def closed(self, peer: Peer) -> None:
+        """A connection is gone, and with it what was ordered over it."""
+        if self._peer is peer:
+            self.at = self._peer = None
+        if self._fetcher is peer:
+            self._fetched_by = time.monotonic() + BACK_SECONDS
 
     def release(self) -> None:
         """All has been fetched."""
         self._fetcher = None
         self.released()
 
-    def forget(self) -> None:
-        """A generation of the parameters begins."""
-        self._fetcher = None
-
-    def closed(self, peer: Peer) -> None:
-        """A connection is gone."""
-        if self._fetcher is peer:
-            self._fetched_by = time.monotonic() + BACK_SECONDS
-
     def expire(self) -> None:
         """Do not wait any longer for a coordinator that does not come back."""
         if self.held and time.monotonic() > self._fetched_by:
             self.release()
 
-
-class Copies:
-    """The copy that the coordinator has ordered, if it is not made yet, and the last one."""
-
-    def __init__(self, clocks: WorkerClocks, stores: Mapping[str, Store], in_place: bool) -> None:
-        """`in_place`: the copy is the states themselves, on hold, instead of memory of its own."""
-        self.at: int | None = None
-        """The clock that it is to be of, `NOW`, or None if none is ordered."""
-        self.hold = Hold()
-        self._peer: Peer | None = None
-        self._clocks = clocks
-        self._stores = stores
-        self._in_place = in_place
-
-    def order(self, at: int, peer: Peer) -> None:
-        self.at, self._peer = at, peer
-
-    def cancel(self, peer: Peer | None = None) -> None:
-        """Forget the order, if it is this peer's."""
-        if peer is None or self._peer is peer:
-            self.at = self._peer = None
-
-    def make(self) -> None:
-        """Make the copy that was ordered, and tell what it contains."""
-        peer, self.at, self._peer = self._peer, None, None
-        assert peer is not None
+    def make_at(self, clock: int) -> None:
+        """Make the copy if it was ordered at this clock, or `NOW`, and tell what it contains."""
+        if self.at != clock or (peer := self._peer) is None:
+            return
+        self.at = self._peer = None
         if self._in_place:
-            self.hold.take(peer)
+            self._fetcher, self._fetched_by = peer, math.inf
         else:
             for store in self._stores.values():
                 store.set_aside()
@@ -98,8 +86,8 @@ class Copies:
         """States [n, width] of one store, out of the last copy."""
         if not self._in_place:
             return store.copied(start, stop)
-        if not self.hold.held:
+        if not self.held:
             raise BadFrameError("states are asked for that may have changed since")
-        # It may ask over another connection if the first was cut.
-        self.hold.take(peer)
+        # The coordinator may ask over another connection if the first was cut.
+        self._fetcher, self._fetched_by = peer, math.inf
         return store.part(start, stop)

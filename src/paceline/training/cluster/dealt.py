@@ -52,11 +52,9 @@ class DealtParameters:
                 link.load(part.name, states[part.name][part.of(shard)])
 
     def room_for_states(self) -> ByKind:
-        """Room for the states of all shards, [n, width]; dense ones lie in memory number by number."""
+        """Room for the states of all shards, [n, width]; those in ranges lie in memory number by number."""
         return {
-            part.name: np.empty((part.width, part.size), np.float32).T
-            if part.name == DENSE
-            else np.empty((part.size, part.width), np.float32)
+            part.name: np.empty((part.size, part.width), np.float32, order="F" if part.in_ranges else "C")
             for part in self._parts
         }
 

@@ -12,9 +12,10 @@ import numpy as np
 from paceline.kernels.exchange import pick
 from paceline.parameters.scratch import Scratch
 from paceline.training.cluster.best_compute import compute_at_best, compute_in_company
-from paceline.training.cluster.links import EMPTY, Ask, Links, StepLink
+from paceline.training.cluster.links import Links, StepLink
 from paceline.training.cluster.messages import Begin
 from paceline.training.cluster.numbered_batch import NumberedBatch
+from paceline.training.cluster.steps import EMPTY, Ask
 from paceline.training.cluster.worker import Setup
 from paceline.wire.coding import VALUE_BYTES, read_values
 from paceline.wire.frames import WireError
@@ -33,7 +34,7 @@ class KeyedExchange:
         self.batches: Sequence[NumberedBatch] = [
             NumberedBatch(reader, setup.model, setup.compute, scratch, *rest) for reader in setup.readers
         ]
-        self.links = Links()
+        self.links = Links(setup.spec, setup.queue.recalled)
         self._setup = setup
         self._meter = setup.meter
         self._coding = config.wire.values
@@ -56,18 +57,14 @@ class KeyedExchange:
 
     def join(self, begin: Begin) -> int:
         """Connect to the shards; the batch to go on with."""
-        spec, wire, recalled = self._setup.spec, self._setup.config.wire, self._setup.queue.recalled
-        self.links.replace(len(begin.shards), lambda shard: StepLink(shard, begin, spec, wire, recalled))
-        return self.links.next_batch
+        return self.links.replace(begin, lambda endpoint: StepLink(endpoint, self._setup.config.wire))
 
     def ask(self, number: int, flags: int, done: NumberedBatch | None, losses: float,
             ahead: NumberedBatch | None) -> Sequence[tuple[int, int]]:  # fmt: skip
         """Push the gradient of the batch that is done, and pull for the one ahead."""
         trained, rows = (done.trained, done.rows.num_rows) if done else (0, 0)
         for shard, link in enumerate(self.links.all):
-            pushed = EMPTY
-            if done is not None:
-                pushed = done.pick(shard)
+            pushed = done.pick(shard) if done else EMPTY
             indices = ahead.indices(shard) if ahead else self._no_indices
             link.send(Ask(flags, number, trained, losses, rows, pushed, indices))
         return ()
@@ -77,7 +74,6 @@ class KeyedExchange:
         kind, meter, waited = self._coding, self._meter, 0
         for shard, link in enumerate(self.links.all):
             reply = link.receive(batch.number)
-            link.doing = ""
             meter.got_reply(*reply.times)
             # Gates of several shards are closed at the same time.
             if reply.times.held > SHORTEST_HELD:
@@ -88,12 +84,6 @@ class KeyedExchange:
                 values = read_values(reply.data, batch.num_values(shard), kind)
             batch.put(shard, values)
         return waited
-
-    def finish(self, number: int) -> None:
-        """Wait until all shards have what was pushed last."""
-        for link in self.links.all:
-            link.receive(number)
-            link.doing = ""
 
     def sizes(self) -> Sequence[tuple[int, int]]:
         """Bytes sent to each shard and received since this was last asked."""

@@ -2,13 +2,13 @@
 
 A worker's frame for batch b pulls batch b and pushes batch b − d, where d is the number of batches in flight. Each push
 counts once: a frame that was seen before, from a connection that was cut or a worker that died, is answered again with
-the very values of the first answer. Dense values of the model, if it has any, travel behind those of the keys.
+the same values. Dense values of the model, if it has any, travel behind those of the keys.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from paceline.parameters.keyed import KeyedStore
 from paceline.settings import WireConfig
 from paceline.training.cluster.clocks import WorkerClock, WorkerClocks
 from paceline.training.cluster.copies import NOW, Copies
-from paceline.training.cluster.messages import Join, Joined, Reset
+from paceline.training.cluster.messages import Join, Joined
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH, StepFrame, Times, read_step, values_head
 from paceline.wire.coding import read_keys, write_values
 from paceline.wire.frames import BadFrameError, Frame, Kind
@@ -31,13 +31,11 @@ class _Pull:
     """The keys that one pull asked for, and the values that it got; `batch` 0: none yet."""
 
     def __init__(self, key_dtype: np.dtype[Any], dim: int, num_dense: int) -> None:
-        self.batch = 0
         self.times = Times(0, 0, 0)
-        self.answered = False
         self._dim, self._num_dense = dim, num_dense
         self._key_room: NDArray[Any] = np.empty(0, key_dtype)
         self._value_room: Floats = np.empty(num_dense, np.float32)
-        self.keys, self.values, self.num_values = self._key_room, self._value_room, num_dense
+        self.ask(0, 0)
 
     def ask(self, batch: int, count: int) -> NDArray[Any]:
         """Begin a pull; returns room for its keys."""
@@ -46,19 +44,12 @@ class _Pull:
             self._key_room = np.empty(room, self._key_room.dtype)
             self._value_room = np.empty(room * self._dim + self._num_dense, np.float32)
         self.batch, self.answered = batch, False
-        self.num_values = count * self._dim + self._num_dense
-        self.keys, self.values = self._key_room[:count], self._value_room[: self.num_values]
+        self.keys, self.values = self._key_room[:count], self._value_room[: count * self._dim + self._num_dense]
         return self.keys
 
 
-class _KeptPush(NamedTuple):
-    """A gradient that waits for those of the other workers."""
-
-    keys: NDArray[Any]
-    sums: Floats
-    rows: int
-    losses: float
-    trained: int
+# A gradient that waits for those of the other workers: its keys, its sums, and the step that brought it.
+_KeptPush = tuple[NDArray[Any], Floats, StepFrame]
 
 
 class KeyedSteps:
@@ -72,7 +63,6 @@ class KeyedSteps:
         self._dense = dense
         self._fold = fold
         self._wire = wire
-        self._coding = wire.values
         self.open()
 
     def open(self) -> None:
@@ -84,14 +74,11 @@ class KeyedSteps:
         ]
         self._pushes: list[_KeptPush | None] = [None] * len(self._clocks.workers)
 
-    def reset(self, reset: Reset) -> None:
-        self.open()
-
     def join(self, worker: WorkerClock, join: Join) -> Joined:
         return Joined(applied=worker.applied)
 
     def step(self, peer: Peer, frame: Frame) -> None:
-        step = read_step(frame, self._coding)
+        step = read_step(frame, self._wire.values)
         began = time.perf_counter()
         worker = self._clocks.worker_of(peer)
         seen = worker.has_asked(step.batch)
@@ -130,11 +117,9 @@ class KeyedSteps:
     def _take_push(self, worker: WorkerClock, step: StepFrame, batch: int) -> None:
         """Apply the gradient of a batch, or keep it until all workers' are there and apply their mean."""
         pull = self._pull_of(worker, batch)
-        if pull.batch != batch or len(step.pushed) != pull.num_values:
-            raise BadFrameError(
-                f"worker {worker.rank} pushes {len(step.pushed)} values of batch {batch}, for {pull.num_values} values "
-                f"of batch {pull.batch}"
-            )
+        if pull.batch != batch or len(step.pushed) != len(pull.values):
+            pulled = f"{len(pull.values)} values of batch {pull.batch}"
+            raise BadFrameError(f"worker {worker.rank} pushes {len(step.pushed)} values of batch {batch}, for {pulled}")
         worker.applied = batch
         if self._fold == "each":
             self._table.apply(pull.keys, step.pushed, step.rows, step.trained)
@@ -142,29 +127,24 @@ class KeyedSteps:
                 self._dense.apply(0, self._dense_of(step.pushed), step.rows, step.trained)
             self._clocks.book(step.rows, step.losses)
             return
-        self._pushes[worker.rank] = _KeptPush(pull.keys, step.pushed.copy(), step.rows, step.losses, step.trained)
-        worker.pushed = True
-        self._clocks.num_pushed += 1
-        if self._clocks.num_pushed == len(self._pushes):
+        self._pushes[worker.rank] = pull.keys, step.pushed.copy(), step
+        if self._clocks.add_push(worker):
             self._fold_pushes()
+            self._copies.make_at(batch)
 
     def _fold_pushes(self) -> None:
         """One update from the pushes of all workers, in the order of their ranks."""
-        clocks, pushes = self._clocks, [push for push in self._pushes if push is not None]
-        rows, trained = sum(push.rows for push in pushes), pushes[0].trained
-        self._table.fold([(push.keys, push.sums) for push in pushes], rows, trained)
+        pushes = [push for push in self._pushes if push is not None]
+        rows, trained = sum(step.rows for *_, step in pushes), pushes[0][2].trained
+        self._table.fold([(keys, sums) for keys, sums, _ in pushes], rows, trained)
         if self._dense is not None:
-            total, *others = [self._dense_of(push.sums) for push in pushes if push.rows]
+            total, *others = [self._dense_of(sums) for _, sums, step in pushes if step.rows]
             for more in others:
                 self._dense.add(total, more, 0, self._dense.size)
             self._dense.apply(0, total, rows, trained)
-        for worker, push in zip(clocks.workers, pushes, strict=True):
-            clocks.book(push.rows, push.losses)
-            worker.pushed = False
-            self._pushes[worker.rank] = None
-        clocks.num_pushed = 0
-        if self._copies.at is not None and clocks.workers[0].applied == self._copies.at:
-            self._copies.make()
+        for *_, step in pushes:
+            self._clocks.book(step.rows, step.losses)
+        self._pushes = [None] * len(pushes)
 
     def _dense_of(self, values: Floats) -> Floats:
         """What stands behind the values of keys."""
@@ -207,7 +187,7 @@ class KeyedSteps:
             found = table.read(0, table.num_keys, self._clocks.rows).reshape(-1, dim)
             found[pull.keys] = values[: count * dim].reshape(-1, dim)
             values = np.concatenate([found.ravel(), values[count * dim :]])
-        return write_values(values, self._coding)
+        return write_values(values, self._wire.values)
 
     def _send(self, worker: WorkerClock, pull: _Pull, values: NDArray[Any]) -> None:
         if worker.peer is not None:

@@ -5,6 +5,8 @@ How a role reports to the coordinator is common to all processes: see `processes
 
 from __future__ import annotations
 
+from typing import Literal
+
 from paceline.processes.messages import Message, ProcessSpec
 
 # -- from a role to the coordinator
@@ -94,7 +96,9 @@ class Open(Message):
 
 
 class Copy(Message):
-    """Keep the states as they are now, or in sync when clock `at` is complete, until they are fetched."""
+    """Keep the states as they are now, or in sync when clock `at` is complete, until they are fetched: `Finished` once
+    the shard knows, then `Copied`.
+    """
 
     at: int
 
@@ -113,7 +117,7 @@ class FetchPart(Message):
     rows, the states of the `copy`, or the `states` as they are.
     """
 
-    what: str
+    what: Literal["values", "copy", "states"]
     of: str
     start: int
     count: int

@@ -52,7 +52,6 @@ class NumberedBatch:
         dense = Part(DENSE, self._num_dense, 1, 1, num_shards)
         self._dense_ends = [0, *(dense.of(shard).stop for shard in range(num_shards))]
         self._dense: Floats = np.zeros(0 if self._in_order else self._num_dense, np.float32)
-        self._picked: Floats = np.zeros(0, np.float32)
         self._make_room(0)
 
     def read(self, number: int, start: int, stop: int, trained: int) -> None:
@@ -99,11 +98,9 @@ class NumberedBatch:
         return size
 
     def pick_from(self, shard: int, all_values: Floats) -> Floats:
-        """What `put` takes, out of all values of a shard; valid until the next call."""
+        """What `put` takes, out of all values of a shard."""
         size, indices = self.num_values(shard), self.indices(shard)
-        if len(self._picked) < size:
-            self._picked = np.zeros(size * 5 // 4, np.float32)
-        picked = self._picked[:size]
+        picked = np.empty(size, np.float32)
         pick(self.columns, all_values, indices, picked)
         num_dense = size - len(indices) * self._dim
         picked[size - num_dense :] = all_values[len(all_values) - num_dense :]

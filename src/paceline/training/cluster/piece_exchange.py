@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 
@@ -12,9 +13,10 @@ from paceline.parameters.parts import parts_of
 from paceline.telemetry.meter import PUSH, WAIT
 from paceline.training.cluster.links import Links
 from paceline.training.cluster.messages import Begin
-from paceline.training.cluster.piece_links import PieceLink, end_process, recalled_in_time
+from paceline.training.cluster.piece_links import PieceLink
 from paceline.training.cluster.plain_batch import PlainBatch
 from paceline.training.cluster.shared import share, shares
+from paceline.training.cluster.steps import Ask
 from paceline.training.cluster.worker import Setup
 from paceline.wire.frames import WireError
 
@@ -25,7 +27,7 @@ class PieceExchange:
     def __init__(self, setup: Setup) -> None:
         spec, config = setup.spec, setup.config
         self.batches: Sequence[PlainBatch] = [PlainBatch(one, setup.compute, spec.rank) for one in setup.readers]
-        self.links = Links()
+        self.links = Links(spec, setup.queue.recalled)
         self._setup = setup
         self._meter = setup.meter
         # Which values each shard has.
@@ -43,20 +45,17 @@ class PieceExchange:
 
     def join(self, begin: Begin) -> int:
         """Connect to the shards; the batch to go on with."""
-        spec, queue, part, place = self._setup.spec, self._setup.queue, self._part, self._place
         if (use_threads := self._setup.compute.use_threads) is not None:
             use_threads(num_cores() // begin.sharing)
-        self.links.replace(
-            len(begin.shards), lambda shard: PieceLink(shard, begin, spec, queue, place, part.size_of(shard))
-        )
-        return self.links.next_batch
+        size_of = self._part.size_of
+        return self.links.replace(begin, lambda endpoint: PieceLink(endpoint, size_of(endpoint.shard)), self._place)
 
     def ask(self, number: int, flags: int, done: PlainBatch | None, losses: float,
             ahead: PlainBatch | None) -> Sequence[tuple[int, int]]:  # fmt: skip
         """Give every shard its part of the gradient that is done, and say that the next values are wanted."""
         trained, rows = (done.trained, done.rows.num_rows) if done else (0, 0)
         for link in self.links.all:
-            link.announce(number, flags, trained, losses, rows)
+            link.announce(Ask(flags, number, trained, losses, rows))
         marks: list[tuple[int, int]] = []
         if done is not None:
             for shard, link in enumerate(self.links.all):
@@ -72,17 +71,11 @@ class PieceExchange:
         waited = 0
         for shard, link in enumerate(self.links.all):
             began = time.perf_counter_ns()
-            times = link.wait(batch.number)
+            times = link.receive(batch.number)
             self._meter.got_reply(*times)
             waited += min(times.held, time.perf_counter_ns() - began)
             link.pull(self._values[self._part.of(shard)])
         return waited
-
-    def finish(self, number: int) -> None:
-        """Wait until all shards have what was pushed last."""
-        for link in self.links.all:
-            link.wait(number)
-        self._meter.mark(WAIT)
 
     def sizes(self) -> Sequence[tuple[int, int]]:
         """Bytes that a step sends to each shard and receives. With shared memory nothing is sent, but it would be on
@@ -93,7 +86,5 @@ class PieceExchange:
 
     def lost(self, error: WireError) -> None:
         """A shard cannot be reached."""
-        self.links.activity = f"waits to be called back: {error.message}"
-        if not recalled_in_time(self._setup.queue):
-            end_process()
-        self.links.activity = ""
+        if not self.links.recalled_in_time(error):
+            os._exit(1)  # the engine starts another process

@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.parameters.dense import DenseStore
-from paceline.training.cluster.announcements import Announcements
 from paceline.training.cluster.clocks import WorkerClock, WorkerClocks, say
 from paceline.training.cluster.copies import NOW, Copies
-from paceline.training.cluster.messages import Go, Join, Joined, Reset
+from paceline.training.cluster.messages import Go, Join, Joined
 from paceline.training.cluster.shared import find
 from paceline.training.cluster.steps import PUSH, StepFrame, read_chunk
 from paceline.wire.frames import BadFrameError, Frame
@@ -29,14 +28,6 @@ from paceline.wire.server import Peer
 Floats = NDArray[np.float32]
 # What fits the near caches, and how much of a gradient is taken before others get a turn.
 FOLD_VALUES, TURN_VALUES = 1 << 16, 1 << 24
-
-
-class _PushProgress:
-    """How far a worker's push is."""
-
-    def __init__(self) -> None:
-        self.under_way = False
-        self.received = 0
 
 
 class PieceSteps:
@@ -51,31 +42,23 @@ class PieceSteps:
         self._store = store
         self._fold = fold
         self._place = place
-        self._sums = PieceSums(store, len(clocks.workers))
-        self._announcements = Announcements(clocks)
+        self._sums = PieceSums(store, clocks)
         # By worker: its gradient, if this process sees the worker's memory.
         self._gradients: list[Floats | None] = [None] * len(clocks.workers)
-        copies.hold.released = self._let_push
-        self.open()
+        copies.released = self._let_push
 
     def open(self) -> None:
-        self._pushes = [_PushProgress() for _ in self._clocks.workers]
-        self._announcements.restart()
-
-    def reset(self, reset: Reset) -> None:
         self._sums.begin()
-        self.open()
 
     def join(self, worker: WorkerClock, join: Join) -> Joined:
         store = self._store
         found = find(join.gradient, store.layout.num_values) if self._place else None
-        own = None if found is None else found[store.first : store.first + store.size]
-        self._gradients[worker.rank] = own
+        self._gradients[worker.rank] = None if found is None else found[store.first : store.first + store.size]
         return Joined(applied=worker.applied, values=self._place)
 
     def step(self, peer: Peer, frame: Frame) -> None:
         """A worker has a gradient to push, asks for values, or both."""
-        worker, step = self._announcements.take(peer, frame)
+        worker, step = self._clocks.take_announcement(peer, frame)
         if not step.flags & PUSH:
             worker.present = not worker.leaving
             self._answer_released()
@@ -85,24 +68,20 @@ class PieceSteps:
             self._go_on(worker)
         else:
             worker.announced = step
-            self._pushes[worker.rank].received = 0
             self._let_push()
 
     def _let_push(self) -> None:
         """Tell workers to push: in sync the one whose turn it is, else all unless a copy waits to be made. None while
         states are fetched.
         """
-        if self._copies.hold.held:
+        if self._copies.held:
             return
         for worker in self._clocks.workers:
-            push, step = self._pushes[worker.rank], worker.announced
-            if step is None or push.under_way or worker.peer is None:
+            step = worker.announced
+            may_push = self._copies.at is None if self._fold == "each" else worker.rank == self._clocks.num_pushed
+            if step is None or worker.pushing or worker.peer is None or not may_push:
                 continue
-            if self._fold == "mean" and worker.rank != self._clocks.num_pushed:
-                continue
-            if self._fold == "each" and self._copies.at is not None:
-                continue
-            push.under_way = True
+            worker.pushing = True
             has_rows, is_seen = bool(step.rows), self._gradients[worker.rank] is not None
             say(worker.peer, Go(wanted=has_rows and not is_seen))
             if not has_rows:
@@ -112,18 +91,18 @@ class PieceSteps:
 
     def _take_seen(self, worker: WorkerClock, step: StepFrame) -> None:
         """Some more of a gradient that this process sees; others get a turn before the rest."""
-        began, gradient, push = time.perf_counter(), self._gradients[worker.rank], self._pushes[worker.rank]
-        if worker.announced is not step or not push.under_way or gradient is None:
+        began, gradient = time.perf_counter(), self._gradients[worker.rank]
+        if worker.announced is not step or not worker.pushing or gradient is None:
             return  # the run has gone back to a checkpoint
-        until = min(len(gradient), push.received + TURN_VALUES)
-        if self._fold == "mean" and self._sums.begins_with(gradient, self._clocks.num_pushed):
+        until = min(len(gradient), worker.num_taken + TURN_VALUES)
+        if self._fold == "mean" and self._sums.begins_with(gradient):
             # The worker leaves it as it is until all have pushed.
             until = len(gradient)
         else:
-            for start in range(push.received, until, FOLD_VALUES):
+            for start in range(worker.num_taken, until, FOLD_VALUES):
                 self._fold_piece(step, start, gradient[start : min(start + FOLD_VALUES, until)])
-        push.received = until
-        self._announcements.service[worker.rank] += time.perf_counter() - began
+        worker.num_taken = until
+        worker.service += time.perf_counter() - began
         if until == len(gradient):
             self._end_push(worker)
         else:
@@ -133,15 +112,15 @@ class PieceSteps:
         """The next piece of a gradient."""
         began = time.perf_counter()
         start, sums = read_chunk(frame)
-        step, push = worker.announced, self._pushes[worker.rank]
-        if step is None or not push.under_way or worker.peer is not peer or start != push.received:
+        step = worker.announced
+        if step is None or not worker.pushing or worker.peer is not peer or start != worker.num_taken:
             raise BadFrameError(f"worker {worker.rank} sends a piece from {start} on that nobody waits for")
         if not 0 < len(sums) <= self._store.size - start:
             raise BadFrameError(f"worker {worker.rank} sends {len(sums)} values from {start} on")
         self._fold_piece(step, start, sums)
-        push.received += len(sums)
-        self._announcements.service[worker.rank] += time.perf_counter() - began
-        if push.received == self._store.size:
+        worker.num_taken += len(sums)
+        worker.service += time.perf_counter() - began
+        if worker.num_taken == self._store.size:
             self._end_push(worker)
 
     def _fold_piece(self, step: StepFrame, start: int, sums: Floats) -> None:
@@ -149,25 +128,19 @@ class PieceSteps:
         if self._fold == "each":
             self._store.apply(start, sums, step.rows, step.trained)
         else:
-            self._sums.add(start, sums, step, self._clocks.num_pushed)
+            self._sums.add(start, sums, step)
 
     def _end_push(self, worker: WorkerClock) -> None:
         """A worker's gradient is here."""
         step, clocks = worker.announced, self._clocks
         assert step is not None
-        worker.announced, self._pushes[worker.rank].under_way = None, False
+        worker.announced, worker.pushing = None, False
         worker.applied = step.batch - 1
         clocks.book(step.rows, step.losses)
         if self._fold == "mean":
-            clocks.num_pushed += 1
-            worker.pushed = True
-            self._sums.end(self._gradients[worker.rank], step, clocks.num_pushed)
-            if clocks.num_pushed == len(clocks.workers):
-                clocks.num_pushed = 0
-                for other in clocks.workers:
-                    other.pushed = False
-                if self._copies.at is not None and worker.applied == self._copies.at:
-                    self._copies.make()
+            self._sums.end(self._gradients[worker.rank], step)
+            if clocks.add_push(worker):
+                self._copies.make_at(worker.applied)
         self._go_on(worker)
 
     def _go_on(self, worker: WorkerClock) -> None:
@@ -175,18 +148,18 @@ class PieceSteps:
         worker.worked = time.perf_counter()
         if worker.leaving:
             worker.present = False
-        if self._fold == "each" and self._copies.at is not None and self._is_whole():
-            self._copies.make()
+        if self._is_whole():
+            self._copies.make_at(NOW)
         self._let_push()
         self._answer_released()
 
     def _answer_released(self) -> None:
         for released in self._clocks.released():
-            self._announcements.answer(released)
+            self._clocks.let_pull(released)
 
     def _is_whole(self) -> bool:
         """Whether no gradient is half applied."""
-        return not any(push.under_way for push in self._pushes)
+        return not any(worker.pushing for worker in self._clocks.workers)
 
     def may_copy(self, at: int) -> bool:
         if at == NOW:
@@ -197,9 +170,9 @@ class PieceSteps:
 class PieceSums:
     """In sync, the sum of the gradients of all workers, piece by piece, which becomes one update."""
 
-    def __init__(self, store: DenseStore, num_workers: int) -> None:
+    def __init__(self, store: DenseStore, clocks: WorkerClocks) -> None:
         self._store = store
-        self._num_workers = num_workers
+        self._clocks = clocks
         self._total: Floats = np.empty(0, np.float32)
         self._piece: Floats = np.empty(0, np.float32)
         self.begin()
@@ -210,37 +183,38 @@ class PieceSums:
         # The gradient that the sum began with, if this process sees it; else the total has it.
         self._first: Floats | None = None
 
-    def begins_with(self, gradient: Floats, num_pushed: int) -> bool:
+    @property
+    def _is_last(self) -> bool:
+        """Whether all workers but one have pushed."""
+        return self._clocks.num_pushed + 1 == len(self._clocks.workers)
+
+    def begins_with(self, gradient: Floats) -> bool:
         """Begin the sum with a gradient that stays where it is, if it is the first and not the last."""
-        if self._rows or num_pushed + 1 == self._num_workers:
+        if self._rows or self._is_last:
             return False
         self._first = gradient
         return True
 
-    def add(self, start: int, sums: Floats, step: StepFrame, num_pushed: int) -> None:
+    def add(self, start: int, sums: Floats, step: StepFrame) -> None:
         """Add a piece, or apply the mean if it is the last worker's."""
-        rows, last, store = self._rows + step.rows, num_pushed + 1 == self._num_workers, self._store
-        if not self._rows:
-            if last:
-                store.apply(start, sums, step.rows, step.trained)
-            else:
-                self._total_at(start, len(sums))[:] = sums
-            return
-        before = self._total_at(start, len(sums)) if self._first is None else self._first[start : start + len(sums)]
-        if not last:
-            np.add(before, sums, out=self._total_at(start, len(sums)))
-            return
-        # Neither is needed any more: to leave them as they are spares their way back to memory.
-        if len(sums) > len(self._piece):
-            self._piece = np.empty(len(sums), np.float32)
-        store.apply(start, np.add(before, sums, out=self._piece[: len(sums)]), rows, step.trained)
+        last, count = self._is_last, len(sums)
+        if self._rows:
+            before = self._total_at(start, count) if self._first is None else self._first[start : start + count]
+            # The last sum goes elsewhere: the total need not be written back to memory.
+            if last and count > len(self._piece):
+                self._piece = np.empty(count, np.float32)
+            sums = np.add(before, sums, out=self._piece[:count] if last else self._total_at(start, count))
+        elif not last:
+            self._total_at(start, count)[:] = sums
+        if last:
+            self._store.apply(start, sums, self._rows + step.rows, step.trained)
 
-    def end(self, gradient: Floats | None, step: StepFrame, num_pushed: int) -> None:
-        """A worker's gradient, which this process may see, is in the sum as one of `num_pushed`."""
+    def end(self, gradient: Floats | None, step: StepFrame) -> None:
+        """A worker's gradient, which this process may see, is in the sum."""
         if step.rows and self._first is not gradient:
             self._first = None
         self._rows += step.rows
-        if num_pushed < self._num_workers:
+        if not self._is_last:
             return
         if not step.rows and self._rows:
             # The last worker came without pieces.

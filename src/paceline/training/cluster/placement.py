@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paceline.engines import PendingEngine, ProcessRequest, open_engine
+from paceline.engines import ENGINES, PendingEngine, ProcessRequest, open_engine
 from paceline.settings import RunConfig
 
 ENTRY = "paceline.training.cluster.role:run_role"
@@ -13,7 +13,7 @@ ENTRY = "paceline.training.cluster.role:run_role"
 def engine_for(config: RunConfig) -> PendingEngine:
     """The engine of a run, which opens while the caller loads the rest, or later if the data may not be there."""
     engine = open_engine(config.engine, config.address, requests_of(config))
-    if config.engine != "local" and (Path(config.data) / "manifest.json").is_file():
+    if ENGINES[config.engine].has_processes and (Path(config.data) / "manifest.json").is_file():
         engine.start()
     return engine
 

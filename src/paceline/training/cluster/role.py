@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,19 +26,18 @@ from paceline.training.cluster.clocks import WorkerClocks
 from paceline.training.cluster.copies import Copies
 from paceline.training.cluster.keyed_steps import KeyedSteps
 from paceline.training.cluster.messages import RoleSpec, ToRole
-from paceline.training.cluster.shard import Shard, ShardService
+from paceline.training.cluster.shard import ShardService
 from paceline.training.cluster.shared import share, shared_bytes, shares
 from paceline.training.pace import Pace
 from paceline.wire.server import Server
 
 if TYPE_CHECKING:
     from paceline.parameters.dense import DenseStore
-    from paceline.training.cluster.worker import Worker
 
 TICK_SECONDS = 0.5
 SPIN_SECONDS = 0.0003
 NICENESS = 5
-# What workers exchange, imported where it is needed: the others need not be there, nor take time to load.
+# What workers exchange, imported only where it is used: the others may lack a library, and take time to load.
 KEYED = "paceline.training.cluster.keyed_exchange:KeyedExchange"
 EXCHANGES = {
     "shard": "paceline.training.cluster.piece_exchange:PieceExchange",
@@ -45,7 +46,7 @@ EXCHANGES = {
 
 
 def run_role(content: bytes, node: str, host: str) -> None:
-    """Be the role that `content`, a `RoleSpec`, describes, on the node of that name and address, to the run's end."""
+    """Be the role that `content`, a `RoleSpec`, describes, on the node of that name and address, until the run ends."""
     # Numba looks for a BLAS in SciPy and for C functions in CFFI; the loops need neither, and loading the two takes
     # longer than loading all loops.
     for unneeded in ("scipy", "cffi"):
@@ -56,10 +57,8 @@ def run_role(content: bytes, node: str, host: str) -> None:
 def _run(spec: RoleSpec, lifeline: Lifeline, host: str) -> None:
     config = msgspec.msgpack.decode(spec.config, type=RunConfig)
     lifeline.num_roles = config.workers + config.shards
-    if spec.role == "shard":
-        _run_shard(spec, config, lifeline, host)
-    else:
-        _run_worker(spec, config, lifeline, host)
+    run = _run_shard if spec.role == "shard" else _run_worker
+    run(spec, config, lifeline, host)
 
 
 def _own_memory() -> int:
@@ -71,29 +70,26 @@ def _own_memory() -> int:
 def _run_shard(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str) -> None:
     port = config.wire.port and config.wire.port + 1 + spec.rank
     server = Server(host, port, spec.token, spec.tls)
-    shard = make_shard(spec, config, msgspec.msgpack.decode(spec.layout, type=Layout), server)
-    service = ShardService(shard, lambda: server.refused)
-    for store in shard.stores.values():
+    service = make_shard(spec, config, msgspec.msgpack.decode(spec.layout, type=Layout), server)
+    for store in service.stores.values():
         store.warm_up()
     lifeline.status = lambda: (service.doing, 0, 0)
     chunks, node, wire = ShardReport(spec.rank), NodeProber(), ConnectionProber("shard", spec.rank)
-    lifeline.records = lambda: [
-        *chunks.take(server.spun, *shard.clocks.counters),
-        *node.take(),
-        *wire.take(service.sockets()),
-    ]
+    counts = service.clocks.counters
+    lifeline.records = lambda: [*chunks.take(server.spinner.spun, *counts), *node.take(), *wire.take(service.sockets())]
     lifeline.say(Ready(address=server.address))
-    try:
+    with closing(server):
         server.serve(service, TICK_SECONDS, SPIN_SECONDS)
-    finally:
-        server.close()
 
 
-def make_shard(spec: RoleSpec, config: RunConfig, layout: Layout, server: Server) -> Shard:
+def make_shard(spec: RoleSpec, config: RunConfig, layout: Layout, server: Server) -> ShardService:
     """One shard: its clocks, its stores, and what it exchanges with workers in a step."""
     pace, rank, keyed = Pace.of(config.pace), spec.rank, layout.table is not None
     clocks = WorkerClocks(config.workers, pace.in_flight(keyed), pace.staleness)
     stores: dict[str, Store] = {}
+    # A second copy of dense values alone would take as much memory again.
+    copies = Copies(clocks, stores, in_place=not keyed)
+    serve = partial(ShardService, server, clocks, stores, copies)
     dense: DenseStore | None = None
     place = ""
     if layout.dense is not None:
@@ -101,17 +97,15 @@ def make_shard(spec: RoleSpec, config: RunConfig, layout: Layout, server: Server
         stores[DENSE] = dense
     if layout.table is not None:
         stores[TABLE] = table = KeyedStore(layout.table, rank, config.shards)
-        copies = Copies(clocks, stores, in_place=False)
-        return Shard(clocks, stores, copies, KeyedSteps(clocks, copies, table, dense, pace.fold, config.wire))
+        return serve(KeyedSteps(clocks, copies, table, dense, pace.fold, config.wire))
     assert dense is not None
-    copies = Copies(clocks, stores, in_place=True)
     if config.exchange == "allreduce":
         from paceline.training.cluster.bookkeeper import Bookkeeper
 
-        return Shard(clocks, stores, copies, Bookkeeper(clocks, copies, stores))
+        return serve(Bookkeeper(clocks, copies, stores))
     from paceline.training.cluster.piece_steps import PieceSteps
 
-    return Shard(clocks, stores, copies, PieceSteps(clocks, copies, dense, pace.fold, place, server.call_soon))
+    return serve(PieceSteps(clocks, copies, dense, pace.fold, place, server.call_soon))
 
 
 def _make_dense_store(spec: RoleSpec, config: RunConfig, layout: Layout) -> tuple[DenseStore, str]:
@@ -124,25 +118,12 @@ def _make_dense_store(spec: RoleSpec, config: RunConfig, layout: Layout) -> tupl
     first, size = part.of(spec.rank).start, part.size_of(spec.rank)
     # With a sum.
     check_room(4 * size * (part.width + 1), size)
-    if layout.table is None and shares(spec, config):
-        memory, place = share(part.width * size)
-        return DenseStore(layout.dense, first, size, memory), place
-    return DenseStore(layout.dense, first, size), ""
+    is_seen = layout.table is None and shares(spec, config)
+    memory, place = share(part.width * size) if is_seen else (None, "")
+    return DenseStore(layout.dense, first, size, memory), place
 
 
 def _run_worker(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str) -> None:
-    worker, fingerprint = _make_worker(spec, config, lifeline, host)
-    lifeline.status = worker.status
-    worker.warm_up()
-    chunks = WorkerReport(worker.meter)
-    node, wire = NodeProber(), ConnectionProber("worker", spec.rank)
-    lifeline.records = lambda: [*chunks.take(), *node.take(), *wire.take(worker.sockets())]
-    lifeline.say(Ready(data=fingerprint))
-    worker.run()
-
-
-def _make_worker(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str) -> tuple[Worker, str]:
-    """A worker, and the fingerprint of the data it sees."""
     from paceline.data.blocks.reader import Reader
     from paceline.data.rows import EpochOrder
     from paceline.models.inputs import open_for
@@ -160,5 +141,11 @@ def _make_worker(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: st
     readers: list[Any] = [Reader(dataset, order) for _ in range(pace.in_flight(keyed) + 1)]
     queue, meter = BatchQueue(lifeline), WorkerMeter(spec.rank)
     setup = Setup(spec, config, model, model.compute(), readers, split.rows, queue, lifeline, meter, host)
-    kind = KEYED if keyed else EXCHANGES[config.exchange]
-    return Worker(setup, import_from(kind)(setup)), dataset.fingerprint
+    exchange = import_from(KEYED if keyed else EXCHANGES[config.exchange])(setup)
+    worker = Worker(setup, exchange)
+    lifeline.status = worker.status
+    exchange.warm_up()
+    chunks, node, wire = WorkerReport(meter), NodeProber(), ConnectionProber("worker", spec.rank)
+    lifeline.records = lambda: [*chunks.take(), *node.take(), *wire.take(exchange.links.sockets)]
+    lifeline.say(Ready(data=dataset.fingerprint))
+    worker.run()

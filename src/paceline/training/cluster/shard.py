@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 from paceline.parameters.parts import DENSE, TABLE, Store
 from paceline.processes.messages import decode
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.clocks import WorkerClock, WorkerClocks, say
 from paceline.training.cluster.copies import Copies
-from paceline.training.cluster.steps import chunk_parts, held_parts, read_chunk
+from paceline.training.cluster.steps import chunk_parts, held_part, read_chunk
 from paceline.wire.frames import BadFrameError, Frame, Kind
-from paceline.wire.server import Peer
+from paceline.wire.server import Peer, Server
 
 NOTICE_SECONDS = 1.0
 MOST_NOTE_BYTES = 1 << 20
@@ -42,49 +42,36 @@ class StepExchange(Protocol):
     def may_copy(self, at: int) -> bool:
         """Whether the states are those that a copy at a clock, or `NOW`, is to have."""
 
-    def reset(self, reset: m.Reset) -> None:
-        """A generation of the parameters begins."""
-
     def open(self) -> None:
-        """A segment begins."""
-
-
-class Shard(NamedTuple):
-    """What a shard is composed of."""
-
-    clocks: WorkerClocks
-    stores: Mapping[str, Store]
-    copies: Copies
-    exchange: StepExchange
+        """A segment, or a generation of the parameters, begins."""
 
 
 class ShardService:
     """Serves the connections of one shard."""
 
-    def __init__(self, shard: Shard, refused: Callable[[], int] = lambda: 0) -> None:
-        """`refused` tells how many connections were refused before they came here."""
+    def __init__(self, server: Server, clocks: WorkerClocks, stores: Mapping[str, Store], copies: Copies,
+                 exchange: StepExchange) -> None:  # fmt: skip
         self.doing = "waits for workers"
-        self._clocks, self._stores, self._copies, self._exchange = shard
-        self._step = shard.exchange.step
-        self._refused_before = refused
+        self.clocks = clocks
+        self.stores = stores
+        self.exchange = exchange
+        self._server = server
+        self._copies = copies
+        self._step = exchange.step
         # Left by workers for each other, so that the members of a process group find each other.
         self._notes: dict[str, bytes] = {}
 
     def sockets(self) -> dict[str, socket.socket]:
         """The connections to workers that stand now, by name."""
-        peers = [(worker.rank, worker.peer) for worker in self._clocks.workers]
-        return {f"worker {rank}": peer.socket for rank, peer in peers if peer is not None}
+        peers = [(worker.rank, worker.peer) for worker in self.clocks.workers]
+        return {f"worker {rank}": peer.stream.socket for rank, peer in peers if peer is not None}
 
     # -- connections
-
-    def opened(self, peer: Peer) -> None:
-        peer.tag = None
 
     def closed(self, peer: Peer) -> None:
         if isinstance(peer.tag, WorkerClock) and peer.tag.peer is peer:
             peer.tag.peer = None
-        self._copies.cancel(peer)
-        self._copies.hold.closed(peer)
+        self._copies.closed(peer)
 
     def received(self, peer: Peer, frame: Frame) -> None:
         if frame.kind == Kind.STEP:
@@ -92,15 +79,15 @@ class ShardService:
         elif frame.kind != Kind.CHUNK:
             self._told(peer, decode(frame, m.ToShard))
         elif isinstance(peer.tag, WorkerClock):
-            self._exchange.chunk(peer.tag, peer, frame)
+            self.exchange.chunk(peer.tag, peer, frame)
         else:
-            load_chunk(self._stores, frame)
+            load_chunk(self.stores, frame)
             say(peer, m.Finished())
 
     def tick(self) -> None:
-        """Tell workers whose replies have been held back for long for whom they wait."""
-        self._copies.hold.expire()
-        clocks, saving = self._clocks, self._copies.hold.held
+        """Tell workers whose replies have been held back for a while which workers they wait for."""
+        self._copies.expire()
+        clocks, saving = self.clocks, self._copies.held
         held = [worker for worker in clocks.workers if worker.waiting]
         slowest = clocks.slowest_ranks() if held and not saving else []
         now = time.perf_counter()
@@ -110,7 +97,7 @@ class ShardService:
                 continue
             self.doing = f"holds back the reply to {_names([w.rank for w in held])}, waiting for {_names(slowest)}"
             if worker.peer is not None:
-                worker.peer.send(Kind.HELD, 0, *held_parts(worker.asked, slowest))
+                worker.peer.send(Kind.HELD, 0, held_part(slowest))
         if saving:
             self.doing = "hands out its states for a checkpoint"
 
@@ -119,60 +106,60 @@ class ShardService:
     def _told(self, peer: Peer, message: m.ToShard) -> None:
         match message:
             case m.Join():
-                worker = self._clocks.join(peer, message)
-                say(peer, self._exchange.join(worker, message))
+                worker = self.clocks.join(peer, message)
+                say(peer, self.exchange.join(worker, message))
             case m.Reset():
                 self._reset(message)
                 say(peer, m.Finished())
             case m.Open():
-                self._clocks.open(message)
-                self._exchange.open()
+                self.clocks.open(message)
+                self.exchange.open()
                 say(peer, m.Finished())
             case m.Copy(at=at):
                 self._copies.order(at, peer)
-                if self._exchange.may_copy(at):
-                    self._copies.make()
+                say(peer, m.Finished())
+                if self.exchange.may_copy(at):
+                    self._copies.make_at(at)
             case m.FetchPart():
                 self._fetch(peer, message)
             case m.Fetched():
-                self._copies.hold.release()
+                self._copies.release()
                 say(peer, m.Finished())
             case m.Count():
-                say(peer, self._counted())
+                clocks = self.clocks
+                counted = m.Counted(
+                    rows=clocks.rows, losses=clocks.losses, loss_rows=clocks.loss_rows,
+                    largest_lead=clocks.largest_lead, refused=clocks.refused + self._server.refused,
+                )  # fmt: skip
+                say(peer, counted)
             case m.Note(name=name, content=content):
                 if len(content) > MOST_NOTE_BYTES:
                     raise BadFrameError(f"a note of {len(content):,} bytes")
                 self._notes[name] = content
+                say(peer, m.Finished())
             case m.Read(name=name):
                 say(peer, m.Noted(content=self._notes.get(name)))
 
     def _reset(self, reset: m.Reset) -> None:
-        self._clocks.reset(reset)
-        for store in self._stores.values():
+        self.clocks.reset(reset)
+        for store in self.stores.values():
             store.begin()
-        self._copies.cancel()
-        self._copies.hold.forget()
+        self._copies.reset()
         self._notes.clear()
-        self._exchange.reset(reset)
+        self.exchange.open()
 
     def _fetch(self, peer: Peer, fetch: m.FetchPart) -> None:
-        store, stop = self._stores.get(fetch.of), fetch.start + fetch.count
+        store, stop = self.stores.get(fetch.of), fetch.start + fetch.count
         if store is None or not 0 <= fetch.start <= stop <= store.size:
             raise BadFrameError(f"{fetch.of} {fetch.start} to {stop} of {store.size if store else 0}")
-        if fetch.what == "values":
-            found = store.read(fetch.start, fetch.count, fetch.rows)
-        elif fetch.what == "copy":
-            found = self._copies.part(peer, store, fetch.start, stop)
-        else:
-            found = store.part(fetch.start, stop)
+        match fetch.what:
+            case "values":
+                found = store.read(fetch.start, fetch.count, fetch.rows)
+            case "copy":
+                found = self._copies.part(peer, store, fetch.start, stop)
+            case "states":
+                found = store.part(fetch.start, stop)
         peer.send(Kind.CHUNK, 0, *chunk_parts(fetch.start, found))
-
-    def _counted(self) -> m.Counted:
-        clocks = self._clocks
-        return m.Counted(
-            rows=clocks.rows, losses=clocks.losses, loss_rows=clocks.loss_rows, largest_lead=clocks.largest_lead,
-            refused=clocks.refused + self._refused_before(),
-        )  # fmt: skip
 
 
 def load_chunk(stores: Mapping[str, Store], frame: Frame) -> int:

@@ -1,12 +1,11 @@
-"""How does the coordinator ask a shard for things?"""
+"""How does the coordinator, or a worker between two steps, ask a shard for things?"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +13,9 @@ from numpy.typing import NDArray
 from paceline.processes.messages import decode, encode
 from paceline.training.cluster.messages import Copied, Copy, Count, Counted, FetchPart, FromShard, ToShard
 from paceline.training.cluster.shard import KINDS
-from paceline.training.cluster.steps import chunk_parts, read_chunk
+from paceline.training.cluster.steps import chunk_parts, read_numbers
 from paceline.wire.connection import connect
-from paceline.wire.frames import BadFrameError, Frame, Kind, LostConnectionError, SilentPeerError, WireError
+from paceline.wire.frames import Frame, Kind, LostConnectionError, SilentPeerError, WireError
 from paceline.wire.tls import Tls
 
 SILENCE_SECONDS = 10.0
@@ -26,22 +25,12 @@ CHUNK_BYTES = 4 << 20
 
 
 class ShardLink:
-    """A connection of the coordinator to one shard.
-
-    Nobody waits for a shard that is lost, as `is_lost` tells: that is a `LostConnectionError`.
-    """
+    """A connection to one shard. Waiting for it ends in a `LostConnectionError` once `is_lost`."""
 
     def __init__(self, address: str, token: bytes, tls: Tls | None, is_lost: Callable[[], bool]) -> None:
         self._is_lost = is_lost
         self._connect = partial(connect, address, token, tls)
         self._connection = self._connect()
-        self._early: Copied | None = None
-
-    def __enter__(self) -> ShardLink:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         self._connection.close()
@@ -53,7 +42,7 @@ class ShardLink:
     def _exchange(self, kind: Kind, flags: int, *parts: Any) -> Frame:
         """Send a frame and wait for its answer; once more over a new connection if that is cut.
 
-        Whatever the coordinator asks of a shard may be asked twice.
+        Everything that is asked of a shard in this way may be asked twice.
         """
         try:
             self._connection.send(kind, flags, *parts)
@@ -77,11 +66,6 @@ class ShardLink:
                 if time.monotonic() > deadline:
                     raise
 
-    def count(self) -> Counted:
-        """What the shard has counted."""
-        counted: Counted = self.ask(Count())
-        return counted
-
     def count_soon(self) -> Counted | None:
         """What the shard has counted, if it says so soon: the control server finds out whether it is lost."""
         try:
@@ -96,34 +80,25 @@ class ShardLink:
         """Order a copy at clock `at`, -1 for now; returns when the shard knows of it."""
         # Over this very connection: the order goes with it, and the caller begins again.
         self._connection.send(Kind.MESSAGE, 0, encode(Copy(at=at)))
-        self._connection.send(Kind.MESSAGE, 0, encode(Count()))
-        # A copy made at once comes before the answer.
-        answer = decode(self._receive(), FromShard)
-        if isinstance(answer, Copied):
-            self._early = answer
-            decode(self._receive(), FromShard)
+        decode(self._receive(), FromShard)
 
     def copied(self, give_up: Callable[[], bool]) -> Copied:
         """Wait until the copy that was ordered is made; `LostConnectionError` if `give_up` says so."""
-        while self._early is None:
+        while True:
             try:
-                self._early = decode(self._connection.receive(POLL_SECONDS), FromShard)
+                copied: Copied = decode(self._connection.receive(POLL_SECONDS), FromShard)
+                return copied
             except SilentPeerError:
                 if give_up():
                     raise LostConnectionError("the segment ended before the copy") from None
-        copied, self._early = self._early, None
-        return copied
 
-    def fetch(self, what: str, of: str, out: NDArray[np.float32], rows: int = 0) -> None:
-        """Fill `out` [n, numbers] with all `values` of one kind of parameters after `rows` rows, or with the `copy`."""
+    def fetch(self, what: Literal["values", "copy"], of: str, out: NDArray[np.float32], rows: int = 0) -> None:
+        """Fill `out` [n, numbers] with all values of one kind of parameters after `rows` rows, or with the copy."""
         step = max(1, CHUNK_BYTES // (4 * out.shape[1]))
         for start in range(0, len(out), step):
             count = min(step, len(out) - start)
             message = FetchPart(what=what, of=of, start=start, count=count, rows=rows)
-            frame = self._exchange(Kind.MESSAGE, 0, encode(message))
-            _, numbers = read_chunk(frame)
-            if len(numbers) != count * out.shape[1]:
-                raise BadFrameError(f"{self._connection.peer} sends {len(numbers)} numbers for {count} keys")
+            numbers = read_numbers(self._exchange(Kind.MESSAGE, 0, encode(message)), count * out.shape[1])
             out[start : start + count] = numbers.reshape(count, -1)
 
     def load(self, of: str, states: NDArray[np.float32]) -> None:

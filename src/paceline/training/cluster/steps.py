@@ -3,7 +3,7 @@
 A worker sends the gradient of its last batch and the keys of its next in one STEP frame, and gets the values of those
 keys back in one VALUES frame. A push carries no keys: the shard remembers those of the last pull. Behind the values of
 the keys, [keys, dim], come the dense values that the shard holds, if the model has any, and gradients go the same way.
-A shard that holds a reply back says so, and for whom it waits, in HELD frames.
+A shard that holds a reply back says so, and which workers it waits for, in HELD frames.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.wire.coding import VALUE_BYTES, Bytes, Floats, read_values
+from paceline.wire.coding import VALUE_BYTES, Bytes, Floats, KeyWriter, read_values, write_values
 from paceline.wire.frames import BadFrameError, Frame, Kind
 
 # What a STEP frame does, in its flags: any of them together, LEAVE and PULL apart.
@@ -24,8 +24,20 @@ PUSH, PULL, LEAVE = 1, 2, 4
 _CHUNK_HEAD = struct.Struct("<Q")
 _STEP = struct.Struct("<qqdIIII")
 _VALUES = struct.Struct("<qQQQ")
-_HELD = struct.Struct("<q")
 _PADDING = bytes(8)
+EMPTY = np.empty(0, np.float32)
+
+
+class Ask(NamedTuple):
+    """What goes into a STEP frame: the push of an earlier batch, and the indices that `batch` pulls."""
+
+    flags: int
+    batch: int
+    trained: int
+    losses: float
+    rows: int
+    pushed: Floats = EMPTY
+    indices: NDArray[Any] = EMPTY
 
 
 class StepFrame(NamedTuple):
@@ -60,10 +72,11 @@ class ValuesFrame(NamedTuple):
     data: Bytes
 
 
-def step_parts(batch: int, trained: int, losses: float, rows: int, pushed: NDArray[Any], num_pushed: int,
-               num_keys: int, coding: int, keys: NDArray[Any]) -> tuple[Any, ...]:  # fmt: skip
-    """The body of a STEP frame, in parts; `pushed` and `keys` are coded already."""
-    head = _STEP.pack(batch, trained, losses, rows, num_pushed, num_keys, coding)
+def step_parts(ask: Ask, values: str, writer: KeyWriter) -> tuple[Any, ...]:
+    """The body of a STEP frame, in parts; pushed values are coded as `values`, and keys by the writer."""
+    coding, keys = writer.write(ask.indices)
+    pushed = write_values(ask.pushed, values)
+    head = _STEP.pack(ask.batch, ask.trained, ask.losses, ask.rows, len(ask.pushed), len(ask.indices), coding)
     return head, pushed, _PADDING[: -pushed.nbytes % 8], keys
 
 
@@ -109,14 +122,22 @@ def read_chunk(frame: Frame) -> tuple[int, Floats]:
     return _CHUNK_HEAD.unpack_from(frame.body.data)[0], frame.body[_CHUNK_HEAD.size :].view(np.float32)
 
 
-def held_parts(batch: int, ranks: list[int]) -> tuple[Any, ...]:
-    """The body of a HELD frame: the reply to `batch` waits for these workers."""
-    return _HELD.pack(batch), np.array(ranks, np.int32)
+def read_numbers(frame: Frame, count: int) -> Floats:
+    """The numbers of a CHUNK frame that must have this many: a view of it."""
+    _, numbers = read_chunk(frame)
+    if len(numbers) != count:
+        raise BadFrameError(f"{len(numbers)} numbers came instead of {count}")
+    return numbers
+
+
+def held_part(ranks: list[int]) -> NDArray[np.int32]:
+    """The body of a HELD frame: the reply waits for these workers."""
+    return np.array(ranks, np.int32)
 
 
 def read_held(frame: Frame) -> list[int]:
     """For which workers a reply waits."""
-    if len(frame.body) < _HELD.size or (len(frame.body) - _HELD.size) % 4:
+    if len(frame.body) % 4:
         raise BadFrameError(f"a notice of {len(frame.body)} bytes")
-    ranks: list[int] = frame.body[_HELD.size :].view(np.int32).tolist()
+    ranks: list[int] = frame.body.view(np.int32).tolist()
     return ranks

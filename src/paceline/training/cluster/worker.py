@@ -1,4 +1,4 @@
-"""What does a worker of a cluster do? The step loop of all models, whatever they exchange with shards.
+"""What does a worker of a cluster do? The step loop of all models.
 
 A worker takes rows, reads ahead, pulls, computes and pushes. What is pulled and pushed, and how, is an exchange's:
 `keyed_exchange.py` (tables), `piece_exchange.py` (dense values) or `allreduce_exchange.py` (dense values that workers
@@ -8,7 +8,6 @@ add up among themselves). While frames travel, the next batch is read and its ke
 from __future__ import annotations
 
 import math
-import socket
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -17,7 +16,7 @@ from paceline.data.blocks.reader import Reader
 from paceline.models.model import Compute, Model
 from paceline.parameters.optimizers.rates import rate_at
 from paceline.settings import RunConfig
-from paceline.telemetry.meter import COMPUTE, INPUT, WorkerMeter
+from paceline.telemetry.meter import COMPUTE, INPUT, WAIT, WorkerMeter
 from paceline.training.cluster.batch_queue import BatchQueue, RecalledError
 from paceline.training.cluster.links import Links
 from paceline.training.cluster.messages import Begin, Idle, RoleSpec, Stop, Wait
@@ -49,13 +48,10 @@ class WorkerBatch(Protocol):
 class WorkerExchange(Protocol):
     """What a worker pulls and pushes, and how."""
 
-    @property
-    def batches(self) -> Sequence[Any]:
-        """Room for the batches in flight and one ahead."""
-
-    @property
-    def links(self) -> Links:
-        """The connections to shards."""
+    batches: Sequence[Any]
+    """Room for the batches in flight and one ahead."""
+    links: Links
+    """The connections to shards."""
 
     def warm_up(self) -> None:
         """Load or compile the loops; changes nothing."""
@@ -71,9 +67,6 @@ class WorkerExchange(Protocol):
 
     def receive(self, batch: Any) -> int:
         """Wait for what a batch needs; for how many nanoseconds of that the gate was closed."""
-
-    def finish(self, number: int) -> None:
-        """Wait for the answer to the last frame of a segment."""
 
     def sizes(self) -> Sequence[tuple[int, int]]:
         """Bytes of a step that is sampled, sent to each shard and received."""
@@ -103,8 +96,7 @@ class Worker:
     """One worker: its rows, its exchange with the shards, and its batches, those in flight and one ahead."""
 
     def __init__(self, setup: Setup, exchange: WorkerExchange) -> None:
-        self._rank = setup.spec.rank
-        self._optimizer = setup.config.optimizer
+        self._setup = setup
         self._exchange = exchange
         self._queue = setup.queue
         self._lifeline = setup.lifeline
@@ -113,22 +105,14 @@ class Worker:
         self._generation = 0
         self._read_at = 0
         self.meter = setup.meter
-        self.meter.num_bytes = lambda: exchange.links.num_bytes
-        self.meter.spun = lambda: exchange.links.spun
+        self.meter.num_bytes = lambda: exchange.links.traffic[:2]
+        self.meter.spun = lambda: exchange.links.traffic.spun
 
     def status(self) -> tuple[str, int, int]:
         """What this worker does, and the bytes that it sent to shards and received from them."""
         links = self._exchange.links
-        sent, received = links.num_bytes
+        sent, received, _ = links.traffic
         return links.doing or self._doing, sent, received
-
-    def sockets(self) -> dict[str, socket.socket]:
-        """The connections to shards that stand now, by name."""
-        return self._exchange.links.sockets
-
-    def warm_up(self) -> None:
-        """Load or compile the loops; changes nothing."""
-        self._exchange.warm_up()
 
     def run(self) -> None:
         """Train segment after segment until told to stop."""
@@ -141,12 +125,10 @@ class Worker:
                 continue
             try:
                 self._train_segment(order)
-            except RecalledError:
+            except (RecalledError, WireError) as error:
                 # In the middle of a step: the shards know where to go on.
-                self._generation = 0
-                continue
-            except WireError as error:
-                self._exchange.lost(error)
+                if isinstance(error, WireError):
+                    self._exchange.lost(error)
                 self._generation = 0
                 continue
             self._lifeline.beat()
@@ -166,7 +148,10 @@ class Worker:
             self._exchange.ask(number, LEAVE, None, 0.0, None)
         else:
             number = self._train(number, ahead)
-        self._exchange.finish(number)
+        # All shards have what was pushed last once they have answered the last frame.
+        for link in self._exchange.links.all:
+            link.receive(number)
+        self.meter.mark(WAIT)
 
     def _train(self, number: int, ahead: WorkerBatch | None) -> int:
         """Ask for batches from `number` on, the first being `ahead`, to the last one; the number of the last frame."""
@@ -185,8 +170,8 @@ class Worker:
             received = meter.now()
             losses = current.gradient()
             if not math.isfinite(losses):
-                rate = rate_at(self._optimizer, current.trained)
-                check_losses(losses, current.trained, self._rank, current.number, rate)
+                rate = rate_at(self._setup.config.optimizer, current.trained)
+                check_losses(losses, current.trained, self._setup.spec.rank, current.number, rate)
             computed = meter.now()
             number += 1
             last = ahead is None and not any(flying)

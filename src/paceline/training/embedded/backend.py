@@ -52,7 +52,7 @@ class EmbeddedBackend:
         most_threads = config.workers
         if pace.fold == "mean":
             most_threads = min(config.workers, 1 if first.use_threads else num_cores())
-        self._engine = LocalEngine(config.workers, most_threads)
+        self._engine = LocalEngine(most_threads)
         self._computes = [first, *(self.model.compute() for _ in range(most_threads - 1))]
         if first.use_threads is not None:
             first.use_threads(num_cores() // most_threads)
@@ -224,7 +224,8 @@ class EmbeddedBackend:
         return self._tally()
 
     def roles(self) -> list[dict[str, Any]]:
-        return self._engine.roles()
+        names = [("coordinator", 0), ("shard", 0), *(("worker", rank) for rank in range(self._config.workers))]
+        return [{"role": role, "rank": rank, **self._engine.own_place(), "incarnation": 0} for role, rank in names]
 
     def waits(self) -> list[str]:
         return []

@@ -1,0 +1,27 @@
+"""What a shard answers, and refuses, whatever it keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from paceline.processes.messages import encode
+from paceline.training.cluster import messages as m
+from paceline.training.cluster.steps import read_chunk
+from paceline.wire.frames import BadFrameError, Kind
+from tests.training.cluster.shards import FakePeer, frame_of
+from tests.training.cluster.test_piece_steps import VALUES, make
+
+
+def test_what_can_be_fetched_has_a_name() -> None:
+    service, asker = make("sync"), FakePeer()
+    asked: dict[str, Any] = msgspec.msgpack.decode(
+        encode(m.FetchPart(what="states", of="dense", start=0, count=VALUES))
+    )
+    service.received(asker, frame_of(Kind.MESSAGE, 0, msgspec.msgpack.encode(asked)))  # type: ignore[arg-type]
+    assert len(read_chunk(asker.sent[0])[1]) == VALUES * service.dense.width
+    for wrong in ({"what": "everything"}, {"of": "nothing"}, {"start": -1}, {"count": VALUES + 1}):
+        with pytest.raises(BadFrameError):
+            service.received(asker, frame_of(Kind.MESSAGE, 0, msgspec.msgpack.encode(asked | wrong)))  # type: ignore[arg-type]
