@@ -16,7 +16,9 @@ from paceline.matrices.cluster import blocks as module
 from paceline.matrices.cluster import worker
 from paceline.matrices.cluster.blocks import Blocks, BlockService
 from paceline.matrices.cluster.messages import Fetch, ProductTask
-from paceline.matrices.cluster.placement import LEFT, RIGHT
+from paceline.matrices.cluster.placement import LEFT, RIGHT, Rectangle
+from paceline.matrices.plan import Plan
+from paceline.matrices.product_file import Heading
 from paceline.matrices.sources import fingerprint, open_matrix
 from paceline.processes.messages import encode
 from paceline.wire.connection import connect
@@ -36,9 +38,9 @@ def work(tmp_path: Path) -> ProductTask:
         np.save(tmp_path / f"{name}.npy", rng.normal(size=(40, 40)).astype(np.float32))
         paths.append(str(tmp_path / f"{name}.npy"))
     seen = [fingerprint(open_matrix(path)) for path in paths]
-    halves = [(0, 2, 0, 4), (2, 4, 0, 4)]
-    out = str(tmp_path / "C.npy")
-    return ProductTask(paths[0], paths[1], seen[0], seen[1], out, b"", 10, halves, halves)
+    halves = [Rectangle(0, 2, 0, 4), Rectangle(2, 4, 0, 4)]
+    heading = Heading(seen[0], seen[1], (40, 40), "float32", Plan(10, 10, 10))
+    return ProductTask(paths[0], paths[1], str(tmp_path / "C.npy"), heading, 10, halves, halves)
 
 
 @pytest.fixture

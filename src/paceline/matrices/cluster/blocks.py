@@ -1,20 +1,19 @@
 """Where does a worker get a block from? From the disk if it lives here, else from the worker that it lives on.
 
-A block that lives on a worker which is away is read from the disk here: every node sees the files. So a lost worker
-costs time and bytes, but nothing waits for it.
+A block of a worker that is away is read from the disk here, because every node sees the files. So a lost worker costs
+time and bytes, but nothing waits for it.
 """
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paceline.errors import DataError, PacelineError
 from paceline.matrices.cluster.messages import Fetch, ProductTask
-from paceline.matrices.cluster.placement import LEFT, RIGHT, Grid, Owners, Rectangle, grid_of
+from paceline.matrices.cluster.placement import LEFT, RIGHT, Owners, grid_of
 from paceline.matrices.nodes import Matrix, Node
 from paceline.matrices.plan import Shape
 from paceline.matrices.sources import fingerprint, open_matrix
@@ -35,20 +34,19 @@ class Blocks:
     """The factors of a product as one worker sees them. `fill` is for one thread; serving is for another."""
 
     def __init__(self, rank: int, token: bytes, work: ProductTask) -> None:
-        self.factors = [_open(work.left, work.left_fingerprint), _open(work.right, work.right_fingerprint)]
+        self.factors = [_open(work.left, work.heading.left), _open(work.right, work.heading.right)]
         left, right = self.factors
-        self.shape = Shape(*left.shape, right.shape[1])
-        self.grid: Grid = grid_of(self.shape, work.block)
+        self.grid = grid_of(Shape(*left.shape, right.shape[1]), work.block)
         self.dtype = np.result_type(left.dtype, right.dtype)
         self.addresses: list[str] = []
         self.bytes_fetched = 0
         self.bytes_read = 0
         self.read_for_others = 0
         self.seconds = {"input": 0.0, "pull": 0.0}
-        """Spent reading blocks that live here, and fetching those that do not."""
-        self._rank = rank
-        self._token = token
-        self._owners = Owners(self.grid, [Rectangle(*one) for one in work.rectangles])
+        """Spent on reading blocks that live here, and on fetching those that do not."""
+        self._rank, self._token = rank, token
+        self._edges = (self.grid.rows, self.grid.columns)
+        self._owners = Owners(self.grid, work.rectangles)
         self._connections: dict[str, Connection] = {}
         self._away_until: dict[str, float] = {}
 
@@ -71,18 +69,18 @@ class Blocks:
 
     def read(self, side: int, outer: int, inner: int, start: int, out: Matrix) -> None:
         """Fill `out` with rows of a block from the disk."""
-        edges = self.grid.rows if side == LEFT else self.grid.columns
-        row, column = (edges[outer], self.grid.inner[inner]) if side == LEFT else (self.grid.inner[inner], edges[outer])
+        outer, inner = self._edges[side][outer], self.grid.inner[inner]
+        row, column = (outer, inner) if side == LEFT else (inner, outer)
         self.factors[side].fill(row + start, column, out)
 
     def shape_of(self, side: int, outer: int, inner: int) -> tuple[int, int]:
         """Rows and columns of a block."""
-        edges = self.grid.rows if side == LEFT else self.grid.columns
-        length, depth = edges[outer + 1] - edges[outer], self.grid.inner[inner + 1] - self.grid.inner[inner]
+        edges, depths = self._edges[side], self.grid.inner
+        length, depth = edges[outer + 1] - edges[outer], depths[inner + 1] - depths[inner]
         return (length, depth) if side == LEFT else (depth, length)
 
     def _fetch(self, address: str, side: int, outer: int, inner: int, out: Matrix) -> None:
-        """Receive a block in pieces, of which some are always asked for ahead."""
+        """Receive a block in pieces, some of which are always requested ahead."""
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = connect(address, self._token, None)
@@ -107,8 +105,7 @@ class Blocks:
 
     def _forget(self, address: str) -> None:
         self._away_until[address] = time.monotonic() + AWAY_SECONDS
-        connection = self._connections.pop(address, None)
-        if connection is not None:
+        if connection := self._connections.pop(address, None):
             connection.close()
 
 
@@ -133,10 +130,10 @@ class BlockService:
         rows, inner, columns = blocks.grid.num_blocks
         outers = rows if piece.side == LEFT else columns
         if piece.side not in (LEFT, RIGHT) or not (0 <= piece.outer < outers and 0 <= piece.inner < inner):
-            raise BadFrameError(f"{peer.address} asks for a block that is not there")
+            raise BadFrameError(f"{peer.address} asks for a block that does not exist")
         height, width = blocks.shape_of(piece.side, piece.outer, piece.inner)
         if not 0 <= piece.start < piece.stop <= height:
-            raise BadFrameError(f"{peer.address} asks for rows that are not there")
+            raise BadFrameError(f"{peer.address} asks for rows that do not exist")
         out = np.empty((piece.stop - piece.start, width), blocks.dtype)
         try:
             blocks.read(piece.side, piece.outer, piece.inner, piece.start, out)
@@ -147,10 +144,10 @@ class BlockService:
 
 
 def _open(path: str, expected: str) -> Node:
-    found = open_matrix(Path(path))
+    found = open_matrix(path)
     if fingerprint(found) != expected:
         raise DataError(
-            f"`{path}` is another file here than where the command runs",
+            f"`{path}` is not the same file here as where the command runs",
             "every node must see the same files under the same paths",
         )
     return found

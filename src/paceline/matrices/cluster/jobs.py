@@ -1,4 +1,4 @@
-"""How do matrix jobs run on a cluster? Cut into tasks, placed on workers, put together again."""
+"""How do matrix jobs run on a cluster? They are cut into tasks for workers, and the results are put together."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from paceline.engines import ClusterEngine, ProcessRequest, open_engine
 from paceline.machine import num_cores
 from paceline.matrices.cluster.messages import Done, ProductTask, TraceTask
+from paceline.matrices.cluster.placement import movement
 from paceline.matrices.cluster.pool import WorkerPool
-from paceline.matrices.cluster.shares import Shares, check_share, share_out
-from paceline.matrices.jobs import Watch, product_in_words, product_result, recorded, trace_result
+from paceline.matrices.cluster.shares import check_share, share_out
+from paceline.matrices.jobs import Notice, Watch, product_result, recorded, trace_result
 from paceline.matrices.nodes import Node, Product, cuts
-from paceline.matrices.plan import Shape, parse_bytes
+from paceline.matrices.plan import Plan, Shape, parse_bytes
 from paceline.matrices.product_file import Heading, check_out, notice_of_other_cuts, product_file
 from paceline.matrices.settings import MatmulSettings, Settings, TraceSettings
-from paceline.matrices.sources import fingerprint
+from paceline.matrices.sources import fingerprint, in_words
 from paceline.matrices.trace import RandomPairs
 from paceline.matrices.verdict import judge
 from paceline.run_folder import RunFolder
@@ -31,16 +30,14 @@ ENTRY = "paceline.matrices.cluster.worker:run_worker"
 TASKS_PER_WORKER = 8
 
 
-def trace_on_cluster(
-    settings: TraceSettings, pairs: RandomPairs, watch: Watch, notice: Callable[[str], None]
-) -> RunFolder:
-    """The trace of a product of random matrices: blocks are made where they are needed, and only sums travel."""
+def trace_on_cluster(settings: TraceSettings, pairs: RandomPairs, watch: Watch, notice: Notice) -> RunFolder:
+    """The trace of a product of random matrices: blocks are made where they are needed, and only sums are sent."""
     with ExitStack() as stack:
         engine = _start_engine(settings, stack)
         count = engine.num_processes
         edges = cuts(pairs.num_pairs, TASKS_PER_WORKER * count)
         homes = [task * count // (len(edges) - 1) for task in range(len(edges) - 1)]
-        pool = WorkerPool(engine, TraceTask((*pairs,), edges), homes, count, may_move=True)
+        pool = WorkerPool(engine, TraceTask(pairs, edges), homes, may_move=True)
         stack.callback(pool.supervisor.close)
         pool.wait_until_ready()
         with recorded(settings, probe_here=False) as (run, result, _):
@@ -48,10 +45,10 @@ def trace_on_cluster(
             seconds = _run(pool, run, set(), lambda done: sums.update({done.task: done.sums}), notice,
                            lambda share: watch(share, f"{len(sums):,} of {len(homes):,} tasks"))  # fmt: skip
             trace = math.fsum(value for task in sums.values() for value in task)
-            result |= trace_result(settings, trace, seconds["whole"], pairs.num_blocks_made)
+            result |= trace_result(settings, pairs, trace, seconds["whole"])
             result |= pool.account() | {
                 "algorithm": "block pairs on one worker, sums to the coordinator",
-                "bytes_moved": pool.message_bytes,
+                "bytes_moved": pool.control.message_bytes,
                 "bytes_lower_bound": 8 * pairs.num_pairs,
                 "bytes_naive": _naive_trace_bytes(pairs, count),
             }
@@ -59,28 +56,31 @@ def trace_on_cluster(
     return run
 
 
-def multiply_on_cluster(
-    settings: MatmulSettings, left: Node, right: Node, watch: Watch, notice: Callable[[str], None]
-) -> RunFolder:
+def multiply_on_cluster(settings: MatmulSettings, left: Node, right: Node, watch: Watch, notice: Notice) -> RunFolder:
     """A product of files that every node sees: each worker computes a rectangle, and fetches what it does not own."""
-    out, shape = Path(settings.out).resolve(), Shape(*left.shape, right.shape[1])
-    dtype = Product(left, right).dtype
-    check_out(out, (shape.rows, shape.columns), dtype)
-    check_share(shape, dtype.itemsize, parse_bytes(settings.memory), settings.block)
+    out, memory, product = Path(settings.out).resolve(), parse_bytes(settings.memory), Product(left, right)
+    shape, dtype, size = Shape(*left.shape, right.shape[1]), product.dtype, product.dtype.itemsize
+    check_out(out, product.shape, dtype)
+    check_share(shape, size, memory, settings.block)
     with ExitStack() as stack:
         engine = _start_engine(settings, stack)
-        shares = share_out(shape, dtype.itemsize, engine.num_processes, parse_bytes(settings.memory), settings.block)
-        work, heading = _describe(settings, left, right, out, shares)
+        shares = share_out(shape, size, engine.num_processes, memory, settings.block)
+        plan = Plan(shares.block, shares.block, shares.block)
+        seen = fingerprint(left), fingerprint(right)
+        heading = Heading(*seen, product.shape, str(dtype), plan, f"ray {shares.digest}")
+        paths = str(Path(settings.left).resolve()), str(Path(settings.right).resolve()), str(out)
+        tiles = [tile for some in shares.tiles for tile in some]
+        work = ProductTask(*paths, heading, shares.block, shares.rectangles, tiles)
         if text := notice_of_other_cuts(out, heading):
             notice(text)
         file = stack.enter_context(product_file(out, heading))
-        pool = WorkerPool(engine, work, shares.homes, engine.num_processes, may_move=False)
+        pool = WorkerPool(engine, work, shares.homes, may_move=False)
         stack.callback(pool.supervisor.close)
         pool.wait_until_ready()
         with recorded(settings, probe_here=False) as (run, result, _):
             before = {task for task, start in enumerate(shares.starts) if start in file.done}
             if before:
-                notice(f"{len(before):,} of {len(work.tiles):,} tiles were there from an earlier attempt")
+                notice(f"{len(before):,} of {len(tiles):,} tiles were there from an earlier attempt")
             counted = dict.fromkeys(("bytes_fetched", "bytes_read", "blocks_read_for_others"), 0)
 
             def finished(done: Done) -> None:
@@ -88,30 +88,14 @@ def multiply_on_cluster(
                 for name in counted:
                     counted[name] += getattr(done, name)
 
-            seconds = _run(pool, run, before, finished, notice,
-                           lambda share: watch(share, product_in_words(shape)))  # fmt: skip
+            words = f"{in_words(left.shape)} times {in_words(right.shape)}"
+            seconds = _run(pool, run, before, finished, notice, lambda share: watch(share, words))
             file.finish()
-            num_tiles = len(work.tiles)
-            result |= product_result(settings, left, right, seconds["whole"], num_tiles - len(before), num_tiles)
-            result |= pool.account() | shares.movement(dtype.itemsize, engine.num_processes) | counted
-            result["bytes_moved"] = counted["bytes_fetched"] + pool.message_bytes
+            result |= product_result(settings, left, right, seconds["whole"], len(before), len(tiles)) | pool.account()
+            result |= movement(shares.grid, shares.rectangles, shares.tiles, engine.num_processes, size) | counted
+            result |= {"block": shares.block, "bytes_moved": counted["bytes_fetched"] + pool.control.message_bytes}
             run.write_json("diagnosis.json", judge(seconds, engine.num_processes * seconds["whole"]))
     return run
-
-
-def _describe(
-    settings: MatmulSettings, left: Node, right: Node, out: Path, shares: Shares
-) -> tuple[ProductTask, Heading]:
-    """What workers are told of a product, and what its journal begins with."""
-    seen = fingerprint(left), fingerprint(right)
-    shape, dtype = (left.shape[0], right.shape[1]), str(Product(left, right).dtype)
-    heading = Heading(*seen, shape, dtype, (shares.block,) * 3, f"ray {shares.digest}")
-    work = ProductTask(
-        str(Path(settings.left).resolve()), str(Path(settings.right).resolve()), *seen, str(out),
-        msgspec.json.encode(heading), shares.block, [(*one,) for one in shares.rectangles],
-        [(*tile,) for some in shares.tiles for tile in some],
-    )  # fmt: skip
-    return work, heading
 
 
 def _start_engine(settings: Settings, stack: ExitStack) -> ClusterEngine:
@@ -124,7 +108,7 @@ def _start_engine(settings: Settings, stack: ExitStack) -> ClusterEngine:
 
 
 def _run(
-    pool: WorkerPool, run: RunFolder, before: set[int], finished: Callable[[Done], None], notice: Callable[[str], None],
+    pool: WorkerPool, run: RunFolder, before: set[int], finished: Callable[[Done], None], notice: Notice,
     watch: Callable[[float], None],
 ) -> dict[str, float]:  # fmt: skip
     """Do all tasks; seconds of all workers by phase, and of the `whole`."""
@@ -141,7 +125,7 @@ def _run(
         nonlocal told
         if records:
             journal.add(records)
-        # Roles have moved with each loss and each return.
+        # Roles move with each loss and each return.
         recoveries = pool.supervisor.recoveries
         if (now := sum(pool.supervisor.restarts.values()) + len(recoveries)) != told:
             told = now
@@ -163,7 +147,7 @@ def _run(
 
 
 def _naive_trace_bytes(pairs: RandomPairs, workers: int) -> int:
-    """What would move if all blocks were dealt out one after the other and one of each pair went to the other."""
+    """What would move if all blocks were dealt out in turn and one block of each pair went to the other's worker."""
     rows, columns = cuts(pairs.rows, pairs.row_blocks), cuts(pairs.columns, pairs.column_blocks)
     moved = 0
     for i, j, _ in pairs.pairs():

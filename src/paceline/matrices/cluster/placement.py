@@ -1,17 +1,17 @@
-"""Who computes which part of a product, and where do the blocks of its factors live, so that few bytes move?
+"""Which worker computes which part of a product, and where do the blocks of its factors live, so that few bytes move?
 
-Each worker computes one rectangle of the result, all of about one size. For it, it needs those rows of the left factor
-and those columns of the right one, so a worker costs half its rectangle's perimeter: nearly square ones are best. The
-result is cut into strips, and strips into rectangles (the columns of Beaumont, Boudet, Rastello and Robert, "Matrix
-multiplication on heterogeneous platforms", 2001). Every block of a factor lives on one of the workers that need it, by
-turns, and goes to each of the others once.
+Each worker computes one rectangle of the result, all of about the same size. For that, it needs the rectangle's rows of
+the left factor and its columns of the right one: half the perimeter of the rectangle, so nearly square ones are best.
+The result is cut into strips, and strips into rectangles (the columns of Beaumont, Boudet, Rastello and Robert, "Matrix
+multiplication on heterogeneous platforms", 2001). Every block of a factor lives on one of the workers that need it, in
+turn, and goes to each of the others once.
 """
 
 from __future__ import annotations
 
 import math
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from paceline.matrices.nodes import cuts
 from paceline.matrices.plan import Shape
@@ -52,7 +52,7 @@ class Rectangle(NamedTuple):
 
 
 def place(grid: Grid, workers: int) -> list[Rectangle]:
-    """A rectangle for each worker; fewer than there are workers where there are not enough blocks."""
+    """One rectangle per worker; fewer if there are not enough blocks."""
     rows, _, columns = grid.num_blocks
     found = [_strips(rows, columns, count, workers) for count in range(1, min(workers, columns) + 1)]
     found += [
@@ -69,7 +69,7 @@ def place(grid: Grid, workers: int) -> list[Rectangle]:
 
 
 def _strips(rows: int, columns: int, count: int, workers: int) -> list[Rectangle]:
-    """`count` strips of columns, as wide as they have workers, each cut into rows."""
+    """`count` strips of columns, each as wide as its number of workers asks for and cut into rows for them."""
     sizes = [workers * (i + 1) // count - workers * i // count for i in range(count)]
     edges = [0, *(max(i + 1, round(columns * done / workers)) for i, done in enumerate(accumulate(sizes)))]
     edges = [min(edge, columns - count + i) for i, edge in enumerate(edges)]
@@ -80,7 +80,7 @@ def _strips(rows: int, columns: int, count: int, workers: int) -> list[Rectangle
 
 
 class Owners:
-    """Where the blocks of the factors live."""
+    """Which worker each block of the factors lives on."""
 
     def __init__(self, grid: Grid, rectangles: list[Rectangle]) -> None:
         rows, _, columns = grid.num_blocks
@@ -99,6 +99,18 @@ def moved_elements(grid: Grid, rectangles: list[Rectangle]) -> int:
         grid.rows[r.bottom] - grid.rows[r.top] + grid.columns[r.right] - grid.columns[r.left] for r in rectangles
     )
     return grid.inner[-1] * (needed - grid.rows[-1] - grid.columns[-1])
+
+
+def movement(
+    grid: Grid, rectangles: list[Rectangle], tiles: list[list[Rectangle]], workers: int, itemsize: int
+) -> dict[str, Any]:
+    """Bytes as planned, the least that is possible, and those of a placement that ignores neighbours."""
+    return {
+        "algorithm": "each worker an equal rectangle of the result, each block on a worker that needs it",
+        "bytes_planned": itemsize * fetched_elements(grid, Owners(grid, rectangles), tiles),
+        "bytes_lower_bound": int(itemsize * least_elements(grid, workers)),
+        "bytes_naive": itemsize * naive_elements(grid, workers),
+    }
 
 
 def fetched_elements(grid: Grid, owners: Owners, tiles: list[list[Rectangle]]) -> int:
@@ -130,7 +142,7 @@ def least_elements(grid: Grid, workers: int) -> float:
 
 
 def naive_elements(grid: Grid, workers: int) -> int:
-    """What would move if the blocks of all three matrices were dealt out one after the other, without regard."""
+    """What would move if the blocks of all three matrices were simply dealt out in turn."""
     rows, inner, columns = grid.num_blocks
     depths = [stop - start for start, stop in pairwise(grid.inner)]
     # Block (i, k) of the left factor is number i · inner + k, and (k, j) of the right one k · columns + j: so

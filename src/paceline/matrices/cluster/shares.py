@@ -1,23 +1,14 @@
-"""How is a product shared out to workers? A rectangle each, in tiles that fit into their memory."""
+"""How is a product divided among workers? One rectangle each, in tiles that fit into their memory."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from paceline.errors import ConfigError
-from paceline.matrices.cluster.placement import (
-    Grid,
-    Owners,
-    Rectangle,
-    fetched_elements,
-    grid_of,
-    least_elements,
-    naive_elements,
-    place,
-)
+from paceline.matrices.cluster.placement import Grid, Rectangle, grid_of, place
 from paceline.matrices.cluster.tiles import tile_bytes
 from paceline.matrices.nodes import cuts
 from paceline.matrices.plan import Shape, check_block, in_bytes, least_block, memory_for, room_in
@@ -50,20 +41,9 @@ class Shares(NamedTuple):
         """Tells these shares from others of the same product."""
         return hashlib.sha256(repr((self.block, self.tiles)).encode()).hexdigest()[:16]
 
-    def movement(self, itemsize: int, workers: int) -> dict[str, Any]:
-        """Bytes as planned, the least there could be, and those of a placement without regard to neighbours."""
-        owners = Owners(self.grid, self.rectangles)
-        return {
-            "algorithm": "each worker an equal rectangle of the result, each block on a worker that needs it",
-            "block": self.block,
-            "bytes_planned": itemsize * fetched_elements(self.grid, owners, self.tiles),
-            "bytes_lower_bound": int(itemsize * least_elements(self.grid, workers)),
-            "bytes_naive": itemsize * naive_elements(self.grid, workers),
-        }
-
 
 def share_out(shape: Shape, itemsize: int, workers: int, memory: int, block: int) -> Shares:
-    """Share a product out to workers with this much memory each, in blocks of a side; 0 chooses a good one."""
+    """Divide a product among workers with this much memory each, in blocks with side `block`; 0 chooses a good one."""
     block = block or _good_block(shape, workers)
     check_share(shape, itemsize, memory, block)
     grid = grid_of(shape, block)
@@ -74,16 +54,16 @@ def share_out(shape: Shape, itemsize: int, workers: int, memory: int, block: int
 def check_share(shape: Shape, itemsize: int, memory: int, block: int) -> None:
     """Raise unless a worker with this much memory can compute one block of the result; with 0, of the smallest side.
 
-    It needs no cluster, and so is known before one is asked for.
+    This needs no cluster, so it can be checked before one is started.
     """
     block = block or max(least_block(shape), min(LEAST_BLOCK, max(shape)))
     check_block(shape, block)
-    # The first block is as large as any.
+    # The first block is the largest.
     needed = tile_bytes(grid_of(shape, block), Rectangle(0, 1, 0, 1), itemsize)
     if needed > room_in(memory):
         raise ConfigError(
             f"`memory` is {in_bytes(memory)}, too little for a block and its factors in blocks of {block:,}",
-            f"`--memory {in_bytes(memory_for(needed))}` would do, or a smaller --block",
+            f"--memory {in_bytes(memory_for(needed))} or more, or a smaller --block",
         )
 
 
@@ -94,9 +74,9 @@ def _good_block(shape: Shape, workers: int) -> int:
 
 
 def _tiles(one: Rectangle, grid: Grid, itemsize: int, memory: int) -> list[Rectangle]:
-    """A worker's rectangle in tiles that fit into its memory, as one block does, so that little is fetched twice."""
+    """A worker's rectangle in tiles that fit into its memory, so that little is fetched twice. One block fits."""
     height, width = one.bottom - one.top, one.right - one.left
-    # Rows and columns of tiles: rows are fetched again for each cut of the columns, and the other way round.
+    # Rows and columns of tiles: each further cut of the columns fetches the rows again, and vice versa.
     best = (height, width)
     tallest, widest = _largest(height, one.top, grid.rows), _largest(width, one.left, grid.columns)
     for rows, tall in enumerate(tallest, 1):
