@@ -64,7 +64,7 @@ def test_what_is_missing_is_said(half_run: RunFolder, tmp_path: Path) -> None:
 
 def test_no_test_rows(tmp_path: Path) -> None:
     page = written(make_run(tmp_path / "run", test_rows=False), tmp_path / "report.html")
-    assert "No test rows" in page
+    assert "The dataset has no test rows" in page
     assert "Loss against rows" in page
     assert "Test AUC" not in page
 
