@@ -212,23 +212,19 @@ def sum_of_all(node: Node, blocks: tuple[int, int]) -> float:
     return math.fsum(times(node, np.ones(node.shape[1]), blocks).tolist())
 
 
-def times(node: Node, vector: Vector, blocks: tuple[int, int]) -> Vector:
-    """A matrix times a vector, in float64."""
+def times(node: Node, vector: Vector, blocks: tuple[int, int], transposed: bool = False) -> Vector:
+    """A matrix, or the transposed matrix, times a vector, in float64."""
     match node:
-        case Transposed(of=Transposed(of=of)):
-            return times(of, vector, blocks)
-        case Transposed(of=Product(left=left, right=right)):
-            return times(Transposed(right), times(Transposed(left), vector, blocks), blocks)
-        case Transposed(of=Scaled(of=of, factor=factor)):
-            return factor * times(Transposed(of), vector, blocks)
-        case Transposed(of=Added(left=left, right=right)):
-            return times(Transposed(left), vector, blocks) + times(Transposed(right), vector, blocks)
+        case Transposed(of=of):
+            return times(of, vector, blocks, not transposed)
         case Scaled(of=of, factor=factor):
-            return factor * times(of, vector, blocks)
+            return factor * times(of, vector, blocks, transposed)
         case Added(left=left, right=right):
-            return times(left, vector, blocks) + times(right, vector, blocks)
+            return times(left, vector, blocks, transposed) + times(right, vector, blocks, transposed)
         case Product(left=left, right=right):
-            return times(left, times(right, vector, blocks), blocks)
+            first, last = (left, right) if transposed else (right, left)
+            return times(last, times(first, vector, blocks, transposed), blocks, transposed)
+    node = Transposed(node) if transposed else node
     rows, columns = _cuts_for_memory(node.shape, blocks)
     out = np.zeros(node.shape[0])
     for top, bottom in pairwise(rows):

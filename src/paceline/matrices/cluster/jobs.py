@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from paceline.engines import ClusterEngine, ProcessRequest, open_engine
 from paceline.machine import num_cores
@@ -114,34 +113,27 @@ def _run(
     """Do all tasks; seconds of all workers by phase, and of the `whole`."""
     seconds: dict[str, float] = {}
     journal = Journal(run.path)
-    told = -1
-
-    def add(done: Done) -> None:
-        for name, value in done.seconds.items():
-            seconds[name] = seconds.get(name, 0.0) + value
-        finished(done)
-
-    def look(share: float, records: list[Any]) -> None:
-        nonlocal told
-        if records:
-            journal.add(records)
-        # Roles move with each loss and each return.
-        recoveries = pool.supervisor.recoveries
-        if (now := sum(pool.supervisor.restarts.values()) + len(recoveries)) != told:
-            told = now
-            run.write_json("roles.json", pool.supervisor.places())
-            for back in recoveries[-1:]:
-                notice(f"worker {back['rank']} on node {back['node']} was lost ({back['cause']}) and is back "
-                       f"after {back['seconds']:.1f} s")  # fmt: skip
-        watch(share)
-
-    began = time.perf_counter()
+    told, began = -1, time.perf_counter()
     try:
-        pool.run(before, add, look)
+        for share, tasks, records in pool.run(before):
+            for done in tasks:
+                for name, value in done.seconds.items():
+                    seconds[name] = seconds.get(name, 0.0) + value
+                finished(done)
+            if records:
+                journal.add(records)
+            # Roles move with each loss and each return.
+            recoveries = pool.supervisor.recoveries
+            if (now := sum(pool.supervisor.restarts.values()) + len(recoveries)) != told:
+                told = now
+                run.write_json("roles.json", pool.supervisor.places())
+                for back in recoveries[-1:]:
+                    notice(f"worker {back['rank']} on node {back['node']} was lost ({back['cause']}) and is back "
+                           f"after {back['seconds']:.1f} s")  # fmt: skip
+            watch(share)
     finally:
         run.write_json("roles.json", [])
-    seconds["whole"] = time.perf_counter() - began
-    busy = sum(seconds.values()) - seconds["whole"]
+    busy, seconds["whole"] = sum(seconds.values()), time.perf_counter() - began
     seconds["wait"] = max(0.0, len(pool.workers) * seconds["whole"] - busy)
     return seconds
 

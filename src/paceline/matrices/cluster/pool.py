@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -29,9 +29,6 @@ TAKE_OVER_SECONDS = 15.0
 BACK_SECONDS = 40.0
 LIMITS = Limits(start_seconds=60.0, ready_seconds=60.0, back_seconds=BACK_SECONDS)
 
-Finished = Callable[[Done], None]
-Look = Callable[[float, list[AnyRecord]], None]
-
 
 @dataclass
 class PoolWorker:
@@ -49,7 +46,7 @@ class WorkerPool:
         """`homes` are the workers that tasks are meant for; with `may_move`, any idle worker may take them."""
         self._may_move, self._num_tasks = may_move, len(homes)
         self._finished: set[int] = set()
-        self._hear_done: Finished | None = None
+        self._heard: list[Done] = []
         self.workers = [PoolWorker(Role("worker", rank)) for rank in range(engine.num_processes)]
         for task, home in enumerate(homes):
             self.workers[home].tasks.append(task)
@@ -63,18 +60,22 @@ class WorkerPool:
         """Wait until all workers are there; raise if one takes too long."""
         self.supervisor.wait_until_ready(self._handle_events)
 
-    def run(self, done: set[int], finished: Finished, look: Look) -> None:
-        """Do all tasks except those in `done`. `finished` is called for each; `look`, many times per second."""
+    def run(self, done: set[int]) -> Iterator[tuple[float, list[Done], list[AnyRecord]]]:
+        """Do all tasks except those in `done`.
+
+        Yields many times per second: the share that is done, the tasks that were finished since, and new records.
+        """
         self.supervisor.started = True
-        self._finished, self._hear_done = set(done), finished
+        self._finished = set(done)
         for worker in self.workers:
             worker.tasks = deque(task for task in worker.tasks if task not in done)
         while len(self._finished) < self._num_tasks:
             self._hand_out()
             self._handle_events()
-            look(len(self._finished) / self._num_tasks, self.control.take_records())
+            heard, self._heard = self._heard, []
+            yield len(self._finished) / self._num_tasks, heard, self.control.take_records()
             self._give_up_if_all_are_lost()
-        look(1.0, self.control.take_records())
+        yield 1.0, [], self.control.take_records()
 
     def account(self) -> dict[str, Any]:
         """What `result.json` says about the workers."""
@@ -123,9 +124,9 @@ class WorkerPool:
                     if worker.task == task:
                         worker.task = None
                     # A task may be done twice if its worker was lost after reporting it.
-                    if task not in self._finished and self._hear_done is not None:
+                    if task not in self._finished:
                         self._finished.add(task)
-                        self._hear_done(what)
+                        self._heard.append(what)
 
     def _tell_addresses(self) -> None:
         roles = self.supervisor.roles
