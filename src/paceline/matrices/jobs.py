@@ -16,14 +16,14 @@ import tomli_w
 
 from paceline.errors import InterruptedRunError, PacelineError
 from paceline.machine import num_cores
-from paceline.matrices.matrix import BlockMatrix, check_product
+from paceline.matrices.matrix import check_product
 from paceline.matrices.nodes import Node, Product
 from paceline.matrices.plan import Shape, parse_bytes
 from paceline.matrices.product import multiply_to_file, prepare_product
-from paceline.matrices.product_file import notice_of_other_cuts
+from paceline.matrices.product_file import tell_of_other_tiles
 from paceline.matrices.settings import MatmulSettings, Settings, TraceSettings, check_matmul, check_trace
 from paceline.matrices.sources import in_words, open_matrix
-from paceline.matrices.trace import RandomPairs, trace_of
+from paceline.matrices.trace import RandomPairs, sum_up
 from paceline.matrices.verdict import judge
 from paceline.run_folder import RunFolder
 from paceline.telemetry.probes import NodeProber
@@ -45,14 +45,13 @@ def run_trace(settings: TraceSettings, watch: Watch, notice: Notice) -> RunFolde
 
         return trace_on_cluster(settings, pairs, watch, notice)
     with recorded(settings) as (run, result, probe):
-        matrix = BlockMatrix.random(size, blocks=blocks, seed=seed)
 
         def progress(done: int, of: int) -> None:
             probe()
             watch(done / of, f"{done:,} of {of:,} block pairs")
 
         began = time.perf_counter()
-        trace = trace_of(Product(matrix.node, matrix.node), matrix.blocks, progress=progress)
+        trace = sum_up(pairs.sum_of, pairs.pairs(), pairs.num_pairs, None, progress)
         seconds = time.perf_counter() - began
         result |= trace_result(settings, pairs, trace, seconds) | {"bytes_moved": 0}
         run.write_json("diagnosis.json", judge({"compute": seconds}, seconds))
@@ -69,8 +68,7 @@ def run_matmul(settings: MatmulSettings, watch: Watch, notice: Notice) -> RunFol
 
         return multiply_on_cluster(settings, left, right, watch, notice)
     product = prepare_product(left, right, Path(settings.out), parse_bytes(settings.memory), settings.block or None)
-    if text := notice_of_other_cuts(product.out, product.heading):
-        notice(text)
+    tell_of_other_tiles(product.out, product.heading, notice)
     with recorded(settings) as (run, result, probe):
 
         def progress(share: float) -> None:

@@ -35,8 +35,8 @@ class BlockMatrix:
     __array_ufunc__ = None
 
     def __init__(self, node: Node, blocks: tuple[int, int]) -> None:
-        self.node = node
-        self.blocks = blocks
+        self.node, self.blocks = node, blocks
+        self.shape, self.dtype = node.shape, node.dtype
 
     @staticmethod
     def random(
@@ -68,16 +68,6 @@ class BlockMatrix:
     def from_numpy(array: Any, *, blocks: int | tuple[int, int] | None = None) -> BlockMatrix:
         """An array in memory, which is not copied unless it holds integers."""
         return _in_blocks(array_source(array), blocks)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        return self.node.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32 or float64."""
-        return self.node.dtype
 
     @property
     def T(self) -> BlockMatrix:  # noqa: N802 (as NumPy calls it)

@@ -106,7 +106,9 @@ def _plans(shape: Shape, itemsize: int, room: int, least: int) -> list[Plan]:
     found = []
     for inner in _even_cuts(shape.inner, least):
         for columns in _even_cuts(shape.columns, least):
-            rows = _most_rows(inner, columns, shape, itemsize, room)
+            rows = bisect_right(
+                range(1, shape.rows + 1), room, key=lambda rows: Plan(rows, inner, columns).num_bytes(shape, itemsize)
+            )
             if rows >= min(least, shape.rows):
                 # The last tile should not be a sliver.
                 rows = -(-shape.rows // -(-shape.rows // rows))
@@ -119,12 +121,6 @@ def _even_cuts(size: int, least: int) -> list[int]:
     """Sides of tiles when `size` is cut into 1, 2, 3, … of them, down to `least`."""
     sides = [-(-size // count) for count in range(1, MOST_CUTS)]
     return [side for side in dict.fromkeys(sides) if side >= min(least, size)]
-
-
-def _most_rows(inner: int, columns: int, shape: Shape, itemsize: int, room: int) -> int:
-    return bisect_right(
-        range(1, shape.rows + 1), room, key=lambda rows: Plan(rows, inner, columns).num_bytes(shape, itemsize)
-    )
 
 
 def _cost(plan: Plan, shape: Shape) -> float:

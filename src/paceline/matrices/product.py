@@ -59,10 +59,6 @@ class PreparedProduct(NamedTuple):
     out: Path
     heading: Heading
 
-    @property
-    def shape(self) -> Shape:
-        return Shape(*self.left.shape, self.right.shape[1])
-
 
 def prepare_product(left: Node, right: Node, out: Path, memory: int, block: int | None = None) -> PreparedProduct:
     """Check everything that can go wrong before anything is written, and find what an earlier attempt left.
@@ -132,7 +128,7 @@ class Multiplication:
 
     def __init__(self, product: PreparedProduct, file: ProductFile) -> None:
         self._product, self._file = product, file
-        self._shape, self._plan = product.shape, product.heading.plan
+        self._shape, self._plan = Shape(*product.left.shape, product.right.shape[1]), product.heading.plan
         self._is_cut = self._plan.inner < self._shape.inner
         rows, inner, columns = self._plan
         self._lefts = self._buffers(2, rows * inner)

@@ -10,7 +10,7 @@ import io
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -135,13 +135,11 @@ def read_journal(out: Path) -> tuple[Heading, set[tuple[int, int]]] | None:
     return heading, done
 
 
-def notice_of_other_cuts(out: Path, heading: Heading) -> str:
-    """What to tell the user if an earlier attempt has tiles of other sizes; usually nothing."""
-    found = read_journal(out)
-    if found is None or found[0] == heading or not found[1]:
-        return ""
-    same = found[0].is_like(heading, engine=heading.engine)
-    return f"{len(found[1]):,} tiles of an earlier attempt have other sizes and are computed again" if same else ""
+def tell_of_other_tiles(out: Path, heading: Heading, notice: Callable[[str], None]) -> None:
+    """Tell the user if an earlier attempt at the same product has tiles of other sizes."""
+    found, done = read_journal(out) or (heading, set())
+    if done and found != heading and found.is_like(heading, engine=heading.engine):
+        notice(f"{len(done):,} tiles of an earlier attempt have other sizes and are computed again")
 
 
 def check_out(out: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:

@@ -105,7 +105,12 @@ def trace_of(
             return trace_of(left, blocks, threads, progress) + trace_of(right, blocks, threads, progress)
         case Product(left=left, right=right):
             return _trace_of_product(left, right, blocks, threads, progress)
-    return _sum_of_diagonal(node, blocks[0])
+    diagonal: list[float] = []
+    for first, last in pairwise(_cuts_for_memory(node.shape, blocks)[0]):
+        block = np.empty((last - first, last - first), node.dtype)
+        node.fill(first, first, block)
+        diagonal += np.diagonal(block).tolist()
+    return math.fsum(diagonal)
 
 
 def _trace_of_product(
@@ -164,16 +169,6 @@ def _unscaled(node: Node) -> tuple[Node, float]:
             inner, other = _unscaled(of)
             return inner, factor * other
     return node, 1.0
-
-
-def _sum_of_diagonal(node: Node, blocks: int) -> float:
-    edges = cuts(node.shape[0], max(blocks, -(-node.shape[0] // BLOCK_SIDE)))
-    diagonal: list[float] = []
-    for first, last in pairwise(edges):
-        block = np.empty((last - first, last - first), node.dtype)
-        node.fill(first, first, block)
-        diagonal += np.diagonal(block).tolist()
-    return math.fsum(diagonal)
 
 
 def sum_up(

@@ -84,9 +84,7 @@ def _verdict(run: RunFolder) -> Markup:
     """What limited the run, in words, and the evidence."""
     diagnosis = run.saved_diagnosis
     if not diagnosis:
-        return missing(
-            f"No verdict on this run: too little was recorded{'' if run.result else ', and it has not ended'}."
-        )
+        return missing(f"No verdict: too little was recorded{'' if run.result else ', and the run has not ended'}.")
     sentence = str(diagnosis.get("sentence") or diagnosis.get("bottleneck", ""))
     parts = [element("p", *prose(sentence[:1].upper() + sentence[1:]), class_="sentence")]
     recommendation = diagnosis.get("recommendation")

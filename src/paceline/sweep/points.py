@@ -70,7 +70,10 @@ def read_sweep(recipe: Path, flags: Mapping[str, Any], settings: Sequence[str] =
     tree = read_recipe(recipe)
     grid, points = tree.pop("sweep", {}), tree.pop("points", [])
     job, ops = tree.pop("job", TRAIN), tree.pop("ops", False)
-    _check_job(recipe, job, ops)
+    if job not in JOBS:
+        raise ConfigError(f"`job` in `{recipe}` is {job!r}; it must be {' or '.join(JOBS)}", f'job = "{JOBS[-1]}"')
+    if not isinstance(ops, bool):
+        raise ConfigError(f"`ops` in `{recipe}` is {ops!r}; it must be true or false", "ops = true")
     given = {*flags, *(setting.partition("=")[0].strip() for setting in settings)}
     combined = _combined(recipe, grid, points, given)
     if len(combined) > MOST_POINTS:
@@ -104,13 +107,6 @@ def _combined(recipe: Path, grid: Any, points: Any, given: set[str]) -> list[dic
         for point in points or [{}]
         for values in itertools.product(*lists.values())
     ]
-
-
-def _check_job(recipe: Path, job: Any, ops: Any) -> None:
-    if job not in JOBS:
-        raise ConfigError(f"`job` in `{recipe}` is {job!r}; it must be {' or '.join(JOBS)}", f'job = "{JOBS[-1]}"')
-    if not isinstance(ops, bool):
-        raise ConfigError(f"`ops` in `{recipe}` is {ops!r}; it must be true or false", "ops = true")
 
 
 def _point(job: str, ops: bool, tree: Mapping[str, Any], varied: dict[str, Any], flags: Mapping[str, Any],

@@ -7,7 +7,8 @@ time and bytes, but nothing waits for it.
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections import Counter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,12 +37,10 @@ class Blocks:
     def __init__(self, rank: int, token: bytes, work: ProductTask) -> None:
         self.factors = [_open(work.left, work.heading.left), _open(work.right, work.heading.right)]
         left, right = self.factors
-        self.grid = grid_of(Shape(*left.shape, right.shape[1]), work.block)
+        self.grid = grid_of(Shape(*left.shape, right.shape[1]), work.heading.plan.rows)
         self.dtype = np.result_type(left.dtype, right.dtype)
         self.addresses: list[str] = []
-        self.bytes_fetched = 0
-        self.bytes_read = 0
-        self.read_for_others = 0
+        self.counts = Counter({"bytes_fetched": 0, "bytes_read": 0, "blocks_read_for_others": 0})
         self.seconds = {"input": 0.0, "pull": 0.0}
         """Spent on reading blocks that live here, and on fetching those that do not."""
         self._rank, self._token = rank, token
@@ -60,12 +59,14 @@ class Blocks:
                     self._fetch(address, side, outer, inner, out)
                     return
                 except WireError:
-                    self._forget(address)
-            self.read_for_others += 1
+                    self._away_until[address] = time.monotonic() + AWAY_SECONDS
+                    if connection := self._connections.pop(address, None):
+                        connection.close()
+            self.counts["blocks_read_for_others"] += 1
         began = time.perf_counter()
         self.read(side, outer, inner, 0, out)
         self.seconds["input"] += time.perf_counter() - began
-        self.bytes_read += out.nbytes
+        self.counts["bytes_read"] += out.nbytes
 
     def read(self, side: int, outer: int, inner: int, start: int, out: Matrix) -> None:
         """Fill `out` with rows of a block from the disk."""
@@ -101,19 +102,13 @@ class Blocks:
                     part[...] = frame.body.view(out.dtype).reshape(part.shape)
         finally:
             self.seconds["pull"] += time.perf_counter() - began
-            self.bytes_fetched += connection.bytes_sent + connection.bytes_received - before
-
-    def _forget(self, address: str) -> None:
-        self._away_until[address] = time.monotonic() + AWAY_SECONDS
-        if connection := self._connections.pop(address, None):
-            connection.close()
+            self.counts["bytes_fetched"] += connection.bytes_sent + connection.bytes_received - before
 
 
-class BlockService:
+class BlockService(NamedTuple):
     """Serves the blocks that live here to other workers."""
 
-    def __init__(self, blocks: Blocks) -> None:
-        self._blocks = blocks
+    blocks: Blocks
 
     def opened(self, peer: Peer) -> None:
         """Nothing to do: peers ask."""
@@ -126,7 +121,7 @@ class BlockService:
 
     def received(self, peer: Peer, frame: Frame) -> None:
         piece: Any = decode(frame, Fetch)
-        blocks = self._blocks
+        blocks = self.blocks
         rows, inner, columns = blocks.grid.num_blocks
         outers = rows if piece.side == LEFT else columns
         if piece.side not in (LEFT, RIGHT) or not (0 <= piece.outer < outers and 0 <= piece.inner < inner):

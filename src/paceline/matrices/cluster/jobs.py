@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,18 +12,18 @@ from pathlib import Path
 from paceline.engines import ClusterEngine, ProcessRequest, open_engine
 from paceline.machine import num_cores
 from paceline.matrices.cluster.messages import Done, ProductTask, TraceTask
-from paceline.matrices.cluster.placement import movement
+from paceline.matrices.cluster.placement import check_share, share_out
 from paceline.matrices.cluster.pool import WorkerPool
-from paceline.matrices.cluster.shares import check_share, share_out
 from paceline.matrices.jobs import Notice, Watch, product_result, recorded, trace_result
 from paceline.matrices.nodes import Node, Product, cuts
 from paceline.matrices.plan import Plan, Shape, parse_bytes
-from paceline.matrices.product_file import Heading, check_out, notice_of_other_cuts, product_file
+from paceline.matrices.product_file import Heading, check_out, product_file, tell_of_other_tiles
 from paceline.matrices.settings import MatmulSettings, Settings, TraceSettings
 from paceline.matrices.sources import fingerprint, in_words
 from paceline.matrices.trace import RandomPairs
 from paceline.matrices.verdict import judge
 from paceline.run_folder import RunFolder
+from paceline.telemetry.meter import PHASES
 from paceline.telemetry.recorder import Journal
 
 ENTRY = "paceline.matrices.cluster.worker:run_worker"
@@ -69,9 +70,8 @@ def multiply_on_cluster(settings: MatmulSettings, left: Node, right: Node, watch
         heading = Heading(*seen, product.shape, str(dtype), plan, f"ray {shares.digest}")
         paths = str(Path(settings.left).resolve()), str(Path(settings.right).resolve()), str(out)
         tiles = [tile for some in shares.tiles for tile in some]
-        work = ProductTask(*paths, heading, shares.block, shares.rectangles, tiles)
-        if text := notice_of_other_cuts(out, heading):
-            notice(text)
+        work = ProductTask(*paths, heading, shares.rectangles, tiles)
+        tell_of_other_tiles(out, heading, notice)
         file = stack.enter_context(product_file(out, heading))
         pool = WorkerPool(engine, work, shares.homes, may_move=False)
         stack.callback(pool.supervisor.close)
@@ -80,19 +80,18 @@ def multiply_on_cluster(settings: MatmulSettings, left: Node, right: Node, watch
             before = {task for task, start in enumerate(shares.starts) if start in file.done}
             if before:
                 notice(f"{len(before):,} of {len(tiles):,} tiles were there from an earlier attempt")
-            counted = dict.fromkeys(("bytes_fetched", "bytes_read", "blocks_read_for_others"), 0)
+            counted = Counter(dict.fromkeys(("bytes_fetched", "bytes_read", "blocks_read_for_others"), 0))
 
             def finished(done: Done) -> None:
                 file.finish_tile(*shares.starts[done.task])
-                for name in counted:
-                    counted[name] += getattr(done, name)
+                counted.update(done.counts)
 
             words = f"{in_words(left.shape)} times {in_words(right.shape)}"
             seconds = _run(pool, run, before, finished, notice, lambda share: watch(share, words))
             file.finish()
             result |= product_result(settings, left, right, seconds["whole"], len(before), len(tiles)) | pool.account()
-            result |= movement(shares.grid, shares.rectangles, shares.tiles, engine.num_processes, size) | counted
-            result |= {"block": shares.block, "bytes_moved": counted["bytes_fetched"] + pool.control.message_bytes}
+            result |= shares.movement(engine.num_processes, size) | dict(counted)
+            result["bytes_moved"] = counted["bytes_fetched"] + pool.control.message_bytes
             run.write_json("diagnosis.json", judge(seconds, engine.num_processes * seconds["whole"]))
     return run
 
@@ -111,14 +110,14 @@ def _run(
     watch: Callable[[float], None],
 ) -> dict[str, float]:  # fmt: skip
     """Do all tasks; seconds of all workers by phase, and of the `whole`."""
-    seconds: dict[str, float] = {}
+    seconds = dict.fromkeys(PHASES, 0.0)
     journal = Journal(run.path)
     told, began = -1, time.perf_counter()
     try:
         for share, tasks, records in pool.run(before):
             for done in tasks:
                 for name, value in done.seconds.items():
-                    seconds[name] = seconds.get(name, 0.0) + value
+                    seconds[name] += value
                 finished(done)
             if records:
                 journal.add(records)
@@ -141,8 +140,8 @@ def _run(
 def _naive_trace_bytes(pairs: RandomPairs, workers: int) -> int:
     """What would move if all blocks were dealt out in turn and one block of each pair went to the other's worker."""
     rows, columns = cuts(pairs.rows, pairs.row_blocks), cuts(pairs.columns, pairs.column_blocks)
-    moved = 0
-    for i, j, _ in pairs.pairs():
-        if (i * pairs.column_blocks + j) % workers != (j * pairs.column_blocks + i) % workers:
-            moved += 4 * (rows[i + 1] - rows[i]) * (columns[j + 1] - columns[j])
-    return moved
+    return sum(
+        4 * (rows[i + 1] - rows[i]) * (columns[j + 1] - columns[j])
+        for i, j, _ in pairs.pairs()
+        if (i * pairs.column_blocks + j) % workers != (j * pairs.column_blocks + i) % workers
+    )

@@ -28,14 +28,12 @@ class Peers(Message):
 
 
 class Done(Message):
-    """From a worker: a task is done. `sums` are for a trace; bytes are those of blocks; `seconds` are by phase."""
+    """From a worker: a task is done. `sums` are for a trace, `counts` for a product; `seconds` are by phase."""
 
     task: int
+    seconds: dict[str, float]
     sums: list[float] = msgspec.field(default_factory=list)
-    bytes_fetched: int = 0
-    bytes_read: int = 0
-    blocks_read_for_others: int = 0
-    seconds: dict[str, float] = msgspec.field(default_factory=dict)
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Fetch(Message):
@@ -62,7 +60,6 @@ class ProductTask(msgspec.Struct, frozen=True, tag=True):
     right: str
     out: str
     heading: Heading
-    block: int
     rectangles: list[Rectangle]
     tiles: list[Rectangle]
 

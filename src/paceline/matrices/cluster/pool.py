@@ -74,7 +74,10 @@ class WorkerPool:
             self._handle_events()
             heard, self._heard = self._heard, []
             yield len(self._finished) / self._num_tasks, heard, self.control.take_records()
-            self._give_up_if_all_are_lost()
+            if len(self.supervisor.overdue()) == len(self.workers):
+                why = self.supervisor.why_away(self.workers[0].role)
+                lost = f"all workers were lost and none came back in {BACK_SECONDS:g} s{': ' + why if why else ''}"
+                raise RunError(lost, "run the same command again when the cluster has room")
         yield 1.0, [], self.control.take_records()
 
     def account(self) -> dict[str, Any]:
@@ -134,11 +137,3 @@ class WorkerPool:
         for role in roles:
             if role.ready:
                 self.control.say(role, Peers(addresses=addresses))
-
-    def _give_up_if_all_are_lost(self) -> None:
-        if len(self.supervisor.overdue()) == len(self.workers):
-            why = self.supervisor.why_away(self.workers[0].role)
-            raise RunError(
-                f"all workers were lost and none came back in {BACK_SECONDS:g} s{': ' + why if why else ''}",
-                "run the same command again when the cluster has room",
-            )

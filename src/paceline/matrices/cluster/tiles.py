@@ -8,18 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from paceline.matrices.cluster.blocks import Blocks
-from paceline.matrices.cluster.placement import LEFT, RIGHT, Grid, Rectangle
+from paceline.matrices.cluster.placement import LEFT, RIGHT, Rectangle
 from paceline.matrices.nodes import Matrix
 from paceline.matrices.plan import STRIP_ROWS
 from paceline.matrices.product_file import ProductFile
-
-
-def tile_bytes(grid: Grid, tile: Rectangle, itemsize: int) -> int:
-    """What a worker needs for a tile: the result, two panels of each factor, and a strip per thread."""
-    top, bottom, left, right = tile
-    rows, columns = grid.rows[bottom] - grid.rows[top], grid.columns[right] - grid.columns[left]
-    depth = grid.inner[1]  # the first is the deepest
-    return itemsize * (rows * columns + 2 * depth * (rows + columns) + 2 * STRIP_ROWS * columns)
 
 
 def compute_tile(tile: Rectangle, blocks: Blocks, file: ProductFile, threads: int) -> dict[str, float]:

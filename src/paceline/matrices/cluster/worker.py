@@ -73,14 +73,10 @@ def _multiply(spec: WorkerSpec, work: ProductTask, lifeline: Lifeline, host: str
     threading.Thread(target=_serve, args=(server, blocks, lifeline), name="paceline-serve", daemon=True).start()
     file = ProductFile(Path(work.out), work.heading, set())
     lifeline.say(Ready(address=server.address))
-    for order in _tasks(lifeline, "computes tile", lambda: blocks.bytes_fetched):
-        fetched, read, others = blocks.bytes_fetched, blocks.bytes_read, blocks.read_for_others
+    for order in _tasks(lifeline, "computes tile", lambda: blocks.counts["bytes_fetched"]):
+        before = blocks.counts.copy()
         seconds = compute_tile(work.tiles[order.task], blocks, file, _num_threads(order))
-        done = Done(
-            task=order.task, seconds=seconds, bytes_fetched=blocks.bytes_fetched - fetched,
-            bytes_read=blocks.bytes_read - read, blocks_read_for_others=blocks.read_for_others - others,
-        )  # fmt: skip
-        lifeline.say(done)
+        lifeline.say(Done(task=order.task, seconds=seconds, counts=blocks.counts - before))
 
 
 def _serve(server: Server, blocks: Blocks, lifeline: Lifeline) -> None:
