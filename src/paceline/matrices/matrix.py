@@ -57,7 +57,7 @@ class BlockMatrix:
         if np.dtype(dtype) not in FLOATS:
             hint = "leave it out for float32"
             raise ConfigError(f"`dtype` is {np.dtype(dtype)}; it must be float32 or float64", hint)
-        return _in_blocks(RandomSource(rows, columns, seed, np.dtype(dtype)), blocks)
+        return _in_blocks(RandomSource((rows, columns), seed, np.dtype(dtype)), blocks)
 
     @staticmethod
     def from_npy(path: str | os.PathLike[str], *, blocks: int | tuple[int, int] | None = None) -> BlockMatrix:
@@ -85,9 +85,7 @@ class BlockMatrix:
         if not isinstance(other, BlockMatrix):
             return NotImplemented
         if self.shape != other.shape:
-            raise ConfigError(
-                f"{in_words(self.shape)} + {in_words(other.shape)} do not fit", "both need the same rows and columns"
-            )
+            raise ConfigError(f"{in_words(self.shape)} + {in_words(other.shape)} do not fit", "use the same shape")
         return BlockMatrix(Added(self.node, other.node), self.blocks)
 
     def __mul__(self, factor: Any) -> BlockMatrix:
@@ -132,11 +130,8 @@ class BlockMatrix:
 def check_product(left: Node, right: Node) -> None:
     """Raise unless the shapes fit, showing both."""
     if left.shape[1] != right.shape[0]:
-        raise ConfigError(
-            f"{in_words(left.shape)} times {in_words(right.shape)} does not fit: "
-            f"{left.shape[1]:,} columns, {right.shape[0]:,} rows",
-            "the first must have as many columns as the second has rows",
-        )
+        hint = "the first must have as many columns as the second has rows"
+        raise ConfigError(f"{in_words(left.shape)} times {in_words(right.shape)} does not fit", hint)
 
 
 def _in_blocks(node: Node, blocks: int | tuple[int, int] | None) -> BlockMatrix:

@@ -127,7 +127,7 @@ def filling_elements(node: Node, rows: int, columns: int) -> int:
     """How many elements `node.fill` holds at most for a rectangle of this size, besides the rectangle itself.
 
     >>> from paceline.matrices.sources import RandomSource
-    >>> a = RandomSource(5000, 5000, 0, np.dtype(np.float32))
+    >>> a = RandomSource((5000, 5000), 0, np.dtype(np.float32))
     >>> filling_elements(a, 1000, 1000), filling_elements(Added(a, a), 1000, 1000) // STRIP
     (0, 1000)
     """

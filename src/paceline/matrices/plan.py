@@ -87,13 +87,10 @@ def plan_product(shape: Shape, itemsize: int, memory: int, block: int | None = N
 
 def check_block(shape: Shape, block: int) -> None:
     """Raise if blocks of this side are too many."""
-    longest = max(shape)
-    if -(-longest // block) > MOST_BLOCKS_A_SIDE:
-        raise ConfigError(
-            f"`block` is {block:,}, which cuts {longest:,} into {-(-longest // block):,} blocks; "
-            f"{MOST_BLOCKS_A_SIDE:,} are the most",
-            f"--block {least_block(shape)} or more, or leave it out",
-        )
+    count = -(-max(shape) // block)
+    if count > MOST_BLOCKS_A_SIDE:
+        message = f"`block` is {block:,}, which gives {count:,} blocks; {MOST_BLOCKS_A_SIDE:,} are the most"
+        raise ConfigError(message, f"--block {least_block(shape)} or more, or leave it out")
 
 
 def least_block(shape: Shape) -> int:

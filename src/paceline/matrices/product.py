@@ -22,8 +22,6 @@ from paceline.matrices.sources import fingerprint
 
 # Tiles are whole rows down to this height; below it they get narrower as well.
 LOW_TILE = 64
-# The share of the work that is done.
-Watch = Callable[[float], None]
 
 
 class Work(NamedTuple):
@@ -76,8 +74,8 @@ def prepare_product(left: Node, right: Node, out: Path, memory: int, block: int 
     return PreparedProduct(left, right, out, heading)
 
 
-def multiply_to_file(product: PreparedProduct, watch: Watch = lambda _: None) -> Work:
-    """Write a product of two matrices within its memory."""
+def multiply_to_file(product: PreparedProduct, watch: Callable[[float], None] = lambda _: None) -> Work:
+    """Write a product of two matrices within its memory; `watch` is told the share that is done."""
     with product_file(product.out, product.heading) as file:
         work = Multiplication(product, file).run(watch)
         file.finish()
@@ -116,10 +114,8 @@ def _tile_within(node: Node, memory: int) -> tuple[int, int]:
         else:
             width = -(-width // 2)
     if needed() > room:
-        raise ConfigError(
-            f"`memory` is {in_bytes(memory)}, too little to compute a single element",
-            f'memory="{in_bytes(memory_for(needed()))}"',
-        )
+        hint = f'memory="{in_bytes(memory_for(needed()))}"'
+        raise ConfigError(f"`memory` is {in_bytes(memory)}, too little to compute a single element", hint)
     return height, width
 
 
@@ -137,7 +133,7 @@ class Multiplication:
         self._strip = self._buffers(1, min(STRIP_ROWS, rows) * columns if self._is_cut else 0)[0]
         self._seconds = {"compute": 0.0, "read": 0.0, "write": 0.0}
 
-    def run(self, watch: Watch) -> Work:
+    def run(self, watch: Callable[[float], None]) -> Work:
         """Compute all tiles that are not in the file yet."""
         found = len(self._file.done)
         rows, inner, columns = (-(-side // tile) for side, tile in zip(self._shape, self._plan, strict=True))

@@ -157,9 +157,8 @@ def check_out(out: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
         needed -= _names(out)[0].stat().st_blocks * 512
     free = shutil.disk_usage(out.parent).free
     if free < needed:
-        raise UsageError(
-            f"`{out}` needs {in_bytes(needed)}, but its disk has {in_bytes(free)} free", "free some, or write elsewhere"
-        )
+        message = f"`{out}` needs {in_bytes(needed)}, but its disk has {in_bytes(free)} free"
+        raise UsageError(message, "free some, or write elsewhere")
 
 
 @contextmanager
@@ -220,8 +219,8 @@ def _write_to_disk(path: Path, mode: str, content: bytes, size: int | None = Non
 def npy_header(heading: Heading) -> bytes:
     """The bytes with which the result's file begins."""
     header = io.BytesIO()
-    fields = {"descr": np.lib.format.dtype_to_descr(np.dtype(heading.dtype)), "fortran_order": False}
-    np.lib.format.write_array_header_1_0(header, {**fields, "shape": tuple(heading.shape)})
+    fields = {"descr": np.dtype(heading.dtype).str, "fortran_order": False, "shape": heading.shape}
+    np.lib.format.write_array_header_1_0(header, fields)
     return header.getvalue()
 
 

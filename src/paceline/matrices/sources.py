@@ -39,14 +39,9 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 class RandomSource(NamedTuple):
     """Elements uniform in [0, 1), each from the seed, its row and its column alone; multiples of 2^-24."""
 
-    rows: int
-    columns: int
+    shape: tuple[int, int]
     seed: int
     dtype: np.dtype[Any]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.rows, self.columns
 
     def fill(self, row: int, column: int, out: Matrix) -> None:
         fill_block(np.uint64(self.seed), row, column, out)
@@ -186,11 +181,8 @@ def open_folder(folder: Path) -> FolderSource:
             path, expected = folder / block_name(i, j), (bottom - top, right - left)
             block = open_npy(path, opened)
             if block.shape != expected or block.dtype != source.dtype:
-                raise DataError(
-                    f"`{path}` is {in_words(block.shape)} {block.dtype}; "
-                    f"{in_words(expected)} {source.dtype} was expected",
-                    "write the folder again with `to_blocks`",
-                )
+                message = f"`{path}` is {in_words(block.shape)} {block.dtype}, not {in_words(expected)} {source.dtype}"
+                raise DataError(message, "write the folder again with `to_blocks`")
             source.blocks[i].append(block)
     return source
 
@@ -259,9 +251,7 @@ def array_source(array: Any) -> ArraySource:
     if found.dtype.kind in "iub":
         found = found.astype(np.float64)
     if found.dtype not in FLOATS:
-        raise ConfigError(
-            f"an array of {found.dtype} cannot be used; it must be float32 or float64", "convert it first"
-        )
+        raise ConfigError(f"an array of {found.dtype} is not supported; use float32 or float64", "convert it first")
     return ArraySource(found, found.shape, found.dtype)
 
 
@@ -278,7 +268,7 @@ def fingerprint(node: Node) -> str:
     """Tells a matrix from another one, as far as that is possible without reading it: by names, sizes and times."""
     match node:
         case RandomSource():
-            return f"random {node.rows} {node.columns} {node.seed} {node.dtype}"
+            return f"random {node.shape[0]} {node.shape[1]} {node.seed} {node.dtype}"
         case NpySource():
             return _seen(node.path)
         case FolderSource():

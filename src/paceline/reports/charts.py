@@ -11,8 +11,9 @@ from paceline.reports.markup import Markup, element
 
 WIDTH, HEIGHT = 460, 240
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 14, 42
-NUM_COLOURS = 7
-NUM_DASHES = 4
+NUM_COLOURS, NUM_DASHES = 7, 4
+# The number of lines that can be told apart.
+MOST_LINES = NUM_COLOURS * NUM_DASHES
 # More points would fall on the same pixels.
 MOST_POINTS = 300
 # Points that show their value under the pointer take some hundred bytes each.

@@ -61,16 +61,15 @@ def compare(runs: Sequence[RunFolder]) -> Comparison:
 
 def print_comparison(comparison: Comparison) -> None:
     """The table on standard output, one column per run; the best of a line is bold with a star."""
-    rows: list[list[str | Text]] = []
-    for row in [*comparison.settings, *comparison.results]:
-        if row is comparison.results[0] and rows:
-            rows.append([])
-        cells = [
-            Text(text + BEST, style="bold green") if place in row.best else Text(text + " " * len(BEST))
-            for place, text in enumerate(row.texts)
-        ]
-        rows.append([row.name, *cells])
-    print_table(["", *comparison.names], rows, wrap=True)
+
+    def lines(rows: Sequence[Row]) -> list[list[str | Text]]:
+        return [[row.name, *(cell(text, place in row.best) for place, text in enumerate(row.texts))] for row in rows]
+
+    def cell(text: str, is_best: bool) -> Text:
+        return Text(text + BEST, style="bold green") if is_best else Text(text + " " * len(BEST))
+
+    settings, results = lines(comparison.settings), lines(comparison.results)
+    print_table(["", *comparison.names], [*settings, *([[]] if settings else []), *results], wrap=True)
 
 
 def write_comparison(runs: Sequence[RunFolder], out: Path, failed: Mapping[str, str] | None = None) -> Comparison:
@@ -95,15 +94,10 @@ def write_comparison(runs: Sequence[RunFolder], out: Path, failed: Mapping[str, 
 
 
 def _table(names: Sequence[str], rows: Sequence[Row]) -> Markup:
-    lines = []
-    for row in rows:
-        cells = [
-            element("td", text + BEST, class_="number best")
-            if place in row.best
-            else element("td", text, class_="number")
-            for place, text in enumerate(row.texts)
-        ]
-        lines.append([row.name, *cells])
+    def cell(text: str, is_best: bool) -> Markup:
+        return element("td", text + BEST, class_="number best") if is_best else element("td", text, class_="number")
+
+    lines = [[row.name, *(cell(text, place in row.best) for place, text in enumerate(row.texts))] for row in rows]
     return table(["", *(element("th", name, class_="number") for name in names)], lines)
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.reports.charts import Line, line_chart, line_legend, quantity
+from paceline.reports.charts import MOST_LINES, Line, line_chart, line_legend, quantity
 from paceline.reports.layout import charts, count, missing, note, section
 from paceline.reports.markup import Markup, element
 from paceline.run_folder import RunFolder
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import LeftOut, NodeProbe
-
-MOST_NODES = 28
 
 
 def nodes_section(run: RunFolder) -> Markup:
@@ -26,10 +24,10 @@ def _charts(probes: Sequence[NodeProbe]) -> list[Markup]:
     by_node: dict[str, list[NodeProbe]] = {}
     for probe in probes:
         by_node.setdefault(probe.node, []).append(probe)
-    drawn = {node: by_node[node] for node in sorted(by_node)[:MOST_NODES]}
+    drawn = {node: by_node[node] for node in sorted(by_node)[:MOST_LINES]}
     parts = [line_legend([_node_name(node, probes[-1]) for node, probes in drawn.items()])]
-    if len(by_node) > MOST_NODES:
-        parts.append(note(f"The first {MOST_NODES} of {len(by_node):,} nodes."))
+    if len(by_node) > MOST_LINES:
+        parts.append(note(f"The first {MOST_LINES} of {len(by_node):,} nodes."))
     figures = [
         _node_chart("Processor, all cores", drawn, "%", "processor"),
         _node_chart("Memory in use", drawn, "B", "memory_bytes"),

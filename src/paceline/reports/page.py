@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.files import replace_file
-from paceline.reports.charts import Line, bars, line_chart, line_legend, quantity, stacked_bar
+from paceline.reports.charts import MOST_LINES, Line, bars, line_chart, line_legend, quantity, stacked_bar
 from paceline.reports.curves import LINE_NAMES, curves_of_one
 from paceline.reports.layout import charts, count, document, facts, missing, note, prose, section, table
 from paceline.reports.markup import Markup, element
@@ -23,7 +23,6 @@ from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import StepSample, WorkerChunk
 
 MOST_BARS = 40
-MOST_LEADS = 28
 NUM_MOMENTS = 3
 SAMPLES_A_MOMENT = 4
 
@@ -146,10 +145,10 @@ def _staleness(result: dict[str, Any], chunks: Sequence[WorkerChunk]) -> list[Ma
     if apart is None:
         said = "no telemetry was recorded" if not chunks else "one worker trains alone"
         return [*parts, missing(f"No leads over time: {said}.")]
-    shown = range(min(len(apart.ranks), MOST_LEADS))
+    shown = range(min(len(apart.ranks), MOST_LINES))
     lines = [Line(f"worker {apart.ranks[i]}", i, apart.times.tolist(), apart.steps[i].tolist()) for i in shown]
-    if len(apart.ranks) > MOST_LEADS:
-        parts.append(note(f"The first {MOST_LEADS} of {len(apart.ranks):,} workers."))
+    if len(apart.ranks) > MOST_LINES:
+        parts.append(note(f"The first {MOST_LINES} of {len(apart.ranks):,} workers."))
     return [
         *parts,
         line_legend([line.name for line in lines]),

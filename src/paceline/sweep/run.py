@@ -106,12 +106,11 @@ def _begun(path: Path, point: Point, fingerprint: str) -> RunFolder | None:
         return None
     run = RunFolder(path)
     before, now = read_recipe(path / "config.toml"), msgspec.to_builtins(point.config)
+    hint = "remove it, or choose another --out"
     if {**before, **dict.fromkeys(PLACES)} != {**now, **dict.fromkeys(PLACES)}:
-        raise ConfigError(
-            f"`{path}` was run with other settings than the recipe has now", "remove it, or choose another --out"
-        )
+        raise ConfigError(f"`{path}` was run with other settings than the recipe has now", hint)
     if run.result.get("data_fingerprint", fingerprint) != fingerprint:
-        raise ConfigError(f"`{path}` was run on other data", "remove it, or choose another --out")
+        raise ConfigError(f"`{path}` was run on other data", hint)
     return run
 
 

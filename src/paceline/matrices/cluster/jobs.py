@@ -45,14 +45,13 @@ def trace_on_cluster(settings: TraceSettings, pairs: RandomPairs, watch: Watch, 
             seconds = _run(pool, run, set(), lambda done: sums.update({done.task: done.sums}), notice,
                            lambda share: watch(share, f"{len(sums):,} of {len(homes):,} tasks"))  # fmt: skip
             trace = math.fsum(value for task in sums.values() for value in task)
-            result |= trace_result(settings, pairs, trace, seconds["whole"])
+            result |= trace_result(settings, pairs, trace, seconds)
             result |= pool.account() | {
                 "algorithm": "block pairs on one worker, sums to the coordinator",
                 "bytes_moved": pool.control.message_bytes,
                 "bytes_lower_bound": 8 * pairs.num_pairs,
                 "bytes_naive": _naive_trace_bytes(pairs, count),
             }
-            run.write_json("diagnosis.json", judge(seconds, count * seconds["whole"]))
     return run
 
 
@@ -89,10 +88,9 @@ def multiply_on_cluster(settings: MatmulSettings, left: Node, right: Node, watch
             words = f"{in_words(left.shape)} times {in_words(right.shape)}"
             seconds = _run(pool, run, before, finished, notice, lambda share: watch(share, words))
             file.finish()
-            result |= product_result(settings, left, right, seconds["whole"], len(before), len(tiles)) | pool.account()
+            result |= product_result(settings, left, right, seconds, len(before), len(tiles)) | pool.account()
             result |= shares.movement(engine.num_processes, size) | dict(counted)
             result["bytes_moved"] = counted["bytes_fetched"] + pool.control.message_bytes
-            run.write_json("diagnosis.json", judge(seconds, engine.num_processes * seconds["whole"]))
     return run
 
 
@@ -108,8 +106,8 @@ def _start_engine(settings: Settings, stack: ExitStack) -> ClusterEngine:
 def _run(
     pool: WorkerPool, run: RunFolder, before: set[int], finished: Callable[[Done], None], notice: Notice,
     watch: Callable[[float], None],
-) -> dict[str, float]:  # fmt: skip
-    """Do all tasks; seconds of all workers by phase, and of the `whole`."""
+) -> float:  # fmt: skip
+    """Do all tasks and write the diagnosis; how many seconds that took."""
     seconds = dict.fromkeys(PHASES, 0.0)
     journal = Journal(run.path)
     told, began = -1, time.perf_counter()
@@ -132,9 +130,11 @@ def _run(
             watch(share)
     finally:
         run.write_json("roles.json", [])
-    busy, seconds["whole"] = sum(seconds.values()), time.perf_counter() - began
-    seconds["wait"] = max(0.0, len(pool.workers) * seconds["whole"] - busy)
-    return seconds
+    whole = time.perf_counter() - began
+    available = len(pool.workers) * whole
+    seconds["wait"] = max(0.0, available - sum(seconds.values()))
+    run.write_json("diagnosis.json", judge(seconds, available))
+    return whole
 
 
 def _naive_trace_bytes(pairs: RandomPairs, workers: int) -> int:

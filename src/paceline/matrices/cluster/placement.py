@@ -197,10 +197,9 @@ def _largest(length: int, start: int, edges: list[int]) -> list[tuple[int, int]]
 
 def moved_elements(grid: Grid, rectangles: list[Rectangle]) -> int:
     """How many elements of the factors go from one worker to another."""
-    needed = sum(
-        grid.rows[r.bottom] - grid.rows[r.top] + grid.columns[r.right] - grid.columns[r.left] for r in rectangles
-    )
-    return grid.inner[-1] * (needed - grid.rows[-1] - grid.columns[-1])
+    rows, inner, columns = grid
+    needed = sum(rows[r.bottom] - rows[r.top] + columns[r.right] - columns[r.left] for r in rectangles)
+    return inner[-1] * (needed - rows[-1] - columns[-1])
 
 
 def fetched_elements(grid: Grid, owners: Owners, tiles: list[list[Rectangle]]) -> int:
