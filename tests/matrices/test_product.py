@@ -1,4 +1,4 @@
-"""Products from disk to disk: equal to NumPy's, within the memory given, and gone on with after a kill."""
+"""Products from disk to disk: equal to NumPy's, within the memory given, and continued after a kill."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class TestResuming:
         assert out.read_bytes() == (tmp_path / "whole.npy").read_bytes()
         assert not list(tmp_path.glob(".C.npy*"))
 
-    def test_other_factors_begin_anew(self, factors: tuple[Path, Path], tmp_path: Path) -> None:
+    def test_other_factors_start_over(self, factors: tuple[Path, Path], tmp_path: Path) -> None:
         out = tmp_path / "C.npy"
         left, right = map(open_matrix, factors)
         prepared = prepare_product(left, right, out, 10**9, block=500)
@@ -231,7 +231,7 @@ class TestResuming:
         with product_file(out, other.heading) as file:
             assert not file.done
 
-    def test_other_tiles_begin_anew_and_it_is_said(
+    def test_other_tiles_start_over_and_it_is_said(
         self, factors: tuple[Path, Path], tmp_path: Path, command: Command
     ) -> None:
         out = tmp_path / "C.npy"

@@ -164,11 +164,10 @@ def _cuts_for_memory(shape: tuple[int, int], blocks: tuple[int, int]) -> tuple[l
 
 
 def _unscaled(node: Node) -> tuple[Node, float]:
-    match node:
-        case Scaled(of=of, factor=factor):
-            inner, other = _unscaled(of)
-            return inner, factor * other
-    return node, 1.0
+    if not isinstance(node, Scaled):
+        return node, 1.0
+    inner, factor = _unscaled(node.of)
+    return inner, node.factor * factor
 
 
 def sum_up(

@@ -96,10 +96,8 @@ def multiply_on_cluster(settings: MatmulSettings, left: Node, right: Node, watch
 
 def _start_engine(settings: Settings, stack: ExitStack) -> ClusterEngine:
     """Without a number of workers, one per node of a cluster, or one per core of this machine."""
-    if settings.address and not settings.workers:
-        requests = [ProcessRequest(ENTRY, per_node=True)]
-    else:
-        requests = [ProcessRequest(ENTRY)] * (settings.workers or num_cores())
+    per_node = bool(settings.address and not settings.workers)
+    requests = [ProcessRequest(ENTRY, per_node=per_node)] * (1 if per_node else settings.workers or num_cores())
     return stack.enter_context(open_engine(settings.engine, settings.address, requests)).get()
 
 
