@@ -300,7 +300,7 @@ class TestWhatIsNoMatrix:
         assert "not a folder of blocks" in self.refused(tmp_path)
         BlockMatrix.random(10, blocks=2).to_blocks(folder)
         np.save(folder / "00001-00001.npy", np.ones((4, 5), np.float32))
-        assert "4 × 5 float32; 5 × 5 float32 was expected" in self.refused(folder)
+        assert "4 × 5 float32, not 5 × 5 float32" in self.refused(folder)
         (folder / "00001-00001.npy").unlink()
         assert "there is no file" in self.refused(folder)
         (folder / "matrix.json").write_text('{"rows": 1}')

@@ -1,4 +1,4 @@
-"""Products from disk to disk: equal to NumPy's, within the memory given, and gone on with after a kill."""
+"""Products from disk to disk: equal to NumPy's, within the memory given, and continued after a kill."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ sizes = st.integers(1, 30)
 
 def multiply(a: Any, b: Any, out: Path, tiles: tuple[int, int, int]) -> Work:
     shape, dtype = (a.shape[0], b.shape[1]), np.result_type(a, b)
-    heading = Heading("a", "b", shape, str(dtype), tiles)
+    heading = Heading("a", "b", shape, str(dtype), Plan(*tiles))
     return multiply_to_file(PreparedProduct(array_source(a), array_source(b), out, heading))
 
 
@@ -158,13 +158,14 @@ def test_memory_of_sums_and_products_stays_under_the_limit(tmp_path: Path) -> No
 
 def test_too_little_memory_for_one_element_is_said(tmp_path: Path) -> None:
     a = BlockMatrix.random(5_000, blocks=5, seed=1)
-    with pytest.raises(ConfigError, match=r"(?s)`memory` is 1KB, too little .* would do"):
+    with pytest.raises(ConfigError, match="`memory` is 1KB, too little to compute a single element") as caught:
         (a @ a + a).to_npy(tmp_path / "out.npy", memory=1000)
+    assert caught.value.hint.startswith('memory="')
     assert not list(tmp_path.iterdir())
 
 
 def test_all_memory_of_the_process_stays_under_a_larger_limit(tmp_path: Path) -> None:
-    """From `WHOLE_BYTES` on, what Python and its libraries take is within the limit as well."""
+    """A limit of 440 MB or more includes what Python and its libraries take."""
     rng = np.random.default_rng(0)
     # The result alone is 400 MB.
     a, b = rng.random((10_000, 400), np.float32), rng.random((400, 10_000), np.float32)
@@ -212,7 +213,7 @@ class TestResuming:
         assert out.read_bytes() == (tmp_path / "whole.npy").read_bytes()
         assert not list(tmp_path.glob(".C.npy*"))
 
-    def test_other_factors_begin_anew(self, factors: tuple[Path, Path], tmp_path: Path) -> None:
+    def test_other_factors_start_over(self, factors: tuple[Path, Path], tmp_path: Path) -> None:
         out = tmp_path / "C.npy"
         left, right = map(open_matrix, factors)
         prepared = prepare_product(left, right, out, 10**9, block=500)
@@ -230,7 +231,7 @@ class TestResuming:
         with product_file(out, other.heading) as file:
             assert not file.done
 
-    def test_other_tiles_begin_anew_and_it_is_said(
+    def test_other_tiles_start_over_and_it_is_said(
         self, factors: tuple[Path, Path], tmp_path: Path, command: Command
     ) -> None:
         out = tmp_path / "C.npy"
@@ -245,7 +246,7 @@ class TestResuming:
 
     def test_what_is_left_of_an_earlier_attempt_writes_into_its_own_file(self, tmp_path: Path) -> None:
         out = tmp_path / "C.npy"
-        first, second = (Heading(name, "b", (2, 2), "float64", (2, 2, 2)) for name in "ax")
+        first, second = (Heading(name, "b", (2, 2), "float64", Plan(2, 2, 2)) for name in "ax")
         with product_file(out, first) as file:
             file.finish_tile(0, 0)
         left_over = ProductFile(out, first, set())
@@ -260,7 +261,7 @@ class TestResuming:
 
     def test_a_beginning_cut_short_names_no_tiles(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         out = tmp_path / "C.npy"
-        first, second = (Heading(name, "b", (2, 2), "float64", (2, 2, 2)) for name in "ax")
+        first, second = (Heading(name, "b", (2, 2), "float64", Plan(2, 2, 2)) for name in "ax")
         for step in range(4):
             with product_file(out, first) as file:
                 file.finish_tile(0, 0)
@@ -308,7 +309,7 @@ class TestResuming:
 class TestWhatCannotBeWritten:
     def test_a_node_that_does_not_see_the_folder(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="cannot be written here: No such file") as caught:
-            ProductFile(tmp_path / "elsewhere" / "C.npy", Heading("a", "b", (2, 2), "float64", (2, 2, 2)), set())
+            ProductFile(tmp_path / "elsewhere" / "C.npy", Heading("a", "b", (2, 2), "float64", Plan(2, 2, 2)), set())
         assert "every node must see the folder" in caught.value.hint
 
     def test_a_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def element(seed: int, row: int, column: int) -> float:
 )  # fmt: skip
 def test_elements_are_as_defined(seed: int, row: int, column: int, rows: int, columns: int, dtype: type) -> None:
     out: Any = np.empty((rows, columns), dtype)
-    RandomSource(2**41, 2**41, seed, out.dtype).fill(row, column, out)
+    RandomSource((2**41, 2**41), seed, out.dtype).fill(row, column, out)
     for i in range(rows):
         for j in range(columns):
             assert out[i, j] == element(seed, row + i, column + j)
@@ -103,8 +103,8 @@ class TestTheyLookRandom:
 def test_sums_of_products_are_exact(row: int, column: int, rows: int, columns: int) -> None:
     a, b = np.empty((rows, columns)), np.empty((columns, rows))
     if rows and columns:
-        RandomSource(99, 99, 1, a.dtype).fill(row, column, a)
-        RandomSource(99, 99, 2, b.dtype).fill(column, row, b)
+        RandomSource((99, 99), 1, a.dtype).fill(row, column, a)
+        RandomSource((99, 99), 2, b.dtype).fill(column, row, b)
     room, sums = np.empty((2, 20), np.uint64), np.zeros(2, np.uint64)
     add_products(np.array([1, 2], np.uint64), row, row + rows, column, column + columns, room[0], room[1], sums)
     exact = sum(int(x) * int(y) for x, y in zip((a * 2**24).ravel(), (b.T * 2**24).ravel(), strict=True))

@@ -55,7 +55,7 @@ def test_an_hour_of_many_workers_stays_small(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_said(half_run: RunFolder, tmp_path: Path) -> None:
     page = written(half_run, tmp_path / "report.html", {})
-    for said in ("still running, or killed", "No verdict on this run: too little was recorded",
+    for said in ("still running, or killed", "No verdict: too little was recorded, and the run has not ended",
                  "No evaluation yet", "the workers recorded no telemetry", "no node was probed", "No step was sampled",
                  "The largest lead is known when the run has ended", "no result.json yet",
                  "batch_size = 100"):  # fmt: skip
@@ -64,7 +64,7 @@ def test_what_is_missing_is_said(half_run: RunFolder, tmp_path: Path) -> None:
 
 def test_no_test_rows(tmp_path: Path) -> None:
     page = written(make_run(tmp_path / "run", test_rows=False), tmp_path / "report.html")
-    assert "No test rows" in page
+    assert "The dataset has no test rows" in page
     assert "Loss against rows" in page
     assert "Test AUC" not in page
 

@@ -10,7 +10,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import paceline
 from paceline.errors import PacelineError
 from paceline.reports import tensorboard
-from paceline.reports.tensorboard import Board, open_board
+from paceline.reports.phases import PHASES
+from paceline.reports.tensorboard import on_board
 from paceline.run_folder import RunFolder
 from tests.reports.folders import make_half_run
 
@@ -22,57 +23,48 @@ def scalars(run: RunFolder) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(event.step, event.value) for event in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
 
 
-def opened(run: RunFolder) -> Board:
-    board = open_board(run)
-    assert board is not None
-    return board
-
-
 def test_evaluations_and_phases_are_found(run: RunFolder) -> None:
-    board = opened(run)
+    add = on_board(run)
     for line in run.metrics:
-        board.add_metrics(line)
-    board.add_phases(run.metrics[-1]["rows"], {"input": 0.25, "compute": 0.75})
+        add(line)
     found = scalars(run)
-    assert set(found) == {"train_loss", "test_loss", "test_error", "test_auc", "phases/input", "phases/compute"}
+    phases = {name: found.pop(f"phases/{name}") for name in PHASES}
+    assert set(found) == {"train_loss", "test_loss", "test_error", "test_auc"}
     assert [step for step, _ in found["test_auc"]] == [line["rows"] for line in run.metrics]
     assert [value for _, value in found["test_auc"]] == pytest.approx([line["test_auc"] for line in run.metrics])
-    assert found["phases/compute"] == [(run.metrics[-1]["rows"], 0.75)]
-    board.close()
+    # All telemetry was there at the first evaluation, and nothing came after it.
+    assert [[step for step, _ in steps] for steps in phases.values()] == [[run.metrics[0]["rows"]]] * len(PHASES)
+    assert sum(steps[0][1] for steps in phases.values()) == pytest.approx(1)
 
 
 def test_what_was_not_measured_is_left_out(half_run: RunFolder) -> None:
-    board = opened(half_run)
-    board.add_metrics({"rows": 10, "train_loss": 0.5, "test_loss": None, "test_auc": float("nan")})
-    board.close()
+    on_board(half_run)({"rows": 10, "train_loss": 0.5, "test_loss": None, "test_auc": float("nan")})
     assert scalars(half_run) == {"train_loss": [(10, 0.5)]}
 
 
 def test_a_resumed_run_goes_on_after_its_last_evaluation(tmp_path: Path) -> None:
     run = make_half_run(tmp_path / "run")
-    board = opened(run)
+    add = on_board(run)
     for rows in (10, 20, 30):
-        board.add_metrics({"rows": rows, "train_loss": 1.0})
-    board.close()
+        add({"rows": rows, "train_loss": 1.0})
     run.add_metrics({"rows": 10, "train_loss": 1.0})
-    again = opened(run)
+    again = on_board(run)
     for rows in (20, 30):
-        again.add_metrics({"rows": rows, "train_loss": 0.5})
-    again.close()
+        again({"rows": rows, "train_loss": 0.5})
     assert len(list((run.path / "tensorboard").iterdir())) == 2
     assert scalars(run) == {"train_loss": [(10, 1.0), (20, 0.5), (30, 0.5)]}
 
 
 def test_without_the_extra_there_is_no_board(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorboard, "find_spec", lambda _: None)
-    assert open_board(run) is None
+    on_board(run)(run.metrics[0])
     assert not (run.path / "tensorboard").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_said(half_run: RunFolder) -> None:
     (half_run.path / "tensorboard").write_text("in the way")
     with pytest.raises(PacelineError, match="File exists"):
-        open_board(half_run)
+        on_board(half_run)({"rows": 10, "train_loss": 0.5})
 
 
 def test_a_run_is_on_the_board_while_it_trains(clicks: Path, tmp_path: Path) -> None:

@@ -51,7 +51,10 @@ def test_too_many(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ('job = "trace"\nsize = 10\n[sweep]\nblocks = [1, 0]', "point blocks=0: "),
         ('job = "trace"\nsize = 10\npace = "sync"\n[sweep]\nblocks = [1]', "point blocks=1: unknown setting `pace`"),
         ('job = "trace"\n[sweep]\nblocks = [1]', "point blocks=1: object missing required field `size`"),
-        ('job = "trace"\nsize = 10\nops = true\n[sweep]\nblocks = [1]', "point blocks=1: a trace has no operations"),
+        (
+            'job = "trace"\nsize = 10\nops = true\n[sweep]\nblocks = [1]',
+            "point blocks=1: the operations of a step of `trace` cannot be timed",
+        ),
         ("ops = 3\n[sweep]\nworkers = [1]", "`ops` in"),
     ],
 )

@@ -32,7 +32,7 @@ def trace(**options: Any) -> None:
     """
     from paceline.matrices.jobs import run_trace
     from paceline.matrices.settings import TraceSettings
-    from paceline.reports.matrix_tables import print_job
+    from paceline.reports.terminal import print_job
 
     settings = TraceSettings(**given(options))
     print_job(job_with_progress(settings, lambda watch: run_trace(settings, watch, print_notice)))
@@ -58,7 +58,7 @@ def matmul(**options: Any) -> None:
     """
     from paceline.matrices.jobs import run_matmul
     from paceline.matrices.settings import MatmulSettings
-    from paceline.reports.matrix_tables import print_job
+    from paceline.reports.terminal import print_job
 
     settings = MatmulSettings(**given(options))
     print_job(job_with_progress(settings, lambda watch: run_matmul(settings, watch, print_notice)))

@@ -11,59 +11,57 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import tomli_w
+
 from paceline.engines import ENGINES
 from paceline.errors import InterruptedRunError, PacelineError
-from paceline.files import refuse_existing
 from paceline.machine import num_cores
-from paceline.matrices.matrix import BlockMatrix, check_product
+from paceline.matrices.matrix import check_product
 from paceline.matrices.nodes import Node, Product
 from paceline.matrices.plan import Shape, parse_bytes
 from paceline.matrices.product import multiply_to_file, prepare_product
-from paceline.matrices.product_file import notice_of_other_cuts
-from paceline.matrices.settings import MatmulSettings, Settings, TraceSettings, check_settings, settings_to_toml
-from paceline.matrices.sources import open_matrix
-from paceline.matrices.trace import RandomPairs, trace_of
+from paceline.matrices.product_file import tell_of_other_tiles
+from paceline.matrices.settings import MatmulSettings, Settings, TraceSettings, check_matmul, check_trace
+from paceline.matrices.sources import in_words, open_matrix
+from paceline.matrices.trace import RandomPairs, sum_up
 from paceline.matrices.verdict import judge
 from paceline.run_folder import RunFolder
 from paceline.telemetry.probes import NodeProber
 from paceline.telemetry.recorder import Journal
 from paceline.telemetry.records import LeftOut, NodeProbe
 
-# The share of the work that is done, and what there is to say.
+# The share of the work that is done, and a text about it.
 Watch = Callable[[float, str], None]
 Notice = Callable[[str], None]
 
 
 def run_trace(settings: TraceSettings, watch: Watch, notice: Notice) -> RunFolder:
     """The trace of A² for a random matrix A, in a new run folder."""
-    check_settings(settings)
-    _check_run(settings)
-    pairs = RandomPairs(
-        settings.size, settings.size, settings.blocks, settings.blocks, settings.seed, settings.seed
-    )  # fmt: skip
+    check_trace(settings)
+    size, blocks, seed = settings.size, settings.blocks, settings.seed
+    pairs = RandomPairs(size, size, blocks, blocks, seed, seed)
     if ENGINES[settings.engine].has_processes:
         from paceline.matrices.cluster.jobs import trace_on_cluster
 
         return trace_on_cluster(settings, pairs, watch, notice)
-    with recorded(settings) as (run, result, look):
-        matrix = BlockMatrix.random(settings.size, blocks=settings.blocks, seed=settings.seed)
+    with recorded(settings) as (run, result, probe):
 
         def progress(done: int, of: int) -> None:
-            look()
+            probe()
             watch(done / of, f"{done:,} of {of:,} block pairs")
 
         began = time.perf_counter()
-        trace = trace_of(Product(matrix.node, matrix.node), matrix.blocks, progress=progress)
+        trace = sum_up(pairs.sum_of, pairs.pairs(), pairs.num_pairs, None, progress)
         seconds = time.perf_counter() - began
-        result |= trace_result(settings, trace, seconds, pairs.num_blocks_made) | {"bytes_moved": 0}
+        result |= trace_result(settings, pairs, trace, seconds) | {"bytes_moved": 0}
         run.write_json("diagnosis.json", judge({"compute": seconds}, seconds))
     return run
 
 
 def run_matmul(settings: MatmulSettings, watch: Watch, notice: Notice) -> RunFolder:
     """The product of two matrices on disk, in a new run folder. Its file appears when it is complete."""
-    check_settings(settings)
-    _check_run(settings)
+    check_matmul(settings)
     left, right = open_matrix(settings.left), open_matrix(settings.right)
     check_product(left, right)
     if ENGINES[settings.engine].has_processes:
@@ -71,20 +69,19 @@ def run_matmul(settings: MatmulSettings, watch: Watch, notice: Notice) -> RunFol
 
         return multiply_on_cluster(settings, left, right, watch, notice)
     product = prepare_product(left, right, Path(settings.out), parse_bytes(settings.memory), settings.block or None)
-    if text := notice_of_other_cuts(product.out, product.heading):
-        notice(text)
-    with recorded(settings) as (run, result, look):
+    tell_of_other_tiles(product.out, product.heading, notice)
+    with recorded(settings) as (run, result, probe):
 
         def progress(share: float) -> None:
-            look()
-            watch(share, product_in_words(product.shape))
+            probe()
+            watch(share, f"{in_words(left.shape)} times {in_words(right.shape)}")
 
         began = time.perf_counter()
         work = multiply_to_file(product, progress)
         seconds = time.perf_counter() - began
         if work.tiles_found:
             notice(f"{work.tiles_found:,} of {work.tiles:,} tiles were there from an earlier attempt")
-        result |= product_result(settings, left, right, seconds, work.tiles - work.tiles_found, work.tiles) | {
+        result |= product_result(settings, left, right, seconds, work.tiles_found, work.tiles) | {
             "tile": list(work.plan),
             "bytes_read": work.bytes_read,
             "bytes_written": work.bytes_written,
@@ -95,8 +92,9 @@ def run_matmul(settings: MatmulSettings, watch: Watch, notice: Notice) -> RunFol
     return run
 
 
-def trace_result(settings: TraceSettings, trace: float, seconds: float, blocks_made: int) -> dict[str, Any]:
-    """What `result.json` says about a trace, on any engine."""
+def trace_result(settings: TraceSettings, pairs: RandomPairs, trace: float, seconds: float) -> dict[str, Any]:
+    """What `result.json` says about a trace, on any engine. Two blocks are made per pair."""
+    blocks_made = 2 * pairs.num_pairs
     elements = blocks_made * (settings.size / settings.blocks) ** 2
     return {
         "size": settings.size,
@@ -111,60 +109,50 @@ def trace_result(settings: TraceSettings, trace: float, seconds: float, blocks_m
 
 
 def product_result(
-    settings: MatmulSettings, left: Node, right: Node, seconds: float, tiles_made: int, tiles: int
+    settings: MatmulSettings, left: Node, right: Node, seconds: float, tiles_found: int, tiles: int
 ) -> dict[str, Any]:
     """What `result.json` says about a product, on any engine. The rate counts what was computed this time."""
     shape = Shape(*left.shape, right.shape[1])
-    flops = 2.0 * shape.rows * shape.inner * shape.columns * tiles_made / max(1, tiles)
+    flops = 2.0 * shape.rows * shape.inner * shape.columns * (tiles - tiles_found) / max(1, tiles)
     return {
         "out": str(Path(settings.out).resolve()),
-        "rows": shape.rows,
-        "inner": shape.inner,
-        "columns": shape.columns,
+        **shape._asdict(),
         "dtype": str(Product(left, right).dtype),
         "seconds": seconds,
         "flop_per_second": flops / seconds if seconds else 0.0,
         "tiles": tiles,
-        "tiles_found": tiles - tiles_made,
+        "tiles_found": tiles_found,
     }
 
 
-def product_in_words(shape: Shape) -> str:
-    """The sides of a product.
-
-    >>> product_in_words(Shape(2000, 3, 4))
-    '2,000 × 3 times 3 × 4'
-    """
-    return f"{shape.rows:,} × {shape.inner:,} times {shape.inner:,} × {shape.columns:,}"
-
-
-Look = Callable[[], None]
-
-
 @contextmanager
-def recorded(settings: Settings, probe_here: bool = True) -> Iterator[tuple[RunFolder, dict[str, Any], Look]]:
+def recorded(
+    settings: Settings, probe_here: bool = True
+) -> Iterator[tuple[RunFolder, dict[str, Any], Callable[[], None]]]:
     """A new run folder, the result to fill, and a function to call regularly that probes this node.
 
-    `result.json` says how the job ended, in any case.
+    However the job ends, `result.json` says so.
     """
-    run = RunFolder.make(settings.run, settings.job, settings_to_toml(settings))
+    run = RunFolder.make(settings.run, settings.job, tomli_w.dumps(msgspec.to_builtins(settings)).encode())
     result: dict[str, Any] = {"status": "running", "job": settings.job, "engine": settings.engine}
     journal, prober = Journal(run.path), NodeProber()
-    if probe_here:
-        journal.add(_of_here(prober))
 
-    def look() -> None:
-        if probe_here and journal.due():
-            journal.add(_of_here(prober))
+    def probe(now: bool = False) -> None:
+        if probe_here and (now or journal.due()):
+            records = prober.take()
+            for record in records:
+                if isinstance(record, NodeProbe | LeftOut):
+                    record.node = platform.node()
+            journal.add(records)
 
     try:
-        yield run, result, look
-        if probe_here:
-            journal.add(_of_here(prober))
+        probe(now=True)
+        yield run, result, probe
+        probe(now=True)
         result["status"] = "done"
     except KeyboardInterrupt:
         result["status"] = "interrupted"
-        raise InterruptedRunError("interrupted", _how_to_go_on(settings)) from None
+        raise InterruptedRunError("interrupted", settings.how_to_continue) from None
     except Exception as error:
         result |= {"status": "failed", "error": str(error)}
         raise
@@ -175,28 +163,9 @@ def recorded(settings: Settings, probe_here: bool = True) -> Iterator[tuple[RunF
             run.write_json("result.json", result)
 
 
-def _of_here(prober: NodeProber) -> list[Any]:
-    records = prober.take()
-    for record in records:
-        if isinstance(record, NodeProbe | LeftOut):
-            record.node = platform.node()
-    return records
-
-
-def _how_to_go_on(settings: Settings) -> str:
-    if isinstance(settings, MatmulSettings):
-        return "finished tiles are kept: the same command continues from there"
-    return "a trace keeps no partial results: the same command starts over"
-
-
-def _check_run(settings: Settings) -> None:
-    if settings.run:
-        refuse_existing(Path(settings.run))
-
-
 def _peak_memory() -> int:
     with suppress(OSError, ValueError, IndexError):
-        # A process begins with its parent's peak in `getrusage`.
+        # In `getrusage`, a process starts with its parent's peak.
         return 1024 * int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak

@@ -1,4 +1,4 @@
-"""Matrices in blocks, for Python: written down lazily, computed when a number or a file is asked for.
+"""Matrices in blocks, for Python: lazy expressions, computed when a number or a file is asked for.
 
 >>> A = BlockMatrix.random(1_000, blocks=4, seed=1)
 >>> (A @ A).trace() == (A.T @ A.T).trace()
@@ -15,7 +15,7 @@ import numpy as np
 
 from paceline.errors import ConfigError
 from paceline.matrices.nodes import Added, Matrix, Node, Product, Scaled, Transposed
-from paceline.matrices.sources import RandomSource, array_source, in_words, open_matrix, write_blocks
+from paceline.matrices.sources import FLOATS, RandomSource, array_source, in_words, open_matrix, write_blocks
 from paceline.matrices.trace import Progress, sum_of_all, trace_of
 
 BLOCK_BYTES = 64 << 20
@@ -27,16 +27,16 @@ MOST_SEED = 2**64
 class BlockMatrix:
     """A matrix of float32 or float64, cut into `blocks` (rows of blocks, columns of blocks).
 
-    `@`, `+`, `.T` and `*` with a number only write down what is to be done. `trace`, `sum`, `to_numpy`, `to_npy` and
-    `to_blocks` do it, a few blocks at a time.
+    `@`, `+`, `.T` and `*` with a number only describe what to compute. `trace`, `sum`, `to_numpy`, `to_npy` and
+    `to_blocks` compute it, a few blocks at a time.
     """
 
     # NumPy's arrays and numbers leave operators to this class.
     __array_ufunc__ = None
 
     def __init__(self, node: Node, blocks: tuple[int, int]) -> None:
-        self.node = node
-        self.blocks = blocks
+        self.node, self.blocks = node, blocks
+        self.shape, self.dtype = node.shape, node.dtype
 
     @staticmethod
     def random(
@@ -50,13 +50,14 @@ class BlockMatrix:
         rows, columns = (size, size) if isinstance(size, int) else size
         for count in (rows, columns):
             if not 1 <= count <= LARGEST_SIZE:
-                raise ConfigError(
-                    f"`size` is {count:,}; it must be 1 to {LARGEST_SIZE:,}",
-                    "a size such as 100000, or (rows, columns)",
-                )
+                hint = "give a size such as 100000, or (rows, columns)"
+                raise ConfigError(f"`size` is {count:,}; it must be 1 to {LARGEST_SIZE:,}", hint)
         if not 0 <= seed < MOST_SEED:
             raise ConfigError(f"`seed` is {seed}; it must be 0 to 2^64 - 1", "for instance 1024")
-        return _in_blocks(RandomSource(rows, columns, seed, _float_type(dtype)), blocks)
+        if np.dtype(dtype) not in FLOATS:
+            hint = "leave it out for float32"
+            raise ConfigError(f"`dtype` is {np.dtype(dtype)}; it must be float32 or float64", hint)
+        return _in_blocks(RandomSource((rows, columns), seed, np.dtype(dtype)), blocks)
 
     @staticmethod
     def from_npy(path: str | os.PathLike[str], *, blocks: int | tuple[int, int] | None = None) -> BlockMatrix:
@@ -67,16 +68,6 @@ class BlockMatrix:
     def from_numpy(array: Any, *, blocks: int | tuple[int, int] | None = None) -> BlockMatrix:
         """An array in memory, which is not copied unless it holds integers."""
         return _in_blocks(array_source(array), blocks)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        return self.node.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32 or float64."""
-        return self.node.dtype
 
     @property
     def T(self) -> BlockMatrix:  # noqa: N802 (as NumPy calls it)
@@ -94,9 +85,7 @@ class BlockMatrix:
         if not isinstance(other, BlockMatrix):
             return NotImplemented
         if self.shape != other.shape:
-            raise ConfigError(
-                f"{in_words(self.shape)} + {in_words(other.shape)} do not fit", "both need the same rows and columns"
-            )
+            raise ConfigError(f"{in_words(self.shape)} + {in_words(other.shape)} do not fit", "use the same shape")
         return BlockMatrix(Added(self.node, other.node), self.blocks)
 
     def __mul__(self, factor: Any) -> BlockMatrix:
@@ -141,35 +130,21 @@ class BlockMatrix:
 def check_product(left: Node, right: Node) -> None:
     """Raise unless the shapes fit, showing both."""
     if left.shape[1] != right.shape[0]:
-        raise ConfigError(
-            f"{in_words(left.shape)} times {in_words(right.shape)} does not fit: "
-            f"{left.shape[1]:,} columns, {right.shape[0]:,} rows",
-            "the columns of the first must be as many as the rows of the second",
-        )
-
-
-def check_blocks(shape: tuple[int, int], blocks: tuple[int, int]) -> None:
-    """Raise unless a matrix can be cut into this many blocks."""
-    for size, count in zip(shape, blocks, strict=True):
-        if not 1 <= count <= min(size, MOST_BLOCKS):
-            most = min(size, MOST_BLOCKS)
-            raise ConfigError(
-                f"`blocks` is {count:,}; {in_words(shape)} can be cut into 1 to {most:,}", "for instance 40"
-            )
+        hint = "the first must have as many columns as the second has rows"
+        raise ConfigError(f"{in_words(left.shape)} times {in_words(right.shape)} does not fit", hint)
 
 
 def _in_blocks(node: Node, blocks: int | tuple[int, int] | None) -> BlockMatrix:
+    """A matrix cut into this many blocks, or into blocks of a good size; raises if that is impossible."""
+    shape = node.shape
     if blocks is None:
         side = int((BLOCK_BYTES / node.dtype.itemsize) ** 0.5)
-        blocks = (min(-(-node.shape[0] // side), MOST_BLOCKS), min(-(-node.shape[1] // side), MOST_BLOCKS))
+        blocks = (min(-(-shape[0] // side), MOST_BLOCKS), min(-(-shape[1] // side), MOST_BLOCKS))
     elif isinstance(blocks, int):
-        blocks = (blocks, blocks) if 1 not in node.shape else (min(blocks, node.shape[0]), min(blocks, node.shape[1]))
-    check_blocks(node.shape, blocks)
+        blocks = (blocks, blocks) if 1 not in shape else (min(blocks, shape[0]), min(blocks, shape[1]))
+    for size, count in zip(shape, blocks, strict=True):
+        most = min(size, MOST_BLOCKS)
+        if not 1 <= count <= most:
+            message = f"`blocks` is {count:,}; {in_words(shape)} can be cut into 1 to {most:,}"
+            raise ConfigError(message, "for instance 40")
     return BlockMatrix(node, blocks)
-
-
-def _float_type(dtype: Any) -> np.dtype[Any]:
-    found: np.dtype[Any] = np.dtype(dtype)
-    if found not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise ConfigError(f"`dtype` is {found}; it must be float32 or float64", "leave it out for float32")
-    return found

@@ -1,8 +1,8 @@
 """What is a matrix that has not been computed yet? A tree: sources at its leaves, operations above them.
 
-All that a node can do is fill a rectangle of itself into an array. Nothing is remembered, so a rectangle costs the same
-each time, and no more memory than the rectangle and a strip of `STRIP` rows for each operation on the way. A product is
-the exception: it needs panels of both factors, `INNER` deep.
+A node can only copy a rectangle of itself into an array. Nothing is cached, so a rectangle costs the same each time. It
+takes no more memory than the rectangle itself and a strip of `STRIP` rows per operation below it. A product is the
+exception: it needs panels of both factors, `INNER` deep.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def filling_elements(node: Node, rows: int, columns: int) -> int:
     """How many elements `node.fill` holds at most for a rectangle of this size, besides the rectangle itself.
 
     >>> from paceline.matrices.sources import RandomSource
-    >>> a = RandomSource(5000, 5000, 0, np.dtype(np.float32))
+    >>> a = RandomSource((5000, 5000), 0, np.dtype(np.float32))
     >>> filling_elements(a, 1000, 1000), filling_elements(Added(a, a), 1000, 1000) // STRIP
     (0, 1000)
     """

@@ -9,16 +9,17 @@ strip for the product that is added up.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from typing import NamedTuple
 
 from paceline.errors import ConfigError
 
 # What the library of matrix products takes for itself while it multiplies.
 OVERHEAD_BYTES = 48_000_000
-# What Python and its libraries need. A limit of `WHOLE_BYTES` or more includes all of that, a limit up to `BARE_BYTES`
-# nothing of it, and limits in between a growing part.
+# What Python and its libraries need. A limit up to `BARE_BYTES` includes none of that, a limit of `BARE_BYTES` plus
+# twice that much includes all of it, and limits in between a growing part.
 PYTHON_BYTES = 120_000_000
-BARE_BYTES, WHOLE_BYTES = 200_000_000, 440_000_000
+BARE_BYTES = 200_000_000
 # Products of narrower tiles are slow.
 GOOD_SIDE = 512
 SMALLEST_SIDE = 16
@@ -66,38 +67,30 @@ def memory_for(num_bytes: int) -> int:
     [1, 200, 1000]
     """
     bare = num_bytes + OVERHEAD_BYTES
-    if bare <= BARE_BYTES:
-        return bare
-    partly = 2 * bare - BARE_BYTES
-    return partly if partly <= WHOLE_BYTES else bare + PYTHON_BYTES
+    return max(bare, min(2 * bare - BARE_BYTES, bare + PYTHON_BYTES))
 
 
 def plan_product(shape: Shape, itemsize: int, memory: int, block: int | None = None) -> Plan:
-    """Tiles for a product within `memory` bytes; with `block`, those of that side, which must fit."""
-    room = room_in(memory)
+    """Tiles for a product within `memory` bytes; with `block`, tiles of that side, which must fit."""
     if block is not None:
         check_block(shape, block)
-        plan = Plan(*(min(block, side) for side in shape))
-        _check_room(plan, shape, itemsize, memory)
-        return plan
-    for least in (GOOD_SIDE, SMALLEST_SIDE):
-        plans = _plans(shape, itemsize, room, least)
-        if plans:
+    for least in (GOOD_SIDE, SMALLEST_SIDE) if block is None else ():
+        if plans := _plans(shape, itemsize, room_in(memory), least):
             return min(plans, key=lambda plan: _cost(plan, shape))
-    smallest = Plan(*(min(SMALLEST_SIDE, side) for side in shape))
-    _check_room(smallest, shape, itemsize, memory)
-    return smallest
+    plan = Plan(*(min(block or SMALLEST_SIDE, side) for side in shape))
+    needed = memory_for(plan.num_bytes(shape, itemsize))
+    if needed > memory:
+        tiles = f"tiles of {plan.rows:,} × {plan.inner:,} and {plan.inner:,} × {plan.columns:,} with their result"
+        raise ConfigError(f"`memory` is {in_bytes(memory)}, too little for {tiles}", f"--memory {in_bytes(needed)}")
+    return plan
 
 
 def check_block(shape: Shape, block: int) -> None:
     """Raise if blocks of this side are too many."""
-    longest = max(shape)
-    if -(-longest // block) > MOST_BLOCKS_A_SIDE:
-        raise ConfigError(
-            f"`block` is {block:,}, which cuts {longest:,} into {-(-longest // block):,} blocks; "
-            f"{MOST_BLOCKS_A_SIDE:,} are the most",
-            f"`--block {least_block(shape)}` or more, or leave it out",
-        )
+    count = -(-max(shape) // block)
+    if count > MOST_BLOCKS_A_SIDE:
+        message = f"`block` is {block:,}, which gives {count:,} blocks; {MOST_BLOCKS_A_SIDE:,} are the most"
+        raise ConfigError(message, f"--block {least_block(shape)} or more, or leave it out")
 
 
 def least_block(shape: Shape) -> int:
@@ -110,7 +103,9 @@ def _plans(shape: Shape, itemsize: int, room: int, least: int) -> list[Plan]:
     found = []
     for inner in _even_cuts(shape.inner, least):
         for columns in _even_cuts(shape.columns, least):
-            rows = _most_rows(inner, columns, shape, itemsize, room)
+            rows = bisect_right(
+                range(1, shape.rows + 1), room, key=lambda rows: Plan(rows, inner, columns).num_bytes(shape, itemsize)
+            )
             if rows >= min(least, shape.rows):
                 # The last tile should not be a sliver.
                 rows = -(-shape.rows // -(-shape.rows // rows))
@@ -125,15 +120,6 @@ def _even_cuts(size: int, least: int) -> list[int]:
     return [side for side in dict.fromkeys(sides) if side >= min(least, size)]
 
 
-def _most_rows(inner: int, columns: int, shape: Shape, itemsize: int, room: int) -> int:
-    low, high = 0, shape.rows
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = Plan(middle, inner, columns).num_bytes(shape, itemsize) <= room
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low
-
-
 def _cost(plan: Plan, shape: Shape) -> float:
     """Numbers read, and numbers added to results that wait for more, as if they were read."""
     panels, stripes = -(-shape.columns // plan.columns), -(-shape.rows // plan.rows)
@@ -142,15 +128,6 @@ def _cost(plan: Plan, shape: Shape) -> float:
     added = 3 * ADDING_WEIGHT * shape.rows * shape.columns * (chunks - 1)
     # Short row panels cost each their own call.
     return read + added + 1e4 * panels * stripes * chunks
-
-
-def _check_room(plan: Plan, shape: Shape, itemsize: int, memory: int) -> None:
-    needed = memory_for(plan.num_bytes(shape, itemsize))
-    if needed > memory:
-        tiles = f"tiles of {plan.rows:,} × {plan.inner:,} and {plan.inner:,} × {plan.columns:,} with their result"
-        raise ConfigError(
-            f"`memory` is {in_bytes(memory)}, too little for {tiles}", f"`--memory {in_bytes(needed)}` would do"
-        )
 
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -164,7 +141,7 @@ def parse_bytes(text: int | str) -> int:
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
     if not found or found[2].upper() not in UNITS or not float(found[1]) > 0:
-        raise ConfigError(f"`memory` is `{text}`; it is a number of bytes such as 4GB or 512MB", "--memory 4GB")
+        raise ConfigError(f"`memory` is `{text}`; it must be a number of bytes such as 4GB or 512MB", "--memory 4GB")
     return int(float(found[1]) * UNITS[found[2].upper()])
 
 

@@ -1,7 +1,7 @@
 """Where does a product go while it is computed? Into a partial file beside its name, with a journal of finished tiles.
 
-The journal's first line says what is computed and in which tiles; each further line is a tile that is on the disk. The
-same command finds both after a kill and goes on. When all tiles are there, the partial file gets its name.
+The journal's first line says what is computed and in which tiles; each further line is a tile that is on the disk.
+After a kill, the same command finds both and continues. When all tiles are there, the partial file gets its name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,12 @@ class Heading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     right: str
     shape: tuple[int, int]
     dtype: str
-    plan: tuple[int, int, int]
+    plan: Plan
     engine: str = "local"
 
-    def is_of(self, other: Heading) -> bool:
+    def is_like(self, other: Heading, **ignored: Any) -> bool:
         """Whether both are the same product, whatever its tiles."""
-        return msgspec.structs.replace(self, plan=other.plan) == other
+        return msgspec.structs.replace(self, plan=other.plan, **ignored) == other
 
 
 class ProductFile:
@@ -52,13 +52,14 @@ class ProductFile:
         self.done = done
         self.partial, self.journal = _names(out)
         self._offset = len(npy_header(heading))
-        # For writing only: on a network disk, who may read writes pages back, with its neighbours' bytes.
+        # For writing only: with a network disk, a process that may also read writes whole pages back, with its
+        # neighbours' bytes.
         try:
             self._file = os.open(self.partial, os.O_WRONLY | os.O_CLOEXEC)
         except OSError as error:
             raise DataError(
                 f"`{self.partial}` cannot be written here: {error.strerror}",
-                f"every node must see the folder `{out.parent}`, and may write there",
+                f"every node must see the folder `{out.parent}` and be able to write there",
             ) from None
         self._unsynced: list[tuple[int, int]] = []
         self._synced = 0.0
@@ -74,7 +75,7 @@ class ProductFile:
                 self._write(line, ((row + i) * width + column) * size)
 
     def finish_tile(self, row: int, column: int) -> None:
-        """Note that the tile that begins there is written; in the journal, when it is on the disk, every so often."""
+        """Note that the tile that begins there is written. From time to time, what is on the disk is journalled."""
         self.done.add((row, column))
         self._unsynced.append((row, column))
         if time.monotonic() - self._synced >= SYNC_SECONDS:
@@ -134,13 +135,11 @@ def read_journal(out: Path) -> tuple[Heading, set[tuple[int, int]]] | None:
     return heading, done
 
 
-def notice_of_other_cuts(out: Path, heading: Heading) -> str:
-    """What to tell the user if an earlier attempt has tiles of other sizes; usually nothing."""
-    found = read_journal(out)
-    if found is None or found[0] == heading or not found[1]:
-        return ""
-    same = msgspec.structs.replace(found[0], plan=heading.plan, engine=heading.engine) == heading
-    return f"{len(found[1]):,} tiles of an earlier attempt have other sizes and are computed again" if same else ""
+def tell_of_other_tiles(out: Path, heading: Heading, notice: Callable[[str], None]) -> None:
+    """Tell the user if an earlier attempt at the same product has tiles of other sizes."""
+    found, done = read_journal(out) or (heading, set())
+    if done and found != heading and found.is_like(heading, engine=heading.engine):
+        notice(f"{len(done):,} tiles of an earlier attempt have other sizes and are computed again")
 
 
 def check_out(out: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
@@ -152,34 +151,34 @@ def check_out(out: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
         raise ConfigError(f"`{out}` does not end in .npy, which is what is written", "--out C.npy")
     if not out.parent.is_dir():
         raise UsageError(f"there is no folder `{out.parent}`", "make it first, or write elsewhere")
-    needed = _file_bytes(Heading("", "", shape, str(dtype), (0, 0, 0))) + MARGIN_BYTES
+    needed = _file_bytes(Heading("", "", shape, str(dtype), Plan(0, 0, 0))) + MARGIN_BYTES
     with suppress(OSError):
-        # What an earlier attempt has taken of the disk is taken already.
+        # An earlier attempt has taken this part of the disk already.
         needed -= _names(out)[0].stat().st_blocks * 512
     free = shutil.disk_usage(out.parent).free
     if free < needed:
-        raise UsageError(
-            f"`{out}` needs {in_bytes(needed)}, but its disk has {in_bytes(free)} free", "free some, or write elsewhere"
-        )
+        message = f"`{out}` needs {in_bytes(needed)}, but its disk has {in_bytes(free)} free"
+        raise UsageError(message, "free some, or write elsewhere")
 
 
 @contextmanager
 def product_file(out: Path, heading: Heading) -> Iterator[ProductFile]:
-    """The partial file, locked against other processes; kept unless it was finished.
+    """The partial file, locked against other processes; it is kept until it is finished.
 
-    An earlier attempt with the same heading is gone on with, any other is removed.
+    An earlier attempt with the same heading is continued; any other is removed.
     """
     partial, journal = _names(out)
     with translated_disk_errors(partial):
         journal.touch()
     with locked(journal):
-        # Only now: another process may have gone on until a moment ago.
+        # Only now: another process may have held the lock until a moment ago.
         found = read_journal(out)
         done = found[1] if found is not None and found[0] == heading else set()
-        if done:
-            _end_cut_line(journal)
-        else:
-            _begin_anew(out, heading)
+        if not done:
+            _start_over(out, heading)
+        elif not journal.read_bytes().endswith(b"\n"):
+            with translated_disk_errors(journal), journal.open("ab") as file:
+                file.write(b"\n")
         product = ProductFile(out, heading, done)
         try:
             yield product
@@ -191,10 +190,10 @@ def product_file(out: Path, heading: Heading) -> Iterator[ProductFile]:
                 journal.unlink(missing_ok=True)
 
 
-def _begin_anew(out: Path, heading: Heading) -> None:
-    """A new partial file and its journal. Whatever happens on the way, no journal names tiles that are not there.
+def _start_over(out: Path, heading: Heading) -> None:
+    """A new partial file and its journal. If this is interrupted, no journal names tiles that are not there.
 
-    What is left of an earlier attempt may still have its file open, and must not write into this one.
+    A process of an earlier attempt may still have its file open, and must not write into this one.
     """
     partial, journal = _names(out)
     with translated_disk_errors(journal):
@@ -208,7 +207,7 @@ def _begin_anew(out: Path, heading: Heading) -> None:
 
 
 def _write_to_disk(path: Path, mode: str, content: bytes, size: int | None = None) -> None:
-    """Write a file, made longer to `size` where it is given, and wait until it is on the disk."""
+    """Write a file, extended to `size` if given, and wait until it is on the disk."""
     with open(path, mode) as file:
         file.write(content)
         if size is not None:
@@ -220,8 +219,8 @@ def _write_to_disk(path: Path, mode: str, content: bytes, size: int | None = Non
 def npy_header(heading: Heading) -> bytes:
     """The bytes with which the result's file begins."""
     header = io.BytesIO()
-    fields = {"descr": np.lib.format.dtype_to_descr(np.dtype(heading.dtype)), "fortran_order": False}
-    np.lib.format.write_array_header_1_0(header, {**fields, "shape": tuple(heading.shape)})
+    fields = {"descr": np.dtype(heading.dtype).str, "fortran_order": False, "shape": heading.shape}
+    np.lib.format.write_array_header_1_0(header, fields)
     return header.getvalue()
 
 
@@ -232,15 +231,3 @@ def _file_bytes(heading: Heading) -> int:
 
 def _names(out: Path) -> tuple[Path, Path]:
     return out.with_name(f".{out.name}.partial"), out.with_name(f".{out.name}.journal")
-
-
-def _end_cut_line(journal: Path) -> None:
-    content = journal.read_bytes()
-    if not content.endswith(b"\n"):
-        with translated_disk_errors(journal), journal.open("ab") as file:
-            file.write(b"\n")
-
-
-def plan_of(heading: Heading) -> Plan:
-    """The tiles that a heading names."""
-    return Plan(*heading.plan)

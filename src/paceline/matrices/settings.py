@@ -2,83 +2,84 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import msgspec
-import tomli_w
 
 from paceline.config import MOST_WORKERS, converted, refuse_unknown
 from paceline.engines import ENGINES
 from paceline.errors import ConfigError
+from paceline.files import refuse_existing
 from paceline.matrices.matrix import BlockMatrix
 from paceline.matrices.plan import parse_bytes
 from paceline.matrices.trace import check_num_blocks
 
 
-class TraceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The trace of A² for a random A. `workers` 0: one per node of the cluster, or one per core without a cluster."""
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all matrix jobs share. `workers` 0: one per node of the cluster, or one per core without a cluster."""
 
-    job: Literal["trace"] = "trace"
-    size: int
-    blocks: int
-    seed: int = 0
+    how_to_continue: ClassVar[str]
+    job: str
     engine: str = "local"
     address: str = ""
     workers: int = 0
     run: str = ""
 
 
-class MatmulSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TraceSettings(Settings, frozen=True, kw_only=True):
+    """The trace of A² for a random A."""
+
+    how_to_continue = "a trace keeps no partial results: the same command starts over"
+    job: Literal["trace"] = "trace"
+    size: int
+    blocks: int
+    seed: int = 0
+
+
+class MatmulSettings(Settings, frozen=True, kw_only=True):
     """The product of two matrices on disk. `memory` is for each process; `block` 0: as large as the memory allows."""
 
+    how_to_continue = "finished tiles are kept: the same command continues from there"
     job: Literal["matmul"] = "matmul"
     left: str
     right: str
     out: str
     memory: str = "4GB"
     block: int = 0
-    engine: str = "local"
-    address: str = ""
-    workers: int = 0
-    run: str = ""
 
 
-Settings = TraceSettings | MatmulSettings
+def check_trace(settings: TraceSettings) -> None:
+    """Raise the first problem of a trace."""
+    _check_place(settings)
+    check_num_blocks(BlockMatrix.random(settings.size, blocks=settings.blocks, seed=settings.seed).blocks)
 
 
-def check_settings(settings: Settings) -> None:
-    """Raise the first problem that can be found without looking at files."""
-    if settings.engine not in ENGINES:
-        raise ConfigError(
-            f"`engine` is `{settings.engine}`; it is {' or '.join(ENGINES)}", "--engine ray for a cluster"
-        )
-    if not ENGINES[settings.engine].has_processes:
-        if settings.address:
-            raise ConfigError(f"`address` is `{settings.address}`, but the engine is local", "--engine ray")
-        if settings.workers:
-            raise ConfigError(
-                f"`workers` is {settings.workers}, but the engine is local", "--engine ray; local uses all cores"
-            )
-    if not 0 <= settings.workers <= MOST_WORKERS:
-        raise ConfigError(
-            f"`workers` is {settings.workers}; it is 1 to {MOST_WORKERS}", "leave it out for one per node"
-        )
-    if isinstance(settings, TraceSettings):
-        check_num_blocks(BlockMatrix.random(settings.size, blocks=settings.blocks, seed=settings.seed).blocks)
-        return
+def check_matmul(settings: MatmulSettings) -> None:
+    """Raise the first problem of a product that can be found without looking at its factors."""
+    _check_place(settings)
     parse_bytes(settings.memory)
     if settings.block < 0:
         raise ConfigError(f"`block` is {settings.block}; a block has at least 1 row", "--block 2000")
 
 
+def _check_place(settings: Settings) -> None:
+    engine, workers = settings.engine, settings.workers
+    if engine not in ENGINES:
+        raise ConfigError(f"`engine` is `{engine}`; it must be {' or '.join(ENGINES)}", "--engine ray for a cluster")
+    if settings.address and not ENGINES[engine].has_processes:
+        raise ConfigError(f"`address` is `{settings.address}`, but the engine is local", "--engine ray")
+    if workers and not ENGINES[engine].has_processes:
+        raise ConfigError(f"`workers` is {workers}, but the engine is local", "--engine ray; local uses all cores")
+    if not 0 <= workers <= MOST_WORKERS:
+        raise ConfigError(f"`workers` is {workers}; it must be 1 to {MOST_WORKERS}", "leave it out for one per node")
+    if settings.run:
+        refuse_existing(Path(settings.run))
+
+
 def trace_settings_of(tree: dict[str, Any]) -> TraceSettings:
-    """The checked settings of a trace, as a recipe has them."""
+    """The checked settings of a trace in a recipe."""
     refuse_unknown(tree, TraceSettings, "")
     settings = converted(tree, TraceSettings, "see `paceline trace --help`")
-    check_settings(settings)
+    check_trace(settings)
     return settings
-
-
-def settings_to_toml(settings: Settings) -> bytes:
-    """The settings as `config.toml` holds them."""
-    return tomli_w.dumps(msgspec.to_builtins(settings)).encode()

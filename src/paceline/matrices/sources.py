@@ -1,7 +1,7 @@
 """Where do matrices come from? From a seed, an array, a .npy file, or a folder of blocks.
 
-Files are read in place with plain reads into the caller's memory: what is read is counted once, and a file that changes
-its length meanwhile is an error, not a crash. Nothing is ever unpickled.
+Files are read in place with plain reads into the caller's memory: no byte is held twice, and a file whose length
+changes meanwhile is an error, not a crash. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,7 +28,6 @@ from paceline.matrices import nodes
 from paceline.matrices.nodes import Added, Matrix, Node, Product, Scaled, Transposed, cuts
 
 MANIFEST = "matrix.json"
-FORMAT = "paceline blocks 1"
 MOST_BYTES_A_READ = 1 << 30
 # Files of one folder that are open at a time.
 MOST_OPEN = 64
@@ -39,26 +39,20 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 class RandomSource(NamedTuple):
     """Elements uniform in [0, 1), each from the seed, its row and its column alone; multiples of 2^-24."""
 
-    rows: int
-    columns: int
+    shape: tuple[int, int]
     seed: int
     dtype: np.dtype[Any]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.rows, self.columns
 
     def fill(self, row: int, column: int, out: Matrix) -> None:
         fill_block(np.uint64(self.seed), row, column, out)
 
 
-class ArraySource:
+class ArraySource(NamedTuple):
     """An array in memory, which is not copied."""
 
-    def __init__(self, array: Matrix) -> None:
-        self.array = array
-        self.shape: tuple[int, int] = array.shape
-        self.dtype = array.dtype
+    array: Matrix
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
 
     def fill(self, row: int, column: int, out: Matrix) -> None:
         rows, columns = out.shape
@@ -78,40 +72,33 @@ class OpenFile:
             os.close(self.descriptor)
 
 
-def open_files(most: int) -> Callable[[Path], OpenFile]:
-    """Opens files and keeps those open that were used last. From any thread."""
-    return lru_cache(most)(OpenFile)
+class NpySource(NamedTuple):
+    """A .npy file in C order. `opened` opens it, or finds it still open; `seen` is what it must be like then."""
 
+    path: Path
+    shape: tuple[int, int]
+    stored: np.dtype[Any]
+    offset: int
+    opened: Callable[[Path], OpenFile]
+    seen: tuple[int, int, int]
 
-class NpySource:
-    """A .npy file in C order. `opened` opens it again where too many others were in between."""
-
-    def __init__(
-        self, path: Path, shape: tuple[int, int], dtype: np.dtype[Any], offset: int,
-        opened: Callable[[Path], OpenFile],
-    ) -> None:  # fmt: skip
-        self.path = path
-        self.shape = shape
-        # As it is in memory; the file's may have its bytes the other way round.
-        self.dtype = dtype.newbyteorder("=")
-        self._dtype = dtype
-        self._offset = offset
-        self._opened = opened
-        with _translated_read_errors(path):
-            self._seen = opened(path).seen
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """As it is in memory; the file may have the other byte order."""
+        return self.stored.newbyteorder("=")
 
     def fill(self, row: int, column: int, out: Matrix) -> None:
-        if out.dtype == self._dtype:
+        if out.dtype == self.stored:
             self._fill(row, column, out)
             return
         for start in range(0, len(out), nodes.STRIP):
             part = out[start : start + nodes.STRIP]
-            strip = np.empty(part.shape, self._dtype)
+            strip = np.empty(part.shape, self.stored)
             self._fill(row + start, column, strip)
             part[...] = strip
 
     def _fill(self, row: int, column: int, out: Matrix) -> None:
-        size, width = self._dtype.itemsize, self.shape[1]
+        size, width = self.stored.itemsize, self.shape[1]
         if out.shape[1] == width and out.flags.c_contiguous:
             self._read(out.reshape(-1), row * width * size)
             return
@@ -120,15 +107,15 @@ class NpySource:
 
     def _read(self, line: Matrix, offset: int) -> None:
         room = line.data.cast("B")
-        offset += self._offset
+        offset += self.offset
         with _translated_read_errors(self.path):
-            file = self._opened(self.path)
-            if file.seen != self._seen:
-                raise DataError(f"`{self.path}` has changed while it was read", "begin again when it is finished")
+            file = self.opened(self.path)
+            if file.seen != self.seen:
+                raise DataError(f"`{self.path}` has changed while it was read", "start again when it is finished")
             while len(room):
                 count = os.preadv(file.descriptor, [room[:MOST_BYTES_A_READ]], offset)
                 if not count:
-                    raise DataError(f"`{self.path}` has become shorter while it was read", "write it again, whole")
+                    raise DataError(f"`{self.path}` has become shorter while it was read", "write the whole file again")
                 room, offset = room[count:], offset + count
 
 
@@ -141,64 +128,63 @@ def _translated_read_errors(path: Path) -> Iterator[None]:
 
 
 class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What lies in a folder of blocks."""
+    """What is in a folder of blocks."""
 
-    format: str
+    format: Literal["paceline blocks 1"]
     rows: int
     columns: int
-    dtype: str
+    dtype: Literal["float32", "float64"]
     row_cuts: list[int]
     column_cuts: list[int]
 
 
-class FolderSource:
+class FolderSource(NamedTuple):
     """A folder of blocks: `matrix.json`, and one .npy file per block, `ROW-COLUMN.npy`, counted from 0."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder
-        try:
-            known = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=_Manifest)
-        except (OSError, msgspec.DecodeError) as error:
-            raise DataError(
-                f"`{folder}` is not a folder of blocks: {error}", "give a folder that `to_blocks` made"
-            ) from None
-        self.shape = (known.rows, known.columns)
-        self._row_cuts, self._column_cuts = known.row_cuts, known.column_cuts
-        for size, edges in zip(self.shape, (self._row_cuts, self._column_cuts), strict=True):
-            if known.format != FORMAT or edges[:1] != [0] or edges[-1:] != [size] or edges != sorted(set(edges)):
-                raise DataError(
-                    f"`{folder / MANIFEST}` is not a valid manifest", "write the folder again with `to_blocks`"
-                )
-        if known.dtype not in ("float32", "float64"):
-            raise DataError(f"`{folder}` holds {known.dtype}; it is float32 or float64", "convert it first")
-        self.dtype = np.dtype(known.dtype)
-        self._opened = open_files(MOST_OPEN)
-        self._blocks = [
-            [self._open(i, j) for j in range(len(self._column_cuts) - 1)] for i in range(len(self._row_cuts) - 1)
-        ]
+    path: Path
+    dtype: np.dtype[Any]
+    row_cuts: list[int]
+    column_cuts: list[int]
+    blocks: list[list[Node]]
 
-    def _open(self, i: int, j: int) -> Node:
-        block = open_npy(self.path / block_name(i, j), self._opened)
-        expected = (self._row_cuts[i + 1] - self._row_cuts[i], self._column_cuts[j + 1] - self._column_cuts[j])
-        if block.shape != expected or block.dtype != self.dtype:
-            raise DataError(
-                f"`{self.path / block_name(i, j)}` is {in_words(block.shape)} {block.dtype}; "
-                f"{in_words(expected)} {self.dtype} was expected",
-                "write the folder again with `to_blocks`",
-            )
-        return block
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.row_cuts[-1], self.column_cuts[-1]
 
     def fill(self, row: int, column: int, out: Matrix) -> None:
         rows, columns = out.shape
-        for i, top in enumerate(self._row_cuts[:-1]):
-            first, last = max(row, top), min(row + rows, self._row_cuts[i + 1])
+        for blocks, (top, bottom) in zip(self.blocks, pairwise(self.row_cuts), strict=True):
+            first, last = max(row, top), min(row + rows, bottom)
             if first >= last:
                 continue
-            for j, left in enumerate(self._column_cuts[:-1]):
-                start, stop = max(column, left), min(column + columns, self._column_cuts[j + 1])
+            for block, (left, right) in zip(blocks, pairwise(self.column_cuts), strict=True):
+                start, stop = max(column, left), min(column + columns, right)
                 if start < stop:
-                    part = out[first - row : last - row, start - column : stop - column]
-                    self._blocks[i][j].fill(first - top, start - left, part)
+                    block.fill(first - top, start - left, out[first - row : last - row, start - column : stop - column])
+
+
+def open_folder(folder: Path) -> FolderSource:
+    """The matrix in a folder of blocks, all of which are there and have the right shape."""
+    hint = "give a folder that `to_blocks` made"
+    try:
+        known = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=_Manifest)
+    except (OSError, msgspec.DecodeError) as error:
+        raise DataError(f"`{folder}` is not a folder of blocks: {error}", hint) from None
+    for size, edges in ((known.rows, known.row_cuts), (known.columns, known.column_cuts)):
+        if edges[:1] != [0] or edges[-1:] != [size] or edges != sorted(set(edges)):
+            raise DataError(f"`{folder / MANIFEST}` is not a valid manifest", hint)
+    source = FolderSource(folder, np.dtype(known.dtype), known.row_cuts, known.column_cuts, [])
+    opened = lru_cache(MOST_OPEN)(OpenFile)
+    for i, (top, bottom) in enumerate(pairwise(known.row_cuts)):
+        source.blocks.append([])
+        for j, (left, right) in enumerate(pairwise(known.column_cuts)):
+            path, expected = folder / block_name(i, j), (bottom - top, right - left)
+            block = open_npy(path, opened)
+            if block.shape != expected or block.dtype != source.dtype:
+                message = f"`{path}` is {in_words(block.shape)} {block.dtype}, not {in_words(expected)} {source.dtype}"
+                raise DataError(message, "write the folder again with `to_blocks`")
+            source.blocks[i].append(block)
+    return source
 
 
 def block_name(i: int, j: int) -> str:
@@ -209,20 +195,20 @@ def block_name(i: int, j: int) -> str:
 def open_matrix(path: Path | str) -> Node:
     """The matrix in a .npy file or a folder of blocks, or a `DataError` that says what is wrong."""
     path = Path(path)
-    return FolderSource(path) if path.is_dir() else open_npy(path)
+    return open_folder(path) if path.is_dir() else open_npy(path)
 
 
 def open_npy(path: Path, opened: Callable[[Path], OpenFile] | None = None) -> Node:
     """The matrix in a .npy file of float32 or float64, in C or Fortran order, either byte order.
 
-    With `opened`, which it shares with others, the file is not kept open for as long as the matrix is there.
+    The file stays open as long as the matrix exists, or as long as `opened`, which other files share, keeps it open.
     """
-    opened = opened or open_files(1)
-    hint = "give a .npy file as numpy.save writes it, of float32 or float64 with two axes"
+    opened = opened or lru_cache(1)(OpenFile)
+    hint = "give a .npy file that numpy.save wrote, of float32 or float64 with two axes"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # Only the header is read: the mapping is looked at and dropped. It is never a pickle's.
+            # Only the header is read; the mapping is dropped. Pickled objects are refused.
             found = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
         raise DataError(f"there is no file `{path}`", hint) from None
@@ -232,11 +218,13 @@ def open_npy(path: Path, opened: Callable[[Path], OpenFile] | None = None) -> No
     if found.ndim != 2 or 0 in found.shape:
         raise DataError(f"`{path}` is not a matrix: its shape is {found.shape}", hint)
     if found.dtype.newbyteorder("=") not in FLOATS:
-        raise DataError(f"`{path}` holds {found.dtype}; it is float32 or float64", hint)
+        raise DataError(f"`{path}` holds {found.dtype}; it must be float32 or float64", hint)
     rows, columns = found.shape
-    if found.flags.c_contiguous:
-        return NpySource(path, (rows, columns), found.dtype, found.offset, opened)
-    return Transposed(NpySource(path, (columns, rows), found.dtype, found.offset, opened))
+    is_c = found.flags.c_contiguous
+    with _translated_read_errors(path):
+        shape = (rows, columns) if is_c else (columns, rows)
+        source = NpySource(path, shape, found.dtype, found.offset, opened, opened(path).seen)
+    return source if is_c else Transposed(source)
 
 
 def write_blocks(node: Node, folder: Path, blocks: tuple[int, int]) -> None:
@@ -245,13 +233,13 @@ def write_blocks(node: Node, folder: Path, blocks: tuple[int, int]) -> None:
     row_cuts, column_cuts = cuts(node.shape[0], blocks[0]), cuts(node.shape[1], blocks[1])
     with translated_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for i in range(blocks[0]):
-            for j in range(blocks[1]):
-                shape = (row_cuts[i + 1] - row_cuts[i], column_cuts[j + 1] - column_cuts[j])
-                block = np.empty(shape, node.dtype)
-                node.fill(row_cuts[i], column_cuts[j], block)
+        for i, (top, bottom) in enumerate(pairwise(row_cuts)):
+            for j, (left, right) in enumerate(pairwise(column_cuts)):
+                block = np.empty((bottom - top, right - left), node.dtype)
+                node.fill(top, left, block)
                 np.save(folder / block_name(i, j), block, allow_pickle=False)
-    manifest = _Manifest(FORMAT, *node.shape, str(node.dtype), row_cuts, column_cuts)
+    dtype: Literal["float32", "float64"] = "float32" if node.dtype == np.float32 else "float64"
+    manifest = _Manifest("paceline blocks 1", *node.shape, dtype, row_cuts, column_cuts)
     replace_file(folder / MANIFEST, msgspec.json.encode(manifest))
 
 
@@ -263,8 +251,8 @@ def array_source(array: Any) -> ArraySource:
     if found.dtype.kind in "iub":
         found = found.astype(np.float64)
     if found.dtype not in FLOATS:
-        raise ConfigError(f"an array of {found.dtype} cannot be used; it is float32 or float64", "convert it first")
-    return ArraySource(found)
+        raise ConfigError(f"an array of {found.dtype} is not supported; use float32 or float64", "convert it first")
+    return ArraySource(found, found.shape, found.dtype)
 
 
 def in_words(shape: tuple[int, int]) -> str:
@@ -277,10 +265,10 @@ def in_words(shape: tuple[int, int]) -> str:
 
 
 def fingerprint(node: Node) -> str:
-    """What tells a matrix from another one, as far as it can be known without reading it: names, sizes and times."""
+    """Tells a matrix from another one, as far as that is possible without reading it: by names, sizes and times."""
     match node:
         case RandomSource():
-            return f"random {node.rows} {node.columns} {node.seed} {node.dtype}"
+            return f"random {node.shape[0]} {node.shape[1]} {node.seed} {node.dtype}"
         case NpySource():
             return _seen(node.path)
         case FolderSource():

@@ -1,7 +1,7 @@
 """What is the trace, or the sum, of a matrix that was never computed?
 
-The trace of a product is the sum of A∘Bᵀ: n² multiplications instead of n³, block pair by block pair. Every pair has a
-sum of its own, the same on every engine; their exactly rounded sum (`math.fsum`) does not depend on who made which.
+The trace of a product is the sum of A∘Bᵀ: n² multiplications instead of n³, block pair by block pair. A pair's sum is
+the same on every engine, and the exactly rounded sum of all (`math.fsum`) does not depend on which process made which.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from paceline.matrices.nodes import Added, Node, Product, Scaled, Transposed, cu
 from paceline.matrices.plan import MOST_BLOCKS_A_SIDE
 from paceline.matrices.sources import RandomSource, in_words
 
-# Pairs done, of how many.
+# Called with the number of pairs that are done, and of all pairs.
 Progress = Callable[[int, int], None]
 Vector = NDArray[np.float64]
 
 UNIT = 2.0 ** (-2 * BITS)
-# Pairs that are waiting for each thread.
+# Pairs that wait for each thread.
 AHEAD = 8
-# Blocks that are read are at most squares of this side, even if a matrix is cut into fewer blocks.
+# Blocks that are read have at most this side squared elements, even if a matrix is cut into fewer blocks.
 BLOCK_SIDE = 1 << 12
-# Random elements are summed up in squares of this side: with more products, the sum's two parts of 64 bits are full.
+# Random elements are summed up in squares of this side: more products could overflow the sum's two 64-bit parts.
 MOST_SIDE = 1 << 20
 
 
@@ -46,9 +46,9 @@ class Pair(NamedTuple):
 
 
 class RandomPairs(NamedTuple):
-    """The trace of a product of two random matrices, cut into block pairs. Nothing but numbers: it travels anywhere.
+    """The trace of a product of two random matrices, cut into block pairs. Only numbers, so it can be sent anywhere.
 
-    For the square of a matrix, pair (i, j) has the sum of pair (j, i), and is computed once.
+    For the square of a matrix, pairs (i, j) and (j, i) have the same sum, which is computed once.
     """
 
     rows: int
@@ -80,7 +80,7 @@ class RandomPairs(NamedTuple):
         left, right = cut(self.columns, self.column_blocks, pair.j), cut(self.columns, self.column_blocks, pair.j + 1)
         seeds = np.array([self.left_seed, self.right_seed], np.uint64)
         room = np.empty((2, min(MOST_SIDE, right - left) // 2 + 1), np.uint64)
-        # Python's integers hold the sum exactly, however much at a time.
+        # Python's integers hold the sum exactly, however large.
         exact = 0
         for column, row in product(range(left, right, MOST_SIDE), range(top, bottom, MOST_SIDE)):
             sums, row_stop, stop = np.zeros(2, np.uint64), min(row + MOST_SIDE, bottom), min(column + MOST_SIDE, right)
@@ -88,11 +88,6 @@ class RandomPairs(NamedTuple):
             exact += (int(sums[0]) << BITS) + int(sums[1])
         # The only rounding.
         return float(pair.weight * exact) * UNIT
-
-    @property
-    def num_blocks_made(self) -> int:
-        """Two per pair."""
-        return 2 * self.num_pairs
 
 
 def trace_of(
@@ -110,7 +105,12 @@ def trace_of(
             return trace_of(left, blocks, threads, progress) + trace_of(right, blocks, threads, progress)
         case Product(left=left, right=right):
             return _trace_of_product(left, right, blocks, threads, progress)
-    return _sum_of_diagonal(node, blocks[0])
+    diagonal: list[float] = []
+    for first, last in pairwise(_cuts_for_memory(node.shape, blocks)[0]):
+        block = np.empty((last - first, last - first), node.dtype)
+        node.fill(first, first, block)
+        diagonal += np.diagonal(block).tolist()
+    return math.fsum(diagonal)
 
 
 def _trace_of_product(
@@ -130,11 +130,17 @@ def _trace_of_product(
     row_cuts, column_cuts = _cuts_for_memory(left.shape, blocks)
 
     def sum_of(pair: Pair) -> float:
-        rows, columns = row_cuts[pair.i : pair.i + 2], column_cuts[pair.j : pair.j + 2]
-        return _sum_of_blocks(left, right, (rows[0], rows[1]), (columns[0], columns[1]))
+        """Sum of left[r, c] · right[c, r] over a block pair, in float64, always in the same order."""
+        top, start = row_cuts[pair.i], column_cuts[pair.j]
+        shape = (row_cuts[pair.i + 1] - top, column_cuts[pair.j + 1] - start)
+        x, y, sums = np.empty(shape, left.dtype), np.empty(shape, right.dtype), np.zeros(shape[1])
+        left.fill(top, start, x)
+        Transposed(right).fill(top, start, y)
+        add_columns(x, y, sums)
+        return math.fsum(sums.tolist())
 
     rows, columns = len(row_cuts) - 1, len(column_cuts) - 1
-    pairs = (Pair(i, j, 1) for i in range(rows) for j in range(columns))
+    pairs = (Pair(i, j, 1) for i, j in product(range(rows), range(columns)))
     return factor * sum_up(sum_of, pairs, rows * columns, threads, progress)
 
 
@@ -143,7 +149,7 @@ def check_num_blocks(blocks: tuple[int, int]) -> None:
     if blocks[0] * blocks[1] > MOST_BLOCKS_A_SIDE**2:
         raise ConfigError(
             f"`blocks` is {max(blocks):,}; a product has at most {MOST_BLOCKS_A_SIDE:,} per side",
-            f"blocks are never in memory as a whole: {MOST_BLOCKS_A_SIDE:,} or fewer are enough for any size",
+            f"whole blocks are never in memory: {MOST_BLOCKS_A_SIDE:,} or fewer are enough for any size",
         )
 
 
@@ -158,32 +164,10 @@ def _cuts_for_memory(shape: tuple[int, int], blocks: tuple[int, int]) -> tuple[l
 
 
 def _unscaled(node: Node) -> tuple[Node, float]:
-    match node:
-        case Scaled(of=of, factor=factor):
-            inner, other = _unscaled(of)
-            return inner, factor * other
-    return node, 1.0
-
-
-def _sum_of_blocks(left: Node, right: Node, rows: tuple[int, int], columns: tuple[int, int]) -> float:
-    """Sum of left[r, c] · right[c, r] over a rectangle, in float64, in one order."""
-    height, width = rows[1] - rows[0], columns[1] - columns[0]
-    x, y = np.empty((height, width), left.dtype), np.empty((height, width), right.dtype)
-    left.fill(rows[0], columns[0], x)
-    Transposed(right).fill(rows[0], columns[0], y)
-    sums = np.zeros(width)
-    add_columns(x, y, sums)
-    return math.fsum(sums.tolist())
-
-
-def _sum_of_diagonal(node: Node, blocks: int) -> float:
-    edges = cuts(node.shape[0], max(blocks, -(-node.shape[0] // BLOCK_SIDE)))
-    diagonal: list[float] = []
-    for first, last in pairwise(edges):
-        block = np.empty((last - first, last - first), node.dtype)
-        node.fill(first, first, block)
-        diagonal += np.diagonal(block).tolist()
-    return math.fsum(diagonal)
+    if not isinstance(node, Scaled):
+        return node, 1.0
+    inner, factor = _unscaled(node.of)
+    return inner, node.factor * factor
 
 
 def sum_up(
@@ -203,7 +187,7 @@ def sum_up(
 
 
 def sums_in_order(sum_of: Callable[[Pair], float], pairs: Iterable[Pair], threads: int) -> Generator[float]:
-    """The sum of each pair, computed on threads; only as many pairs are taken ahead as keep the threads busy."""
+    """The sum of each pair, computed on threads; only a few pairs per thread are taken ahead."""
     waiting: deque[Future[float]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="paceline-blocks") as pool:
         try:
@@ -218,27 +202,23 @@ def sums_in_order(sum_of: Callable[[Pair], float], pairs: Iterable[Pair], thread
 
 
 def sum_of_all(node: Node, blocks: tuple[int, int]) -> float:
-    """The sum of all elements, in float64: 1ᵀ(X·1), so that of products neither is formed."""
+    """The sum of all elements, in float64: 1ᵀ(X·1), so that no product of matrices is formed."""
     return math.fsum(times(node, np.ones(node.shape[1]), blocks).tolist())
 
 
-def times(node: Node, vector: Vector, blocks: tuple[int, int]) -> Vector:
-    """A matrix times a vector, in float64."""
+def times(node: Node, vector: Vector, blocks: tuple[int, int], transposed: bool = False) -> Vector:
+    """A matrix, or the transposed matrix, times a vector, in float64."""
     match node:
-        case Transposed(of=Transposed(of=of)):
-            return times(of, vector, blocks)
-        case Transposed(of=Product(left=left, right=right)):
-            return times(Transposed(right), times(Transposed(left), vector, blocks), blocks)
-        case Transposed(of=Scaled(of=of, factor=factor)):
-            return factor * times(Transposed(of), vector, blocks)
-        case Transposed(of=Added(left=left, right=right)):
-            return times(Transposed(left), vector, blocks) + times(Transposed(right), vector, blocks)
+        case Transposed(of=of):
+            return times(of, vector, blocks, not transposed)
         case Scaled(of=of, factor=factor):
-            return factor * times(of, vector, blocks)
+            return factor * times(of, vector, blocks, transposed)
         case Added(left=left, right=right):
-            return times(left, vector, blocks) + times(right, vector, blocks)
+            return times(left, vector, blocks, transposed) + times(right, vector, blocks, transposed)
         case Product(left=left, right=right):
-            return times(left, times(right, vector, blocks), blocks)
+            first, last = (left, right) if transposed else (right, left)
+            return times(last, times(first, vector, blocks, transposed), blocks, transposed)
+    node = Transposed(node) if transposed else node
     rows, columns = _cuts_for_memory(node.shape, blocks)
     out = np.zeros(node.shape[0])
     for top, bottom in pairwise(rows):

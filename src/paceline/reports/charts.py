@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
-from paceline.reports.markup import Markup, element, joined
+from paceline.reports.markup import Markup, element
 
 WIDTH, HEIGHT = 460, 240
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 14, 42
-NUM_COLOURS = 7
-NUM_DASHES = 4
-# A chart is about as wide: more points would fall on the same pixels.
+NUM_COLOURS, NUM_DASHES = 7, 4
+# The number of lines that can be told apart.
+MOST_LINES = NUM_COLOURS * NUM_DASHES
+# More points would fall on the same pixels.
 MOST_POINTS = 300
-# Points that say their value under the pointer weigh some hundred bytes each.
+# Points that show their value under the pointer take some hundred bytes each.
 MOST_HOVERS = 400
 MOST_DOTS = 40
 PREFIXES = {
@@ -24,7 +26,7 @@ PREFIXES = {
     "s": ((1, "seconds"), (1e-3, "milliseconds"), (1e-6, "microseconds")),
     "%": ((0.01, "%"),),
 }
-# A part of a bar that is narrower than this share has no room for its number.
+# A part of a bar needs at least this share to have room for its number.
 LEAST_LABELLED_SHARE = 0.09
 
 
@@ -38,13 +40,14 @@ class Line(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """One axis: its ends, where its ticks are, what they are called, and in which unit that is."""
+    """One axis: its ends, its ticks with their labels, the unit of the labels, and the unit of the values."""
 
     low: float
     high: float
     ticks: list[float]
     labels: list[str]
     unit: str
+    base_unit: str
 
     def share(self, value: float) -> float:
         """How far along the axis a value is, 0 to 1."""
@@ -52,18 +55,17 @@ class Scale(NamedTuple):
 
 
 def line_chart(title: str, lines: Sequence[Line], x_unit: str, y_unit: str, *, y_low: float | None = None) -> Markup:
-    """A figure with one polyline per series; units are keys of `PREFIXES`, or the words to put at the axis.
+    """A figure with one polyline per series; units are keys of `PREFIXES`, or the words to write at the axis.
 
-    The vertical axis begins at `y_low`, or near the smallest value; its unit stands in the caption.
+    The vertical axis begins at `y_low`, or near the smallest value; its unit is in the caption.
     """
     thinned = [_thin(line) for line in lines]
     points = [(x, y) for line in thinned for x, y in zip(line.xs, line.ys, strict=True) if y is not None]
     x_axis = scale([0.0, *(x for x, _ in points)], x_unit, 6, at_ticks=False)
     y_axis = scale([y for _, y in points] + ([y_low] if y_low is not None else []), y_unit, 5, at_ticks=True)
-    drawn = [_grid(x_axis, y_axis)]
-    hover = len(points) <= MOST_HOVERS
+    drawn = _grid(x_axis, y_axis)
     for line in thinned:
-        drawn += _draw_line(line, x_axis, y_axis, hover)
+        drawn += _draw_line(line, x_axis, y_axis, hover=len(points) <= MOST_HOVERS)
     picture = element(
         "svg", *drawn, class_="chart", viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=f"{title}, by {x_unit}"
     )
@@ -72,7 +74,7 @@ def line_chart(title: str, lines: Sequence[Line], x_unit: str, y_unit: str, *, y
 
 
 def scale(values: Sequence[float], unit: str, num_ticks: int, *, at_ticks: bool) -> Scale:
-    """An axis that holds `values`, with round ticks; with `at_ticks` it ends at some.
+    """An axis for `values`, with round ticks; with `at_ticks`, it begins and ends at a tick.
 
     >>> scale([0.0, 2_400_000.0], "rows", 5, at_ticks=True).labels
     ['0.0', '0.5', '1.0', '1.5', '2.0', '2.5']
@@ -88,22 +90,24 @@ def scale(values: Sequence[float], unit: str, num_ticks: int, *, at_ticks: bool)
     else:
         last = math.floor(high / step + 1e-9)
     ticks = [number * step for number in range(first, last + 1) if number * step >= low - 1e-9 * step]
-    largest = max(abs(low), abs(high))
-    factor, name = next(
-        ((f, n) for f, n in PREFIXES.get(unit, ()) if largest >= f), PREFIXES.get(unit, ((1, unit),))[-1]
-    )
+    factor, name = _prefix(max(abs(low), abs(high)), unit)
     digits = max(0, -math.floor(math.log10(step / factor) + 1e-9))
-    return Scale(low, high, ticks, [f"{tick / factor:,.{digits}f}" for tick in ticks], name)
+    return Scale(low, high, ticks, [f"{tick / factor:,.{digits}f}" for tick in ticks], name, unit)
+
+
+def _prefix(value: float, unit: str) -> tuple[float, str]:
+    """The factor and the name of the unit in which a value is written."""
+    prefixes = PREFIXES.get(unit, ((1, unit),))
+    return next((prefix for prefix in prefixes if abs(value) >= prefix[0]), prefixes[-1])
 
 
 def quantity(value: float, unit: str) -> str:
-    """A number with its unit, for people: three or four digits.
+    """A number with its unit, in three or four digits.
 
     >>> quantity(1_234_567.0, "B/s"), quantity(0.0042, "s"), quantity(0.5, "%")
     ('1.23 MB/s', '4.20 milliseconds', '50.0 %')
     """
-    prefixes = PREFIXES.get(unit, ((1.0, unit),))
-    factor, name = next(((f, n) for f, n in prefixes if abs(value) >= f), prefixes[-1])
+    factor, name = _prefix(value, unit)
     scaled = value / factor
     digits = max(0, 2 - (math.floor(math.log10(abs(scaled))) if scaled else 0)) if unit in PREFIXES else 4
     return f"{scaled:,.{min(digits, 4)}f} {name}".strip()
@@ -118,16 +122,16 @@ def line_legend(names: Sequence[str]) -> Markup:
     return element("ul", *entries, class_="legend")
 
 
-def box_legend(names: Sequence[str]) -> Markup:
-    """Which part of a stacked bar is which: the names are the parts' classes."""
-    return element("ul", *(element("li", element("span", class_=f"box {name}"), name) for name in names),
-                   class_="legend")  # fmt: skip
+def bars(rows: Sequence[Markup], names: Sequence[str]) -> list[Markup]:
+    """Stacked bars, below a legend of their parts, whose names are their classes."""
+    entries = (element("li", element("span", class_=f"box {name}"), name) for name in names)
+    return [element("ul", *entries, class_="legend"), element("div", *rows, class_="bars")]
 
 
 def stacked_bar(label: str, parts: Mapping[str, float], whole: float, number: str, unit: str = "") -> Markup:
-    """One row of bars: `parts` by class name, drawn as shares of `whole`; `number` is written at its end.
+    """One stacked bar: `parts` by class name, drawn as shares of `whole`; `number` is written at its end.
 
-    With a `unit` the parts' tooltips say how much they are, besides their share.
+    With a `unit`, the tooltip of a part shows its size besides its share.
     """
     pieces = []
     for name, size in parts.items():
@@ -137,13 +141,8 @@ def stacked_bar(label: str, parts: Mapping[str, float], whole: float, number: st
         told = f"{name}: {100 * share:.1f} %" + (f", {quantity(size, unit)}" if unit else "")
         text = f"{100 * share:.0f} %" if share >= LEAST_LABELLED_SHARE and not unit else ""
         pieces.append(element("span", text, class_=name, style=f"width:{100 * share:.2f}%", title=told))
-    return element(
-        "div",
-        element("div", label, class_="label"),
-        element("div", *pieces, class_="bar"),
-        element("div", number, class_="number"),
-        class_="row",
-    )
+    columns: dict[str, list[object]] = {"label": [label], "bar": [*pieces], "number": [number]}
+    return element("div", *(element("div", *found, class_=name) for name, found in columns.items()), class_="row")
 
 
 def line_class(style: int) -> str:
@@ -159,7 +158,7 @@ def _round_step(least: float) -> float:
 
 
 def _thin(line: Line) -> Line:
-    """At most about `MOST_POINTS` points: of each bucket the smallest and the largest, so that peaks stay."""
+    """At most about `MOST_POINTS` points: the smallest and the largest of each bucket, so that peaks stay."""
     size, num_buckets = len(line.xs), MOST_POINTS // 2
     if size <= MOST_POINTS:
         return line
@@ -180,7 +179,7 @@ def _place(x: float, y: float, x_axis: Scale, y_axis: Scale) -> tuple[float, flo
     )
 
 
-def _grid(x_axis: Scale, y_axis: Scale) -> Markup:
+def _grid(x_axis: Scale, y_axis: Scale) -> list[Markup]:
     """Lines and names of both axes."""
     bottom = HEIGHT - BOTTOM
     parts: list[Markup] = []
@@ -192,42 +191,25 @@ def _grid(x_axis: Scale, y_axis: Scale) -> Markup:
         x, _ = _place(tick, y_axis.low, x_axis, y_axis)
         parts.append(element("line", x1=x, x2=x, y1=bottom, y2=bottom + 4, class_="grid"))
         parts.append(element("text", label, x=x, y=bottom + 17, text_anchor="middle"))
-    parts.append(element("text", x_axis.unit, x=WIDTH - RIGHT, y=HEIGHT - 6, text_anchor="end"))
-    return joined(parts)
+    return [*parts, element("text", x_axis.unit, x=WIDTH - RIGHT, y=HEIGHT - 6, text_anchor="end")]
 
 
 def _draw_line(line: Line, x_axis: Scale, y_axis: Scale, hover: bool) -> list[Markup]:
-    """The line's stretches between gaps, dots where there are few, and what the pointer is told."""
-    drawn: list[Markup] = []
-    stretch: list[tuple[float, float]] = []
+    """The line's stretches between gaps, dots if there are few points, and tooltips."""
+    stretches: list[Markup] = []
     dots: list[Markup] = []
-    colour = f"s{line.style % NUM_COLOURS}"
     few = len(line.xs) <= MOST_DOTS
-
-    def end_stretch() -> None:
+    points = zip(line.xs, line.ys, strict=True)
+    for is_gap, group in groupby(points, key=lambda point: point[1] is None):
+        stretch = [] if is_gap else [(x, y, *_place(x, y, x_axis, y_axis)) for x, y in group if y is not None]
         if len(stretch) > 1:
-            drawn.append(element("polyline", points=" ".join(f"{x},{y}" for x, y in stretch),
-                                 class_=line_class(line.style)))  # fmt: skip
-        elif stretch and not few:
-            dots.append(element("circle", cx=stretch[0][0], cy=stretch[0][1], r=2.5, class_=f"dot {colour}"))
-        stretch.clear()
-
-    for x_value, y_value in zip(line.xs, line.ys, strict=True):
-        if y_value is None:
-            end_stretch()
-            continue
-        x, y = _place(x_value, y_value, x_axis, y_axis)
-        stretch.append((x, y))
-        if few:
-            dots.append(element("circle", cx=x, cy=y, r=3, class_=f"dot {colour}"))
-        if hover:
-            told = f"{line.name}: {_told(y_value, y_axis)} at {_told(x_value, x_axis)}"
-            dots.append(element("circle", element("title", told), cx=x, cy=y, r=7, class_="hover"))
-    end_stretch()
-    return drawn + dots
-
-
-def _told(value: float, axis: Scale) -> str:
-    """A value of an axis, in words."""
-    unit = next((unit for unit, prefixes in PREFIXES.items() if axis.unit in {name for _, name in prefixes}), axis.unit)
-    return quantity(value, unit)
+            path = " ".join(f"{x},{y}" for *_, x, y in stretch)
+            stretches.append(element("polyline", points=path, class_=line_class(line.style)))
+        for x_value, y_value, x, y in stretch:
+            if few or len(stretch) == 1:
+                radius = 3 if few else 2.5
+                dots.append(element("circle", cx=x, cy=y, r=radius, class_=f"dot s{line.style % NUM_COLOURS}"))
+            if hover:
+                told = f"{line.name}: {quantity(y_value, y_axis.base_unit)} at {quantity(x_value, x_axis.base_unit)}"
+                dots.append(element("circle", element("title", told), cx=x, cy=y, r=7, class_="hover"))
+    return stretches + dots

@@ -1,23 +1,21 @@
-"""Which run was better, and what did they do differently? Runs side by side, in the terminal and on a page."""
+"""Which run was better, and how do the runs differ? Runs side by side, in the terminal and on a page."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from paceline.errors import UsageError
 from paceline.files import replace_file
 from paceline.reports.charts import line_legend
 from paceline.reports.curves import curves_of_several
-from paceline.reports.layout import charts, document, missing, note, section
+from paceline.reports.layout import charts, document, missing, note, section, table
 from paceline.reports.markup import Markup, element
 from paceline.reports.measures import MEASURES, NOTHING, best_places
+from paceline.reports.terminal import print_table
 from paceline.run_folder import TRAIN, RunFolder
 
 BEST = " *"
@@ -63,20 +61,15 @@ def compare(runs: Sequence[RunFolder]) -> Comparison:
 
 def print_comparison(comparison: Comparison) -> None:
     """The table on standard output, one column per run; the best of a line is bold with a star."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for name in comparison.names:
-        table.add_column(Text(name), justify="right", overflow="fold")
-    for rows in (comparison.settings, comparison.results):
-        for row in rows:
-            cells = [
-                Text(text + BEST, style="bold green") if place in row.best else Text(text + " " * len(BEST))
-                for place, text in enumerate(row.texts)
-            ]
-            table.add_row(Text(row.name), *cells)
-        if rows is comparison.settings and rows:
-            table.add_row()
-    Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
+
+    def lines(rows: Sequence[Row]) -> list[list[str | Text]]:
+        return [[row.name, *(cell(text, place in row.best) for place, text in enumerate(row.texts))] for row in rows]
+
+    def cell(text: str, is_best: bool) -> Text:
+        return Text(text + BEST, style="bold green") if is_best else Text(text + " " * len(BEST))
+
+    settings, results = lines(comparison.settings), lines(comparison.results)
+    print_table(["", *comparison.names], [*settings, *([[]] if settings else []), *results], wrap=True)
 
 
 def write_comparison(runs: Sequence[RunFolder], out: Path, failed: Mapping[str, str] | None = None) -> Comparison:
@@ -85,60 +78,41 @@ def write_comparison(runs: Sequence[RunFolder], out: Path, failed: Mapping[str, 
     `failed` names runs that left nothing to compare, and why.
     """
     comparison = compare(runs)
-    title = " and ".join(comparison.names) if len(runs) == 2 else f"{len(runs)} runs"
-    metrics = {name: run.metrics for name, run in zip(comparison.names, runs, strict=True) if run.job == TRAIN}
+    names, settings = comparison.names, comparison.settings
+    title = " and ".join(names) if len(runs) == 2 else f"{len(runs)} runs"
+    same = missing("None: the runs have the same configuration.")
     page = document(
         f"{title} – paceline",
         element("h1", f"{title}, side by side"),
-        _results_table(comparison),
-        *_learning(comparison.names, metrics),
-        section("Settings that differ", _settings_table(comparison)),
-        *([section("Failed", _reasons(failed))] if failed else []),
+        element("section", _table(names, comparison.results), note("Bold with a star: best of its line.")),
+        *_learning(names, runs),
+        section("Settings that differ", _table(names, settings) if settings else same),
+        *([section("Failed", table(("run", "error"), [*failed.items()]))] if failed else []),
     )
     replace_file(out, page)
     return comparison
 
 
-def _results_table(comparison: Comparison) -> Markup:
-    return element("section", _table(comparison.names, comparison.results), note("Bold with a star: best of its line."))
-
-
-def _settings_table(comparison: Comparison) -> Markup:
-    if not comparison.settings:
-        return missing("None: the runs have the same configuration.")
-    return _table(comparison.names, comparison.settings)
-
-
-def _reasons(failed: Mapping[str, str]) -> Markup:
-    lines = [element("tr", element("td", name), element("td", reason)) for name, reason in failed.items()]
-    return element("div", element("table", element("tbody", *lines)), class_="wide")
-
-
 def _table(names: Sequence[str], rows: Sequence[Row]) -> Markup:
-    head = element("tr", element("th", ""), *(element("th", name, class_="number") for name in names))
-    lines = []
-    for row in rows:
-        cells = [
-            element("td", text + BEST, class_="number best")
-            if place in row.best
-            else element("td", text, class_="number")
-            for place, text in enumerate(row.texts)
-        ]
-        lines.append(element("tr", element("td", row.name), *cells))
-    return element("div", element("table", element("thead", head), element("tbody", *lines)), class_="wide")
+    def cell(text: str, is_best: bool) -> Markup:
+        return element("td", text + BEST, class_="number best") if is_best else element("td", text, class_="number")
+
+    lines = [[row.name, *(cell(text, place in row.best) for place, text in enumerate(row.texts))] for row in rows]
+    return table(["", *(element("th", name, class_="number") for name in names)], lines)
 
 
-def _learning(names: Sequence[str], metrics: dict[str, list[dict[str, Any]]]) -> list[Markup]:
+def _learning(names: Sequence[str], runs: Sequence[RunFolder]) -> list[Markup]:
     """The curves of training runs; other jobs have no such section."""
-    if not metrics:
+    metrics = {name: run.metrics if run.job == TRAIN else [] for name, run in zip(names, runs, strict=True)}
+    if not any(run.job == TRAIN for run in runs):
         return []
-    figures = curves_of_several({name: metrics.get(name, []) for name in names})
+    figures = curves_of_several(metrics)
     found = [line_legend(names), charts(figures)] if figures else [missing("No run has been evaluated yet.")]
     return [section("Learning", *found)]
 
 
 def _names(runs: Sequence[RunFolder]) -> list[str]:
-    """The folders' names; if some are the same, the paths as given; if even those are, numbered."""
+    """The names of the folders; if some are the same, the paths as given; if even those are, with numbers."""
     names = [run.path.resolve().name for run in runs]
     if len(set(names)) < len(names):
         names = [str(run.path) for run in runs]

@@ -28,9 +28,7 @@ def curves_of_one(metrics: Metrics) -> list[Markup]:
     """Two charts per metric: against rows, and against seconds of training."""
     figures = []
     for title, keys in MEASURES.items():
-        for axis, unit, word in AXES:
-            lines = [_line(name, LINE_NAMES.index(name), metrics, axis, key) for name, key in keys.items()]
-            figures += _chart(f"{title} against {word}", lines, unit)
+        figures += _charts(title, [(name, LINE_NAMES.index(name), metrics, key) for name, key in keys.items()])
     return figures
 
 
@@ -38,20 +36,21 @@ def curves_of_several(runs: Mapping[str, Metrics]) -> list[Markup]:
     """The same charts with one line per run, by its name."""
     figures = []
     for title, key in SHARED_MEASURES.items():
-        for axis, unit, word in AXES:
-            lines = [_line(name, style, metrics, axis, key) for style, (name, metrics) in enumerate(runs.items())]
-            figures += _chart(f"{title} against {word}", lines, unit)
+        figures += _charts(title, [(name, style, found, key) for style, (name, found) in enumerate(runs.items())])
     return figures
 
 
-def _line(name: str, style: int, metrics: Metrics, axis: str, key: str) -> Line:
-    xs = [float(line[axis]) for line in metrics]
-    return Line(name, style, xs, [_finite(line.get(key)) for line in metrics])
-
-
-def _chart(title: str, lines: list[Line], unit: str) -> list[Markup]:
-    measured = [line for line in lines if any(y is not None for y in line.ys)]
-    return [line_chart(title, measured, unit, "")] if measured else []
+def _charts(title: str, series: Sequence[tuple[str, int, Metrics, str]]) -> list[Markup]:
+    """Charts of lines by name, style, metrics and key; lines without any value are left out."""
+    figures = []
+    for axis, unit, word in AXES:
+        lines = [
+            Line(name, style, [float(line[axis]) for line in metrics], [_finite(line.get(key)) for line in metrics])
+            for name, style, metrics, key in series
+        ]
+        if measured := [line for line in lines if any(y is not None for y in line.ys)]:
+            figures.append(line_chart(f"{title} against {word}", measured, unit, ""))
+    return figures
 
 
 def _finite(value: Any) -> float | None:

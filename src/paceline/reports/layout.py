@@ -57,12 +57,13 @@ def charts(figures: Sequence[Markup]) -> Markup:
     return element("div", *figures, class_="charts")
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Markup | str]]) -> Markup:
-    """A table; cells that are `Markup` bring their own `td`."""
-    head = element("tr", *(element("th", name) for name in columns))
-    lines = [
-        element("tr", *(cell if isinstance(cell, Markup) else element("td", cell) for cell in row)) for row in rows
-    ]
+def table(columns: Sequence[Markup | str], rows: Sequence[Sequence[Markup | str]]) -> Markup:
+    """A table; cells that are `Markup` are complete elements."""
+
+    def line(name: str, cells: Sequence[Markup | str]) -> Markup:
+        return element("tr", *(cell if isinstance(cell, Markup) else element(name, cell) for cell in cells))
+
+    head, lines = line("th", columns), [line("td", row) for row in rows]
     return element("div", element("table", element("thead", head), element("tbody", *lines)), class_="wide")
 
 

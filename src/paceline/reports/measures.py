@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from paceline.reports.charts import quantity
+
 NOTHING = "–"
 
 
 class Measure(NamedTuple):
-    """One number of `result.json`: its name in tables, where it is, its label on pages, how it is written, which
-    direction is better, whether a page shows it at a glance, and whether a table on a terminal has room for it.
+    """One number of `result.json`: its name in tables, where it is, its label on pages, how it is formatted, which
+    direction is better, whether a page shows it at a glance, and whether a table on a terminal shows it.
     """
 
     name: str
@@ -83,11 +85,22 @@ def glance(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(label, text) for label, text in told if text not in (NOTHING, "0")]
 
 
+def movement(result: Mapping[str, Any]) -> str:
+    """How many bytes moved between the processes of a matrix job, compared with the least; empty for one process."""
+    if "bytes_lower_bound" not in result:
+        return ""
+    moved, least, naive = (result[name] for name in ("bytes_moved", "bytes_lower_bound", "bytes_naive"))
+    ratio = f" ({moved / least:.2f}×)" if least else ""
+    return (
+        f"{result['algorithm']}: {quantity(moved, 'B')} moved; at least {quantity(least, 'B')} must move{ratio}; "
+        f"a placement that ignores neighbours would move {quantity(naive, 'B')}"
+    )
+
+
 def best_places(measure: Measure, results: Sequence[Mapping[str, Any]]) -> set[int]:
     """Which results are best. Only finished runs can be, and only if they differ."""
-    done = [place for place, result in enumerate(results) if result.get("status") == "done"]
-    values = {place: measure.value(results[place]) for place in done}
-    values = {place: value for place, value in values.items() if value is not None}
+    done = {place: measure.value(one) for place, one in enumerate(results) if one.get("status") == "done"}
+    values = {place: value for place, value in done.items() if value is not None}
     if measure.better is None or len({measure.text(results[place]) for place in values}) < 2:
         return set()
     best = (max if measure.better == "high" else min)(values.values())

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.reports.charts import Line, line_chart, line_legend, quantity
-from paceline.reports.layout import charts, count, missing, note
+from paceline.reports.charts import MOST_LINES, Line, line_chart, line_legend, quantity
+from paceline.reports.layout import charts, count, missing, note, section
 from paceline.reports.markup import Markup, element
+from paceline.run_folder import RunFolder
+from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import LeftOut, NodeProbe
 
-MOST_NODES = 28
+
+def nodes_section(run: RunFolder) -> Markup:
+    """Processor, memory, network and disk over time, one colour per node, and what was not measured."""
+    telemetry = Telemetry(run.path)
+    return section("Nodes", *_charts(telemetry.read(NodeProbe)), *_left_out(telemetry.read(LeftOut)))
 
 
-def nodes(probes: Sequence[NodeProbe], left_out: Sequence[LeftOut]) -> list[Markup]:
-    """Processor, memory, network and disk over time, one colour per node."""
+def _charts(probes: Sequence[NodeProbe]) -> list[Markup]:
     if not probes:
-        return [missing("Not known: no node was probed."), *_left_out(left_out)]
+        return [missing("Not known: no node was probed.")]
     by_node: dict[str, list[NodeProbe]] = {}
     for probe in probes:
         by_node.setdefault(probe.node, []).append(probe)
-    nodes = sorted(by_node)
-    parts = [line_legend([_node_name(node, by_node[node][-1]) for node in nodes[:MOST_NODES]])]
-    if len(nodes) > MOST_NODES:
-        parts.append(note(f"The first {MOST_NODES} of {len(nodes):,} nodes."))
-    drawn = {node: by_node[node] for node in nodes[:MOST_NODES]}
+    drawn = {node: by_node[node] for node in sorted(by_node)[:MOST_LINES]}
+    parts = [line_legend([_node_name(node, probes[-1]) for node, probes in drawn.items()])]
+    if len(by_node) > MOST_LINES:
+        parts.append(note(f"The first {MOST_LINES} of {len(by_node):,} nodes."))
     figures = [
         _node_chart("Processor, all cores", drawn, "%", "processor"),
         _node_chart("Memory in use", drawn, "B", "memory_bytes"),
@@ -32,7 +36,7 @@ def nodes(probes: Sequence[NodeProbe], left_out: Sequence[LeftOut]) -> list[Mark
         _node_chart("Disk, read", drawn, "B/s", "disk_read_bytes_per_second"),
         _node_chart("Disk, written", drawn, "B/s", "disk_written_bytes_per_second"),
     ]
-    return [*parts, charts(figures), *_left_out(left_out)]
+    return [*parts, charts(figures)]
 
 
 def _node_chart(title: str, by_node: dict[str, list[NodeProbe]], unit: str, name: str) -> Markup:

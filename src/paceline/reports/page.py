@@ -1,7 +1,7 @@
-"""What did a run look like? One page that gives the verdict in words and draws what led to it.
+"""What did a run look like? One page that gives the verdict in words and draws the evidence.
 
-The page is one file without scripts that fetches nothing. It also works on a phone, in dark mode and on paper. One line
-says what a run did not record, in the place where it would be.
+The page is one file without scripts that fetches nothing. It also works on a phone, in dark mode and on paper. Where a
+run did not record something, one line says so.
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from paceline.files import replace_file
-from paceline.reports.charts import Line, box_legend, line_chart, line_legend, quantity, stacked_bar
+from paceline.reports.charts import MOST_LINES, Line, bars, line_chart, line_legend, quantity, stacked_bar
 from paceline.reports.curves import LINE_NAMES, curves_of_one
 from paceline.reports.layout import charts, count, document, facts, missing, note, prose, section, table
 from paceline.reports.markup import Markup, element
-from paceline.reports.matrices import job_sections
-from paceline.reports.measures import glance, label_of
-from paceline.reports.nodes import nodes
+from paceline.reports.measures import glance, label_of, movement
+from paceline.reports.nodes import nodes_section
 from paceline.reports.phases import PHASES, WorkerTime, leads, phase_shares, phases_of, steps_of, time_by_worker
 from paceline.run_folder import TRAIN, RunFolder, flat
 from paceline.telemetry.recorder import Telemetry
-from paceline.telemetry.records import LeftOut, NodeProbe, StepSample, WorkerChunk
+from paceline.telemetry.records import StepSample, WorkerChunk
 
 MOST_BARS = 40
-MOST_LEADS = 28
 NUM_MOMENTS = 3
 SAMPLES_A_MOMENT = 4
 
@@ -39,7 +37,7 @@ def write_report(run: RunFolder, out: Path) -> None:
         note(_summary(result, is_training)),
         _verdict(run),
         facts(glance(result)),
-        *(_training_sections(run) if is_training else job_sections(run)),
+        *(_training_sections(run) if is_training else _job_sections(run)),
         section("Configuration", element("pre", (run.path / "config.toml").read_text("utf-8", "replace"))),
         section("Result and environment", *_environment(result)),
     )
@@ -52,10 +50,21 @@ def _training_sections(run: RunFolder) -> list[Markup]:
     return [
         section("Learning", *_learning(run.metrics)),
         section("Where a step’s time goes", *_phases(time_by_worker(chunks))),
-        section("Nodes", *nodes(telemetry.read(NodeProbe), telemetry.read(LeftOut))),
+        nodes_section(run),
         section("Staleness", *_staleness(run.result, chunks)),
         section("Single steps", *_timeline(telemetry.read(StepSample))),
     ]
+
+
+def _job_sections(run: RunFolder) -> list[Markup]:
+    """What the page of a matrix job shows, besides what all pages show."""
+    bar = stacked_bar("all processes", run.saved_diagnosis.get("phases", {}), 1.0, "")
+    phases = bars([bar], PHASES) if run.saved_diagnosis else [missing("Not known: the job has not ended.")]
+    moved = movement(run.result)
+    bytes_moved = element("p", moved) if moved else missing("None: everything was in one process.")
+    return [
+        section("Where the time went", *phases), section("Bytes between processes", bytes_moved), nodes_section(run)
+    ]  # fmt: skip
 
 
 def _summary(result: dict[str, Any], is_training: bool) -> str:
@@ -74,9 +83,7 @@ def _verdict(run: RunFolder) -> Markup:
     """What limited the run, in words, and the evidence."""
     diagnosis = run.saved_diagnosis
     if not diagnosis:
-        return missing(
-            f"No verdict on this run: too little was recorded{'' if run.result else ', and it has not ended'}."
-        )
+        return missing(f"No verdict: too little was recorded{'' if run.result else ', and the run has not ended'}.")
     sentence = str(diagnosis.get("sentence") or diagnosis.get("bottleneck", ""))
     parts = [element("p", *prose(sentence[:1].upper() + sentence[1:]), class_="sentence")]
     recommendation = diagnosis.get("recommendation")
@@ -88,47 +95,42 @@ def _verdict(run: RunFolder) -> Markup:
 
 
 def _in_words(entry: Any) -> str:
-    return "; ".join(f"{key}: {value}" for key, value in entry.items()) if isinstance(entry, dict) else str(entry)
+    """A value of a JSON file as text."""
+    if isinstance(entry, dict):
+        return "; ".join(f"{key}: {value}" for key, value in entry.items())
+    return f"{entry:,}" if isinstance(entry, int) else str(entry)
 
 
 def _learning(metrics: Sequence[dict[str, Any]]) -> list[Markup]:
     if not metrics:
         return [missing("No evaluation yet: metrics.jsonl is empty or missing.")]
-    parts: list[Markup] = []
-    drawn = list(LINE_NAMES)
-    if all(line.get("test_loss") is None for line in metrics):
-        drawn = [LINE_NAMES[0]]
-        parts.append(missing("No test rows: the dataset has none, so only the training loss is known."))
+    tested = any(line.get("test_loss") is not None for line in metrics)
+    no_rows = missing("The dataset has no test rows, so only the training loss is known.")
     if len(metrics) == 1:
         measured = {name: value for name, value in metrics[0].items() if isinstance(value, float) and "_" in name}
-        told = facts([(label_of(name), f"{value:.5f}") for name, value in measured.items()])
-        return [
-            *parts,
+        parts = [
             note("One evaluation, at the end; ", element("code", "--test-every ROWS"), " draws curves."),
-            told,
+            facts([(label_of(name), f"{value:.5f}") for name, value in measured.items()]),
         ]
-    return [*parts, line_legend(drawn), charts(curves_of_one(metrics))]
+    else:
+        parts = [line_legend(LINE_NAMES if tested else LINE_NAMES[:1]), charts(curves_of_one(metrics))]
+    return parts if tested else [no_rows, *parts]
 
 
 def _phases(workers: Sequence[WorkerTime]) -> list[Markup]:
     if not workers:
         return [missing("Not known: the workers recorded no telemetry.")]
-    bars = []
-    if len(workers) > 1:
-        bars.append(stacked_bar("all workers", phase_shares(workers), 1.0, ""))
-    for worker in _slowest(workers, MOST_BARS):
+    drawn = [stacked_bar("all workers", phase_shares(workers), 1.0, "")] if len(workers) > 1 else []
+    slowest = sorted(workers, key=lambda worker: worker.rows / worker.seconds if worker.seconds else 0.0)[:MOST_BARS]
+    for worker in sorted(slowest, key=lambda worker: worker.rank):
+        name = f"worker {worker.rank}" + (f" on {worker.node}" if worker.node else "")
         speed = quantity(worker.rows / worker.seconds, "rows") + "/s" if worker.seconds > 0 else ""
-        bars.append(stacked_bar(_worker_name(worker.rank, worker.node), worker.phases, sum(worker.phases.values()),
-                                speed.replace("thousand ", "k ").replace("million ", "M ")))  # fmt: skip
-    parts = [box_legend(PHASES), element("div", *bars, class_="bars")]
+        speed = speed.replace("thousand ", "k ").replace("million ", "M ")
+        drawn.append(stacked_bar(name, worker.phases, sum(worker.phases.values()), speed))
+    parts = bars(drawn, PHASES)
     if len(workers) > MOST_BARS:
         parts.append(note(f"The {MOST_BARS} slowest of {len(workers):,} workers."))
     return parts
-
-
-def _slowest(workers: Sequence[WorkerTime], most: int) -> list[WorkerTime]:
-    kept = sorted(workers, key=lambda worker: worker.rows / worker.seconds if worker.seconds else 0.0)[:most]
-    return sorted(kept, key=lambda worker: worker.rank)
 
 
 def _staleness(result: dict[str, Any], chunks: Sequence[WorkerChunk]) -> list[Markup]:
@@ -143,10 +145,10 @@ def _staleness(result: dict[str, Any], chunks: Sequence[WorkerChunk]) -> list[Ma
     if apart is None:
         said = "no telemetry was recorded" if not chunks else "one worker trains alone"
         return [*parts, missing(f"No leads over time: {said}.")]
-    shown = range(min(len(apart.ranks), MOST_LEADS))
+    shown = range(min(len(apart.ranks), MOST_LINES))
     lines = [Line(f"worker {apart.ranks[i]}", i, apart.times.tolist(), apart.steps[i].tolist()) for i in shown]
-    if len(apart.ranks) > MOST_LEADS:
-        parts.append(note(f"The first {MOST_LEADS} of {len(apart.ranks):,} workers."))
+    if len(apart.ranks) > MOST_LINES:
+        parts.append(note(f"The first {MOST_LINES} of {len(apart.ranks):,} workers."))
     return [
         *parts,
         line_legend([line.name for line in lines]),
@@ -156,44 +158,31 @@ def _staleness(result: dict[str, Any], chunks: Sequence[WorkerChunk]) -> list[Ma
 
 
 def _timeline(samples: Sequence[StepSample]) -> list[Markup]:
-    """A few sampled steps, from early, middle and late in the run, drawn to one scale."""
+    """A few sampled steps from early, middle and late in the run, drawn to one scale."""
     if not samples:
         return [missing("No step was sampled.")]
     chosen = _moments(sorted(samples, key=lambda sample: (sample.time, sample.rank)))
     longest = max(sample.seconds for sample in chosen)
-    bars = [
+    drawn = [
         stacked_bar(f"worker {sample.rank}, {steps_of(sample)}, at {sample.time:,.2f} s", phases_of(sample), longest,
                     quantity(sample.seconds, "s").replace("milliseconds", "ms").replace("microseconds", "µs"), "s")
         for sample in chosen
     ]  # fmt: skip
     told = f"{len(chosen)} of {count(len(samples), 'sample')}, drawn to one scale from where each began."
-    return [note(told), box_legend(PHASES), element("div", *bars, class_="bars")]
+    return [note(told), *bars(drawn, PHASES)]
 
 
 def _moments(samples: Sequence[StepSample]) -> list[StepSample]:
     """Some samples around a few moments of the run, in order."""
     if len(samples) <= NUM_MOMENTS * SAMPLES_A_MOMENT:
         return list(samples)
-    chosen: list[int] = []
-    for moment in range(NUM_MOMENTS):
-        first = moment * (len(samples) - SAMPLES_A_MOMENT) // (NUM_MOMENTS - 1)
-        chosen += range(first, first + SAMPLES_A_MOMENT)
-    return [samples[i] for i in sorted(set(chosen))]
+    firsts = (moment * (len(samples) - SAMPLES_A_MOMENT) // (NUM_MOMENTS - 1) for moment in range(NUM_MOMENTS))
+    return [sample for first in firsts for sample in samples[first : first + SAMPLES_A_MOMENT]]
 
 
 def _environment(result: dict[str, Any]) -> list[Markup]:
     if not result:
         return [missing("The run has no result.json yet.")]
-    entries = [(key, entry) for key, value in flat(result).items() for entry in _entries(value)]
+    lists = {key: value if isinstance(value, list) else [value] for key, value in flat(result).items()}
+    entries = [(key, _in_words(entry)) for key, values in lists.items() for entry in values]
     return [table(("what", "value"), [(key, text) for key, text in entries if text])]
-
-
-def _entries(value: Any) -> list[str]:
-    """A value of a result as text, one for each entry of a list."""
-    if isinstance(value, list):
-        return [_in_words(entry) for entry in value]
-    return [f"{value:,}" if isinstance(value, int) else str(value)]
-
-
-def _worker_name(rank: int, node: str) -> str:
-    return f"worker {rank}" + (f" on {node}" if node else "")

@@ -49,12 +49,9 @@ def time_by_worker(chunks: Iterable[WorkerChunk]) -> list[WorkerTime]:
     return [found[rank] for rank in sorted(found)]
 
 
-def phase_shares(workers: Iterable[WorkerTime]) -> dict[str, float]:
+def phase_shares(workers: Sequence[WorkerTime]) -> dict[str, float]:
     """Shares of all workers' time, which add up to 1; empty if no time was recorded."""
-    totals = dict.fromkeys(PHASES, 0.0)
-    for worker in workers:
-        for name, seconds in worker.phases.items():
-            totals[name] += seconds
+    totals = {name: sum(worker.phases[name] for worker in workers) for name in PHASES}
     whole = sum(totals.values())
     return {name: seconds / whole for name, seconds in totals.items()} if whole > 0 else {}
 

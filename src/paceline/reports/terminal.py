@@ -10,25 +10,22 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
+from rich.text import Text
 
-from paceline.reports.measures import NOTHING, label_of
+from paceline.reports.measures import NOTHING, glance, label_of, movement
+from paceline.run_folder import RunFolder
 from paceline.telemetry.facts import Traits
 
 PLAIN_LINE_SECONDS = 5.0
 LIVE_SECONDS = 0.1
 WIDE_COLUMNS = 100
-
-
-class Meter(Protocol):
-    """Shows how much of the work is done."""
-
-    def show(self, share: float, text: str) -> None:
-        """`share` of the work is done, 0 to 1; `text` gives details."""
+BITS = 8
+PLAN_COLUMNS = ("pace", "workers", "shards", "links", "rows/s", "of now", "rows/s per machine", "limited by", "")
 
 
 class LiveMeter:
@@ -40,6 +37,7 @@ class LiveMeter:
         self._last = 0.0
 
     def show(self, share: float, text: str) -> None:
+        """`share` of the work is done, 0 to 1; `text` gives details."""
         now = time.monotonic()
         if share >= 1 or now - self._last >= LIVE_SECONDS:
             self._last = now
@@ -55,18 +53,18 @@ class PlainMeter:
         self._first: tuple[float, float] | None = None
 
     def show(self, share: float, text: str) -> None:
+        """As `LiveMeter.show`."""
         now = time.monotonic()
         # Time left counts from the first report: everything before it was start-up.
         began, share_then = self._first = self._first or (now, share)
-        if now - self._last < PLAIN_LINE_SECONDS:
-            return
-        self._last = now
-        remaining = f", {(now - began) * (1 - share) / (share - share_then):.0f} s left" if share > share_then else ""
-        print(f"{self._title}: {100 * share:.0f} %, {text}{remaining}", file=sys.stderr, flush=True)
+        if now - self._last >= PLAIN_LINE_SECONDS:
+            self._last = now
+            left = f", {(now - began) * (1 - share) / (share - share_then):.0f} s left" if share > share_then else ""
+            print(f"{self._title}: {100 * share:.0f} %, {text}{left}", file=sys.stderr, flush=True)
 
 
 @contextmanager
-def meter(title: str) -> Iterator[Meter]:
+def meter(title: str) -> Iterator[LiveMeter | PlainMeter]:
     """A live bar on a terminal, plain lines elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -88,13 +86,14 @@ def meter(title: str) -> Iterator[Meter]:
         yield LiveMeter(progress, title)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, wrap: bool = False) -> None:
     """A table on standard output; the first column is left-aligned, numbers are right-aligned."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(columns):
-        table.add_column(name, justify="left" if place == 0 else "right", no_wrap=True)
+        table.add_column(Text(name), justify="right" if place else "left", no_wrap=not wrap,
+                         overflow="fold" if wrap else "ellipsis")  # fmt: skip
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
 
 
@@ -121,3 +120,39 @@ def result_row(name: str, result: dict[str, Any], traits: Traits) -> list[str]:
 def number(value: float | None, digits: int) -> str:
     """A number for a table; a dash if there is none."""
     return NOTHING if value is None else f"{value:.{digits}f}"
+
+
+def print_plan(plan: dict[str, Any]) -> None:
+    """One line per prediction, the best of each pace marked, and the error of the replay."""
+    now = plan["rows_per_second"]
+    rows = [
+        (
+            str(one["pace"]),
+            f"{one['workers']}",
+            f"{one['shards']}" if plan["has_shards"] else NOTHING,
+            f"{one['bandwidth'] * BITS / 1e9:g} Gbit/s" if one["bandwidth"] else "as recorded",
+            f"{one['rows_per_second']:,.0f}",
+            f"{one['rows_per_second'] / now:.2f}×",
+            f"{one['rows_per_second_a_machine']:,.0f}",
+            one["limit"],
+            "best" if one["best"] else "",
+        )
+        for one in plan["predictions"]
+    ]
+    print_table(PLAN_COLUMNS, rows)
+    print(f"from a run of {now:,.0f} rows/s; its own simulation is off by {plan['replay_error']:.0%}")
+    if plan["note"]:
+        print(plan["note"])
+
+
+def print_job(run: RunFolder) -> None:
+    """The result of a matrix job, and what it cost."""
+    result = run.result
+    told = dict(glance(result))
+    if "out" in result:
+        print(f"product: {result['out']} ({told.pop('rows')} × {result['columns']:,} {result['dtype']})")
+    print_table(list(told), [list(told.values())])
+    if moved := movement(result):
+        print(moved)
+    print(run.saved_diagnosis["sentence"])
+    print(f"run: {run.path}")

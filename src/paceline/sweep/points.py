@@ -14,14 +14,13 @@ are timed after each run, as `paceline diagnose --ops` does.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import msgspec
 
 from paceline.config import config_of, overrule, read_recipe
 from paceline.errors import ConfigError
@@ -71,7 +70,10 @@ def read_sweep(recipe: Path, flags: Mapping[str, Any], settings: Sequence[str] =
     tree = read_recipe(recipe)
     grid, points = tree.pop("sweep", {}), tree.pop("points", [])
     job, ops = tree.pop("job", TRAIN), tree.pop("ops", False)
-    _check_job(recipe, job, ops)
+    if job not in JOBS:
+        raise ConfigError(f"`job` in `{recipe}` is {job!r}; it must be {' or '.join(JOBS)}", f'job = "{JOBS[-1]}"')
+    if not isinstance(ops, bool):
+        raise ConfigError(f"`ops` in `{recipe}` is {ops!r}; it must be true or false", "ops = true")
     given = {*flags, *(setting.partition("=")[0].strip() for setting in settings)}
     combined = _combined(recipe, grid, points, given)
     if len(combined) > MOST_POINTS:
@@ -107,28 +109,21 @@ def _combined(recipe: Path, grid: Any, points: Any, given: set[str]) -> list[dic
     ]
 
 
-def _check_job(recipe: Path, job: Any, ops: Any) -> None:
-    if job not in JOBS:
-        raise ConfigError(f"`job` in `{recipe}` is {job!r}; it must be {' or '.join(JOBS)}", f'job = "{JOBS[-1]}"')
-    if not isinstance(ops, bool):
-        raise ConfigError(f"`ops` in `{recipe}` is {ops!r}; it must be true or false", "ops = true")
-
-
 def _point(job: str, ops: bool, tree: Mapping[str, Any], varied: dict[str, Any], flags: Mapping[str, Any],
            settings: list[str]) -> Point:  # fmt: skip
-    whole = msgspec.json.decode(msgspec.json.encode(tree))
+    whole = copy.deepcopy(dict(tree))
+    config: RunConfig | TraceSettings
     try:
         if job == TRAIN:
             config = config_of(whole, flags, settings, varied)
-            if ops and not find(config.model).operations:
-                raise ConfigError(
-                    f"the operations of a step of `{config.model}` cannot be timed", "leave `ops` out of the recipe"
-                )
-            return Point(varied, config, ops)
-        overrule(whole, flags, settings, varied)
-        if ops:
-            raise ConfigError(f"a {job} has no operations that can be timed", "leave `ops` out of the recipe")
-        return Point(varied, trace_settings_of(whole))
+            name, has_operations = config.model, find(config.model).operations
+        else:
+            overrule(whole, flags, settings, varied)
+            config = trace_settings_of(whole)
+            name, has_operations = job, False
+        if ops and not has_operations:
+            raise ConfigError(f"the operations of a step of `{name}` cannot be timed", "leave `ops` out of the recipe")
+        return Point(varied, config, ops)
     except ConfigError as error:
         name = Point(varied, RunConfig()).name
         raise ConfigError(f"point {name}: {error.message}", error.hint) from None

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -62,7 +62,8 @@ def run_sweep(points: list[Point], out: Path, runner: Runner) -> tuple[list[Outc
         try:
             for number, (point, run) in enumerate(zip(points, begun, strict=True), 1):
                 name = f"[{number}/{len(points)}] {point.name}"
-                if run and _is_done(run, point):
+                # Asked for operations, a run without them is not done.
+                if run and _is_done(run) and (not point.ops or run.saved_diagnosis.get("operations")):
                     runner.tell(f"{name}: done before")
                     outcomes.append(Outcome(point, run))
                     continue
@@ -104,28 +105,23 @@ def _begun(path: Path, point: Point, fingerprint: str) -> RunFolder | None:
         refuse_existing(path)
         return None
     run = RunFolder(path)
-    before = read_recipe(path / "config.toml")
-    if _what(before) != _what(msgspec.to_builtins(point.config)):
-        raise ConfigError(
-            f"`{path}` was run with other settings than the recipe has now", "remove it, or choose another --out"
-        )
+    before, now = read_recipe(path / "config.toml"), msgspec.to_builtins(point.config)
+    hint = "remove it, or choose another --out"
+    if {**before, **dict.fromkeys(PLACES)} != {**now, **dict.fromkeys(PLACES)}:
+        raise ConfigError(f"`{path}` was run with other settings than the recipe has now", hint)
     if run.result.get("data_fingerprint", fingerprint) != fingerprint:
-        raise ConfigError(f"`{path}` was run on other data", "remove it, or choose another --out")
+        raise ConfigError(f"`{path}` was run on other data", hint)
     return run
 
 
-def _is_done(run: RunFolder, point: Point) -> bool:
-    return run.result.get("status") == "done" and (not point.ops or bool(run.saved_diagnosis.get("operations")))
-
-
-def _what(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in PLACES}
+def _is_done(run: RunFolder) -> bool:
+    return run.result.get("status") == "done"
 
 
 def _run(path: Path, point: Point, run: RunFolder | None, runner: Runner) -> Outcome:
     """Run a point, or continue it. Its errors do not stop the other points."""
     try:
-        if run is None or run.result.get("status") != "done":
+        if run is None or not _is_done(run):
             run = _train(path, point, run, runner)
         if point.ops:
             add_operations(run, run.saved_diagnosis or write_diagnosis(run))

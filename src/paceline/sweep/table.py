@@ -1,4 +1,4 @@
-"""What came out of a sweep? One table of all points, and a page that compares their runs."""
+"""What are the results of a sweep? One table of all points, and a page that compares their runs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from paceline.reports.measures import MEASURES, NOTHING
 from paceline.run_folder import RunFolder
 from paceline.sweep.points import Point
 
-# The columns that a terminal has room for, besides what varied.
+# The columns that fit on a terminal, besides what varies.
 IN_SHORT = {*(measure.name for measure in MEASURES if measure.in_short), "bottleneck", "error"}
 
 Table = tuple[list[str], list[list[Any]]]
 
 
 class Outcome(NamedTuple):
-    """The outcome of a point: its run, and what went wrong."""
+    """The run of a point, if there is one, and what went wrong, if anything."""
 
     point: Point
     run: RunFolder | None
@@ -29,14 +29,14 @@ class Outcome(NamedTuple):
 
 
 def in_short(outcomes: list[Outcome]) -> tuple[list[str], list[list[str]]]:
-    """The columns of `summarise` that a terminal has room for, as text."""
+    """The columns of `summarise` that fit on a terminal, as text."""
     columns, rows = summarise(outcomes)
     kept = [place for place, name in enumerate(columns) if name in {*_varied(outcomes), *IN_SHORT}]
     return [columns[place] for place in kept], [[in_words(row[place]) for place in kept] for row in rows]
 
 
 def summarise(outcomes: list[Outcome]) -> Table:
-    """One line per point: what varied, the results and the verdict. Columns without any value are left out."""
+    """One line per point: what varies, the results and the verdict. Columns without any value are left out."""
     settings = _varied(outcomes)
     rows: list[dict[str, Any]] = []
     for outcome in outcomes:
@@ -74,8 +74,9 @@ def _varied(outcomes: list[Outcome]) -> list[str]:
 
 
 def write_summary(outcomes: list[Outcome], out: Path) -> list[Path]:
-    """Write `summary` and, for runs on several nodes, `nodes`, both as .csv and .md, and `comparison.html` for at least
-    two runs. Files for which there is nothing to write are removed.
+    """Write the tables `summary` and `nodes`, each as .csv and .md, and the page `comparison.html`.
+
+    `nodes` needs runs on several nodes, the page needs two runs. Otherwise, earlier files of these names are removed.
     """
     written = write_tables(outcomes, out)
     runs = [outcome.run for outcome in outcomes if outcome.run and outcome.run.result]
@@ -89,32 +90,22 @@ def write_summary(outcomes: list[Outcome], out: Path) -> list[Path]:
 
 
 def write_tables(outcomes: list[Outcome], out: Path) -> list[Path]:
-    """Write the tables of `write_summary`."""
+    """Write the tables of `write_summary`: .csv for programs, .md for people."""
     written = []
-    for name, table in {"summary": summarise(outcomes), "nodes": node_table(outcomes)}.items():
-        if table[1]:
-            written += _write_table(*table, out / name)
-        else:
-            for suffix in (".csv", ".md"):
-                (out / name).with_suffix(suffix).unlink(missing_ok=True)
+    for name, (columns, rows) in {"summary": summarise(outcomes), "nodes": node_table(outcomes)}.items():
+        text = io.StringIO()
+        csv.writer(text).writerows([columns, *rows])
+        cells = [[" ".join(in_words(value).replace("|", "\\|").split()) for value in row] for row in rows]
+        lines = [columns, ["---"] * len(columns), *cells]
+        contents = {".csv": text.getvalue(), ".md": "".join(f"| {' | '.join(line)} |\n" for line in lines)}
+        for suffix, content in contents.items():
+            path = out / f"{name}{suffix}"
+            if rows:
+                replace_file(path, content.encode())
+                written.append(path)
+            else:
+                path.unlink(missing_ok=True)
     return written
-
-
-def _write_table(columns: list[str], rows: list[list[Any]], path: Path) -> list[Path]:
-    """A table for programs (.csv) and for people (.md)."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(columns)
-    writer.writerows(rows)
-    cells = [[" ".join(in_words(value).replace("|", "\\|").split()) for value in row] for row in rows]
-    lines = [columns, ["---"] * len(columns), *cells]
-    files = {
-        ".csv": text.getvalue(),
-        ".md": "".join(f"| {' | '.join(line)} |\n" for line in lines),
-    }
-    for suffix, content in files.items():
-        replace_file(path.with_suffix(suffix), content.encode())
-    return [path.with_suffix(suffix) for suffix in files]
 
 
 def in_words(value: Any) -> str:

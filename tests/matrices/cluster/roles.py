@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from paceline.matrices.cluster import blocks, worker
-from paceline.matrices.cluster.messages import WorkerSpec
+from paceline.matrices.cluster.messages import ProductTask, WorkerSpec
 from paceline.matrices.trace import RandomPairs
 
 
@@ -59,7 +59,9 @@ def blind(content: bytes, node: str, host: str) -> None:
     """Worker 1 sees another file under the name of the left factor."""
     spec = msgspec.msgpack.decode(content, type=WorkerSpec)
     if spec.rank == 1:
-        work = msgspec.structs.replace(spec.work, left_fingerprint="another file")
+        assert isinstance(spec.work, ProductTask)
+        heading = msgspec.structs.replace(spec.work.heading, left="another file")
+        work = msgspec.structs.replace(spec.work, heading=heading)
         content = msgspec.msgpack.encode(msgspec.structs.replace(spec, work=work))
     worker.run_worker(content, node, host)
 

@@ -16,7 +16,9 @@ from paceline.matrices.cluster import blocks as module
 from paceline.matrices.cluster import worker
 from paceline.matrices.cluster.blocks import Blocks, BlockService
 from paceline.matrices.cluster.messages import Fetch, ProductTask
-from paceline.matrices.cluster.placement import LEFT, RIGHT
+from paceline.matrices.cluster.placement import LEFT, RIGHT, Rectangle
+from paceline.matrices.plan import Plan
+from paceline.matrices.product_file import Heading
 from paceline.matrices.sources import fingerprint, open_matrix
 from paceline.processes.messages import encode
 from paceline.wire.connection import connect
@@ -36,9 +38,9 @@ def work(tmp_path: Path) -> ProductTask:
         np.save(tmp_path / f"{name}.npy", rng.normal(size=(40, 40)).astype(np.float32))
         paths.append(str(tmp_path / f"{name}.npy"))
     seen = [fingerprint(open_matrix(path)) for path in paths]
-    halves = [(0, 2, 0, 4), (2, 4, 0, 4)]
-    out = str(tmp_path / "C.npy")
-    return ProductTask(paths[0], paths[1], seen[0], seen[1], out, b"", 10, halves, halves)
+    halves = [Rectangle(0, 2, 0, 4), Rectangle(2, 4, 0, 4)]
+    heading = Heading(seen[0], seen[1], (40, 40), "float32", Plan(10, 10, 10))
+    return ProductTask(paths[0], paths[1], str(tmp_path / "C.npy"), heading, halves, halves)
 
 
 @pytest.fixture
@@ -63,9 +65,9 @@ def test_every_block_comes_from_somewhere(work: ProductTask, address: str, monke
         for outer in range(4):
             blocks.fill(RIGHT, outer, inner, out)
             assert np.array_equal(out, right[10 * inner : 10 * inner + 10, 10 * outer : 10 * outer + 10])
-    assert blocks.bytes_read == 8 * 400
-    assert 8 * 400 < blocks.bytes_fetched < 8 * 400 + 16 * 4 * 8 * 10
-    assert blocks.read_for_others == 0
+    assert blocks.counts["bytes_read"] == 8 * 400
+    assert 8 * 400 < blocks.counts["bytes_fetched"] < 8 * 400 + 16 * 4 * 8 * 10
+    assert blocks.counts["blocks_read_for_others"] == 0
 
 
 def test_nobody_answers(work: ProductTask) -> None:
@@ -75,7 +77,7 @@ def test_nobody_answers(work: ProductTask) -> None:
         blocks.addresses = addresses
         blocks.fill(LEFT, 3, 1, out)
         assert np.array_equal(out, left[30:40, 10:20])
-    assert blocks.read_for_others == 3
+    assert blocks.counts["blocks_read_for_others"] == 3
 
 
 @pytest.mark.parametrize(
@@ -107,12 +109,12 @@ def test_a_block_that_cannot_be_read_hangs_up_on_who_asked(
     out, left = np.empty((10, 10), np.float32), np.load(work.left)
     blocks.fill(LEFT, 3, 1, out)
     assert np.array_equal(out, left[30:40, 10:20])
-    assert (blocks.read_for_others, failures) == (1, [])
+    assert (blocks.counts["blocks_read_for_others"], failures) == (1, [])
     other = Blocks(0, TOKEN, work)
     other.addresses = ["", address]
     other.fill(LEFT, 3, 1, out)
     assert np.array_equal(out, left[30:40, 10:20])
-    assert other.read_for_others == 0
+    assert other.counts["blocks_read_for_others"] == 0
 
 
 def test_serving_that_fails_is_heard_of(work: ProductTask) -> None:

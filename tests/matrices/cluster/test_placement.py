@@ -22,9 +22,9 @@ from paceline.matrices.cluster.placement import (
     moved_elements,
     naive_elements,
     place,
+    share_out,
+    tile_bytes,
 )
-from paceline.matrices.cluster.shares import share_out
-from paceline.matrices.cluster.tiles import tile_bytes
 from paceline.matrices.plan import OVERHEAD_BYTES, Shape, parse_bytes, room_in
 from tests.conftest import Command
 

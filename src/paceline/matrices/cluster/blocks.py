@@ -1,20 +1,20 @@
 """Where does a worker get a block from? From the disk if it lives here, else from the worker that it lives on.
 
-A block that lives on a worker which is away is read from the disk here: every node sees the files. So a lost worker
-costs time and bytes, but nothing waits for it.
+A block of a worker that is away is read from the disk here, because every node sees the files. So a lost worker costs
+time and bytes, but nothing waits for it.
 """
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
-from typing import Any
+from collections import Counter
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from paceline.errors import DataError, PacelineError
 from paceline.matrices.cluster.messages import Fetch, ProductTask
-from paceline.matrices.cluster.placement import LEFT, RIGHT, Grid, Owners, Rectangle, grid_of
+from paceline.matrices.cluster.placement import LEFT, RIGHT, Owners, grid_of
 from paceline.matrices.nodes import Matrix, Node
 from paceline.matrices.plan import Shape
 from paceline.matrices.sources import fingerprint, open_matrix
@@ -35,20 +35,17 @@ class Blocks:
     """The factors of a product as one worker sees them. `fill` is for one thread; serving is for another."""
 
     def __init__(self, rank: int, token: bytes, work: ProductTask) -> None:
-        self.factors = [_open(work.left, work.left_fingerprint), _open(work.right, work.right_fingerprint)]
+        self.factors = [_open(work.left, work.heading.left), _open(work.right, work.heading.right)]
         left, right = self.factors
-        self.shape = Shape(*left.shape, right.shape[1])
-        self.grid: Grid = grid_of(self.shape, work.block)
+        self.grid = grid_of(Shape(*left.shape, right.shape[1]), work.heading.plan.rows)
         self.dtype = np.result_type(left.dtype, right.dtype)
         self.addresses: list[str] = []
-        self.bytes_fetched = 0
-        self.bytes_read = 0
-        self.read_for_others = 0
+        self.counts = Counter({"bytes_fetched": 0, "bytes_read": 0, "blocks_read_for_others": 0})
         self.seconds = {"input": 0.0, "pull": 0.0}
-        """Spent reading blocks that live here, and fetching those that do not."""
-        self._rank = rank
-        self._token = token
-        self._owners = Owners(self.grid, [Rectangle(*one) for one in work.rectangles])
+        """Spent on reading blocks that live here, and on fetching those that do not."""
+        self._rank, self._token = rank, token
+        self._edges = (self.grid.rows, self.grid.columns)
+        self._owners = Owners(self.grid, work.rectangles)
         self._connections: dict[str, Connection] = {}
         self._away_until: dict[str, float] = {}
 
@@ -62,27 +59,29 @@ class Blocks:
                     self._fetch(address, side, outer, inner, out)
                     return
                 except WireError:
-                    self._forget(address)
-            self.read_for_others += 1
+                    self._away_until[address] = time.monotonic() + AWAY_SECONDS
+                    if connection := self._connections.pop(address, None):
+                        connection.close()
+            self.counts["blocks_read_for_others"] += 1
         began = time.perf_counter()
         self.read(side, outer, inner, 0, out)
         self.seconds["input"] += time.perf_counter() - began
-        self.bytes_read += out.nbytes
+        self.counts["bytes_read"] += out.nbytes
 
     def read(self, side: int, outer: int, inner: int, start: int, out: Matrix) -> None:
         """Fill `out` with rows of a block from the disk."""
-        edges = self.grid.rows if side == LEFT else self.grid.columns
-        row, column = (edges[outer], self.grid.inner[inner]) if side == LEFT else (self.grid.inner[inner], edges[outer])
+        outer, inner = self._edges[side][outer], self.grid.inner[inner]
+        row, column = (outer, inner) if side == LEFT else (inner, outer)
         self.factors[side].fill(row + start, column, out)
 
     def shape_of(self, side: int, outer: int, inner: int) -> tuple[int, int]:
         """Rows and columns of a block."""
-        edges = self.grid.rows if side == LEFT else self.grid.columns
-        length, depth = edges[outer + 1] - edges[outer], self.grid.inner[inner + 1] - self.grid.inner[inner]
+        edges, depths = self._edges[side], self.grid.inner
+        length, depth = edges[outer + 1] - edges[outer], depths[inner + 1] - depths[inner]
         return (length, depth) if side == LEFT else (depth, length)
 
     def _fetch(self, address: str, side: int, outer: int, inner: int, out: Matrix) -> None:
-        """Receive a block in pieces, of which some are always asked for ahead."""
+        """Receive a block in pieces, some of which are always requested ahead."""
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = connect(address, self._token, None)
@@ -104,20 +103,13 @@ class Blocks:
                     part[...] = frame.body.view(out.dtype).reshape(part.shape)
         finally:
             self.seconds["pull"] += time.perf_counter() - began
-            self.bytes_fetched += stream.bytes_sent + stream.bytes_received - before
-
-    def _forget(self, address: str) -> None:
-        self._away_until[address] = time.monotonic() + AWAY_SECONDS
-        connection = self._connections.pop(address, None)
-        if connection is not None:
-            connection.close()
+            self.counts["bytes_fetched"] += stream.bytes_sent + stream.bytes_received - before
 
 
-class BlockService:
+class BlockService(NamedTuple):
     """Serves the blocks that live here to other workers."""
 
-    def __init__(self, blocks: Blocks) -> None:
-        self._blocks = blocks
+    blocks: Blocks
 
     def closed(self, peer: Peer) -> None:
         """Nothing to do: peers are not remembered."""
@@ -127,14 +119,14 @@ class BlockService:
 
     def received(self, peer: Peer, frame: Frame) -> None:
         piece: Any = decode(frame, Fetch)
-        blocks = self._blocks
+        blocks = self.blocks
         rows, inner, columns = blocks.grid.num_blocks
         outers = rows if piece.side == LEFT else columns
         if piece.side not in (LEFT, RIGHT) or not (0 <= piece.outer < outers and 0 <= piece.inner < inner):
-            raise BadFrameError(f"{peer.address} asks for a block that is not there")
+            raise BadFrameError(f"{peer.address} asks for a block that does not exist")
         height, width = blocks.shape_of(piece.side, piece.outer, piece.inner)
         if not 0 <= piece.start < piece.stop <= height:
-            raise BadFrameError(f"{peer.address} asks for rows that are not there")
+            raise BadFrameError(f"{peer.address} asks for rows that do not exist")
         out = np.empty((piece.stop - piece.start, width), blocks.dtype)
         try:
             blocks.read(piece.side, piece.outer, piece.inner, piece.start, out)
@@ -145,10 +137,10 @@ class BlockService:
 
 
 def _open(path: str, expected: str) -> Node:
-    found = open_matrix(Path(path))
+    found = open_matrix(path)
     if fingerprint(found) != expected:
         raise DataError(
-            f"`{path}` is another file here than where the command runs",
+            f"`{path}` is not the same file here as where the command runs",
             "every node must see the same files under the same paths",
         )
     return found

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
+from paceline.matrices.cluster.placement import Rectangle
+from paceline.matrices.product_file import Heading
+from paceline.matrices.trace import RandomPairs
 from paceline.processes.messages import Message, ProcessSpec
 
 
@@ -25,14 +28,12 @@ class Peers(Message):
 
 
 class Done(Message):
-    """From a worker: a task is done. `sums` are a trace's; bytes are of blocks; phases are seconds."""
+    """From a worker: a task is done. `sums` are for a trace, `counts` for a product; `seconds` are by phase."""
 
     task: int
+    seconds: dict[str, float]
     sums: list[float] = msgspec.field(default_factory=list)
-    bytes_fetched: int = 0
-    bytes_read: int = 0
-    blocks_read_for_others: int = 0
-    seconds: dict[str, float] = msgspec.field(default_factory=dict)
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Fetch(Message):
@@ -46,28 +47,25 @@ class Fetch(Message):
 
 
 class TraceTask(msgspec.Struct, frozen=True, tag=True):
-    """The trace of a product of random matrices: the fields of `RandomPairs`; task t is pairs t, t + 1, … of `cuts`."""
+    """The trace of a product of random matrices. Task t is the pairs from number `cuts[t]` to before `cuts[t + 1]`."""
 
-    numbers: tuple[int, int, int, int, int, int]
+    pairs: RandomPairs
     cuts: list[int]
 
 
 class ProductTask(msgspec.Struct, frozen=True, tag=True):
-    """A product of files that every node sees. Rectangles are of workers; task t is the t-th tile of blocks."""
+    """A product of files that every node sees: the rectangle of each worker, and the tile of blocks of each task."""
 
     left: str
     right: str
-    left_fingerprint: str
-    right_fingerprint: str
     out: str
-    heading: bytes
-    block: int
-    rectangles: list[tuple[int, int, int, int]]
-    tiles: list[tuple[int, int, int, int]]
+    heading: Heading
+    rectangles: list[Rectangle]
+    tiles: list[Rectangle]
 
 
 class WorkerSpec(ProcessSpec, frozen=True, kw_only=True):
-    """What the process of a worker is given."""
+    """What the process of a worker is started with."""
 
     work: TraceTask | ProductTask
 

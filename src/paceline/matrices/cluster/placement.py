@@ -1,21 +1,26 @@
-"""Who computes which part of a product, and where do the blocks of its factors live, so that few bytes move?
+"""Which worker computes which part of a product, and where do the blocks of its factors live, so that few bytes move?
 
-Each worker computes one rectangle of the result, all of about one size. For it, it needs those rows of the left factor
-and those columns of the right one, so a worker costs half its rectangle's perimeter: nearly square ones are best. The
-result is cut into strips, and strips into rectangles (the columns of Beaumont, Boudet, Rastello and Robert, "Matrix
-multiplication on heterogeneous platforms", 2001). Every block of a factor lives on one of the workers that need it, by
-turns, and goes to each of the others once.
+Each worker computes one rectangle of the result, all of about the same size. For that, it needs the rectangle's rows of
+the left factor and its columns of the right one: half the perimeter of the rectangle, so nearly square ones are best.
+The result is cut into strips, and strips into rectangles (the columns of Beaumont, Boudet, Rastello and Robert, "Matrix
+multiplication on heterogeneous platforms", 2001). Every block of a factor lives on one of the workers that need it, in
+turn, and goes to each of the others once. A worker computes its rectangle in tiles that fit into its memory.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from paceline.errors import ConfigError
 from paceline.matrices.nodes import cuts
-from paceline.matrices.plan import Shape
+from paceline.matrices.plan import STRIP_ROWS, Shape, check_block, in_bytes, least_block, memory_for, room_in
 
+# By default, a worker has this many blocks along each side, unless they would be smaller than `LEAST_BLOCK`.
+BLOCKS_A_SIDE = 4
+LEAST_BLOCK, MOST_BLOCK = 256, 2048
 # A rectangle may be this many times larger than the mean if fewer bytes move then.
 MOST_IMBALANCE = 1.25
 LEFT, RIGHT = 0, 1
@@ -52,7 +57,7 @@ class Rectangle(NamedTuple):
 
 
 def place(grid: Grid, workers: int) -> list[Rectangle]:
-    """A rectangle for each worker; fewer than there are workers where there are not enough blocks."""
+    """One rectangle per worker; fewer if there are not enough blocks."""
     rows, _, columns = grid.num_blocks
     found = [_strips(rows, columns, count, workers) for count in range(1, min(workers, columns) + 1)]
     found += [
@@ -69,7 +74,7 @@ def place(grid: Grid, workers: int) -> list[Rectangle]:
 
 
 def _strips(rows: int, columns: int, count: int, workers: int) -> list[Rectangle]:
-    """`count` strips of columns, as wide as they have workers, each cut into rows."""
+    """`count` strips of columns, each as wide as its number of workers asks for and cut into rows for them."""
     sizes = [workers * (i + 1) // count - workers * i // count for i in range(count)]
     edges = [0, *(max(i + 1, round(columns * done / workers)) for i, done in enumerate(accumulate(sizes)))]
     edges = [min(edge, columns - count + i) for i, edge in enumerate(edges)]
@@ -80,7 +85,7 @@ def _strips(rows: int, columns: int, count: int, workers: int) -> list[Rectangle
 
 
 class Owners:
-    """Where the blocks of the factors live."""
+    """Which worker each block of the factors lives on."""
 
     def __init__(self, grid: Grid, rectangles: list[Rectangle]) -> None:
         rows, _, columns = grid.num_blocks
@@ -93,12 +98,108 @@ class Owners:
         return needed_by[(outer + inner) % len(needed_by)]
 
 
+class Shares(NamedTuple):
+    """Who computes what: one rectangle per worker, and its tiles. Tasks are tiles, counted over all workers."""
+
+    block: int
+    grid: Grid
+    rectangles: list[Rectangle]
+    tiles: list[list[Rectangle]]
+
+    @property
+    def homes(self) -> list[int]:
+        """The worker of each task."""
+        return [rank for rank, some in enumerate(self.tiles) for _ in some]
+
+    @property
+    def starts(self) -> list[tuple[int, int]]:
+        """Row and column of the result at which each task's tile begins."""
+        return [(self.grid.rows[tile.top], self.grid.columns[tile.left]) for some in self.tiles for tile in some]
+
+    @property
+    def digest(self) -> str:
+        """Tells these shares from others of the same product."""
+        return hashlib.sha256(repr((self.block, self.tiles)).encode()).hexdigest()[:16]
+
+    def movement(self, workers: int, itemsize: int) -> dict[str, Any]:
+        """Bytes as planned, the least that is possible, and those of a placement that ignores neighbours."""
+        owners = Owners(self.grid, self.rectangles)
+        return {
+            "algorithm": "each worker an equal rectangle of the result, each block on a worker that needs it",
+            "block": self.block,
+            "bytes_planned": itemsize * fetched_elements(self.grid, owners, self.tiles),
+            "bytes_lower_bound": int(itemsize * least_elements(self.grid, workers)),
+            "bytes_naive": itemsize * naive_elements(self.grid, workers),
+        }
+
+
+def tile_bytes(grid: Grid, tile: Rectangle, itemsize: int) -> int:
+    """What a worker needs for a tile: the result, two panels of each factor, and a strip per thread."""
+    rows = grid.rows[tile.bottom] - grid.rows[tile.top]
+    columns = grid.columns[tile.right] - grid.columns[tile.left]
+    depth = grid.inner[1]  # the first is the deepest
+    return itemsize * (rows * columns + 2 * depth * (rows + columns) + 2 * STRIP_ROWS * columns)
+
+
+def share_out(shape: Shape, itemsize: int, workers: int, memory: int, block: int) -> Shares:
+    """Divide a product among workers with this much memory each, in blocks with side `block`; 0 chooses a good one."""
+    if not block:
+        # A side that gives each worker some blocks along each side of its rectangle.
+        wanted = min(shape.rows, shape.columns) / (BLOCKS_A_SIDE * math.sqrt(workers))
+        block = max(least_block(shape), min(MOST_BLOCK, max(LEAST_BLOCK, round(wanted)), max(shape)))
+    check_share(shape, itemsize, memory, block)
+    grid = grid_of(shape, block)
+    rectangles = place(grid, workers)
+    return Shares(block, grid, rectangles, [_tiles(one, grid, itemsize, memory) for one in rectangles])
+
+
+def check_share(shape: Shape, itemsize: int, memory: int, block: int) -> None:
+    """Raise unless a worker with this much memory can compute one block of the result; with 0, of the smallest side.
+
+    This needs no cluster, so it can be checked before one is started.
+    """
+    block = block or max(least_block(shape), min(LEAST_BLOCK, max(shape)))
+    check_block(shape, block)
+    # The first block is the largest.
+    needed = tile_bytes(grid_of(shape, block), Rectangle(0, 1, 0, 1), itemsize)
+    if needed > room_in(memory):
+        raise ConfigError(
+            f"`memory` is {in_bytes(memory)}, too little for a block and its factors in blocks of {block:,}",
+            f"--memory {in_bytes(memory_for(needed))} or more, or a smaller --block",
+        )
+
+
+def _tiles(one: Rectangle, grid: Grid, itemsize: int, memory: int) -> list[Rectangle]:
+    """A worker's rectangle in tiles that fit into its memory, so that little is fetched twice. One block fits."""
+    height, width = one.bottom - one.top, one.right - one.left
+    # Rows and columns of tiles: each further cut of the columns fetches the rows again, and vice versa.
+    best = (height, width)
+    tallest, widest = _largest(height, one.top, grid.rows), _largest(width, one.left, grid.columns)
+    for rows, tall in enumerate(tallest, 1):
+        for columns, wide in enumerate(widest, 1):
+            if rows * width + columns * height >= best[0] * width + best[1] * height:
+                break
+            if tile_bytes(grid, Rectangle(*tall, *wide), itemsize) <= room_in(memory):
+                best = (rows, columns)
+                break
+    return [
+        Rectangle(one.top + top, one.top + bottom, one.left + left, one.left + right)
+        for top, bottom in pairwise(cuts(height, best[0]))
+        for left, right in pairwise(cuts(width, best[1]))
+    ]
+
+
+def _largest(length: int, start: int, edges: list[int]) -> list[tuple[int, int]]:
+    """The part with the most elements, from block to block, when `length` blocks are cut into 1, 2, 3, … parts."""
+    cut = ([start + edge for edge in cuts(length, count)] for count in range(1, length + 1))
+    return [max(pairwise(places), key=lambda part: edges[part[1]] - edges[part[0]]) for places in cut]
+
+
 def moved_elements(grid: Grid, rectangles: list[Rectangle]) -> int:
     """How many elements of the factors go from one worker to another."""
-    needed = sum(
-        grid.rows[r.bottom] - grid.rows[r.top] + grid.columns[r.right] - grid.columns[r.left] for r in rectangles
-    )
-    return grid.inner[-1] * (needed - grid.rows[-1] - grid.columns[-1])
+    rows, inner, columns = grid
+    needed = sum(rows[r.bottom] - rows[r.top] + columns[r.right] - columns[r.left] for r in rectangles)
+    return inner[-1] * (needed - rows[-1] - columns[-1])
 
 
 def fetched_elements(grid: Grid, owners: Owners, tiles: list[list[Rectangle]]) -> int:
@@ -130,7 +231,7 @@ def least_elements(grid: Grid, workers: int) -> float:
 
 
 def naive_elements(grid: Grid, workers: int) -> int:
-    """What would move if the blocks of all three matrices were dealt out one after the other, without regard."""
+    """What would move if the blocks of all three matrices were simply dealt out in turn."""
     rows, inner, columns = grid.num_blocks
     depths = [stop - start for start, stop in pairwise(grid.inner)]
     # Block (i, k) of the left factor is number i · inner + k, and (k, j) of the right one k · columns + j: so

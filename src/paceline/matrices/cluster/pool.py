@@ -1,14 +1,13 @@
-"""Who does the tasks of a matrix job, and what happens to them when a worker is lost?
+"""Which worker does which task of a matrix job, and what happens to its tasks when it is lost?
 
-Each task has a worker that it is meant for. A lost worker's tasks wait for its successor for a while; then others take
-them.
+Each task is meant for one worker. The tasks of a lost worker wait for its successor for a while; then others take them.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -26,12 +25,9 @@ from paceline.wire.server import Server
 
 # How long a lost worker's tasks wait for its successor.
 TAKE_OVER_SECONDS = 15.0
-# The job waits this long for workers to come back when none is left.
+# When no worker is left, the job waits this long for one to come back.
 BACK_SECONDS = 40.0
 LIMITS = Limits(start_seconds=60.0, ready_seconds=60.0, back_seconds=BACK_SECONDS)
-
-Finished = Callable[[Done], None]
-Look = Callable[[float, list[AnyRecord]], None]
 
 
 @dataclass
@@ -46,44 +42,43 @@ class PoolWorker:
 class WorkerPool:
     """The workers of one job."""
 
-    def __init__(
-        self, engine: ClusterEngine, work: TraceTask | ProductTask, homes: list[int], num_workers: int, may_move: bool
-    ) -> None:
-        """`homes` are the workers that tasks are meant for; with `may_move` any idle worker may take them."""
-        self._may_move = may_move
-        self._num_tasks = len(homes)
+    def __init__(self, engine: ClusterEngine, work: TraceTask | ProductTask, homes: list[int], may_move: bool) -> None:
+        """`homes` are the workers that tasks are meant for; with `may_move`, any idle worker may take them."""
+        self._may_move, self._num_tasks = may_move, len(homes)
         self._finished: set[int] = set()
-        self._hear_done: Finished | None = None
-        self.workers = [PoolWorker(Role("worker", rank)) for rank in range(num_workers)]
+        self._heard: list[Done] = []
+        self.workers = [PoolWorker(Role("worker", rank)) for rank in range(engine.num_processes)]
         for task, home in enumerate(homes):
             self.workers[home].tasks.append(task)
         token = new_token()
         server = Server(engine.host, 0, token, None)
-        self._control = ControlServer(server, [worker.role for worker in self.workers], engine.name_of, [Done])
+        self.control = ControlServer(server, [worker.role for worker in self.workers], engine.name_of, [Done])
         spec = partial(WorkerSpec, token=token, work=work)
-        self.supervisor = Supervisor(engine, self._control, spec, LIMITS)
-
-    @property
-    def message_bytes(self) -> int:
-        """Bytes of tasks and their results on the wire, without blocks."""
-        return self._control.message_bytes
+        self.supervisor = Supervisor(engine, self.control, spec, LIMITS)
 
     def wait_until_ready(self) -> None:
         """Wait until all workers are there; raise if one takes too long."""
         self.supervisor.wait_until_ready(self._handle_events)
 
-    def run(self, done: set[int], finished: Finished, look: Look) -> None:
-        """Do all tasks except those in `done`. `finished` hears of each; `look` is called many times per second."""
+    def run(self, done: set[int]) -> Iterator[tuple[float, list[Done], list[AnyRecord]]]:
+        """Do all tasks except those in `done`.
+
+        Yields many times per second: the share that is done, the tasks that were finished since, and new records.
+        """
         self.supervisor.started = True
-        self._finished, self._hear_done = set(done), finished
+        self._finished = set(done)
         for worker in self.workers:
             worker.tasks = deque(task for task in worker.tasks if task not in done)
         while len(self._finished) < self._num_tasks:
             self._hand_out()
             self._handle_events()
-            look(len(self._finished) / self._num_tasks, self._control.take_records())
-            self._give_up_if_nobody_is_left()
-        look(1.0, self._control.take_records())
+            heard, self._heard = self._heard, []
+            yield len(self._finished) / self._num_tasks, heard, self.control.take_records()
+            if len(self.supervisor.overdue()) == len(self.workers):
+                why = self.supervisor.why_away(self.workers[0].role)
+                lost = f"all workers were lost and none came back in {BACK_SECONDS:g} s{': ' + why if why else ''}"
+                raise RunError(lost, "run the same command again when the cluster has room")
+        yield 1.0, [], self.control.take_records()
 
     def account(self) -> dict[str, Any]:
         """What `result.json` says about the workers."""
@@ -105,7 +100,7 @@ class WorkerPool:
             if task is not None:
                 worker.task = task
                 sharing = sum(other.role.node == worker.role.node for other in self.workers)
-                self._control.say(worker.role, Do(task=task, sharing=sharing))
+                self.control.say(worker.role, Do(task=task, sharing=sharing))
 
     def _take_from_others(self) -> int | None:
         long_ago = time.monotonic() - TAKE_OVER_SECONDS
@@ -131,22 +126,14 @@ class WorkerPool:
                 case Done(task=task):
                     if worker.task == task:
                         worker.task = None
-                    # A task may be done twice if its worker was lost after it had said so.
-                    if task not in self._finished and self._hear_done is not None:
+                    # A task may be done twice if its worker was lost after reporting it.
+                    if task not in self._finished:
                         self._finished.add(task)
-                        self._hear_done(what)
+                        self._heard.append(what)
 
     def _tell_addresses(self) -> None:
         roles = self.supervisor.roles
         addresses = [role.address if role.ready else "" for role in roles]
         for role in roles:
             if role.ready:
-                self._control.say(role, Peers(addresses=addresses))
-
-    def _give_up_if_nobody_is_left(self) -> None:
-        if len(self.supervisor.overdue()) == len(self.workers):
-            why = self.supervisor.why_away(self.workers[0].role)
-            raise RunError(
-                f"all workers were lost and none came back in {BACK_SECONDS:g} s{': ' + why if why else ''}",
-                "give the command again when the cluster has room",
-            )
+                self.control.say(role, Peers(addresses=addresses))

@@ -1,7 +1,7 @@
 """What happens in the process of a matrix job's worker, from its start to its end?
 
-`run_worker` is all that an engine needs to know. The worker does the tasks that the coordinator gives it. For products,
-a second thread serves the blocks that live here. How a process reports is in `processes/lifeline.py`.
+An engine only needs to know `run_worker`. The worker does the tasks that the coordinator gives it. For products, a
+second thread serves the blocks that live here. How a process reports is in `processes/lifeline.py`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-import msgspec
-
 from paceline.machine import num_cores
 from paceline.matrices.cluster.blocks import Blocks, BlockService
 from paceline.matrices.cluster.messages import Do, Done, Peers, ProductTask, ToWorker, TraceTask, WorkerSpec
-from paceline.matrices.cluster.tiles import TileMaker
-from paceline.matrices.product_file import Heading, ProductFile
-from paceline.matrices.trace import RandomPairs, sums_in_order
+from paceline.matrices.cluster.tiles import compute_tile
+from paceline.matrices.product_file import ProductFile
+from paceline.matrices.trace import sums_in_order
 from paceline.processes.lifeline import Lifeline, run_supervised
 from paceline.processes.messages import Failed, Ready
 from paceline.telemetry.probes import NodeProber
@@ -29,7 +27,7 @@ TICK_SECONDS = 0.5
 
 
 def run_worker(content: bytes, node: str, host: str) -> None:
-    """Be the worker that `content`, a `WorkerSpec`, describes, on the node of that name and address, to the end."""
+    """Run the worker that `content`, an encoded `WorkerSpec`, describes, on the node with this name and address."""
     run_supervised(content, node, host, WorkerSpec, ToWorker, _run)
 
 
@@ -57,13 +55,12 @@ def _tasks(lifeline: Lifeline, work_on: str, bytes_fetched: Callable[[], int] = 
 
 def _sum_pairs(work: TraceTask, lifeline: Lifeline) -> None:
     """Tasks of a trace: only sums leave this process."""
-    random = RandomPairs(*work.numbers)
     lifeline.on(Peers, lambda _: None)
     lifeline.say(Ready())
     for order in _tasks(lifeline, "sums block pairs of task"):
         began = time.perf_counter()
-        pairs = islice(random.pairs(), work.cuts[order.task], work.cuts[order.task + 1])
-        sums = list(sums_in_order(random.sum_of, pairs, _num_threads(order)))
+        pairs = islice(work.pairs.pairs(), work.cuts[order.task], work.cuts[order.task + 1])
+        sums = list(sums_in_order(work.pairs.sum_of, pairs, _num_threads(order)))
         lifeline.say(Done(task=order.task, sums=sums, seconds={"compute": time.perf_counter() - began}))
 
 
@@ -73,24 +70,19 @@ def _multiply(spec: WorkerSpec, work: ProductTask, lifeline: Lifeline, host: str
     blocks = Blocks(spec.rank, spec.token, work)
     lifeline.on(Peers, lambda peers: setattr(blocks, "addresses", peers.addresses))
     threading.Thread(target=_serve, args=(server, blocks, lifeline), name="paceline-serve", daemon=True).start()
-    heading = msgspec.json.decode(work.heading, type=Heading)
-    file = ProductFile(Path(work.out), heading, set())
+    file = ProductFile(Path(work.out), work.heading, set())
     lifeline.say(Ready(address=server.address))
-    for order in _tasks(lifeline, "computes tile", lambda: blocks.bytes_fetched):
-        fetched, read, others = blocks.bytes_fetched, blocks.bytes_read, blocks.read_for_others
-        seconds = TileMaker(blocks, heading, _num_threads(order)).make(work.tiles[order.task], file)
-        done = Done(
-            task=order.task, seconds=seconds, bytes_fetched=blocks.bytes_fetched - fetched,
-            bytes_read=blocks.bytes_read - read, blocks_read_for_others=blocks.read_for_others - others,
-        )  # fmt: skip
-        lifeline.say(done)
+    for order in _tasks(lifeline, "computes tile", lambda: blocks.counts["bytes_fetched"]):
+        before = blocks.counts.copy()
+        seconds = compute_tile(work.tiles[order.task], blocks, file, _num_threads(order))
+        lifeline.say(Done(task=order.task, seconds=seconds, counts=blocks.counts - before))
 
 
 def _serve(server: Server, blocks: Blocks, lifeline: Lifeline) -> None:
-    """On its own thread: serve blocks to the end, or say why that fails."""
+    """On its own thread: serve blocks, and report why that fails if it does."""
     try:
         server.serve(BlockService(blocks), TICK_SECONDS)
-    except Exception as error:  # noqa: BLE001 (others would wait for blocks that nobody sends)
+    except Exception as error:  # noqa: BLE001 (other workers would wait for blocks in vain)
         lifeline.say(Failed.of(error))
 
 
