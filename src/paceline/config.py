@@ -257,14 +257,14 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
         if not 0 <= getattr(optimizer, name) < 1:
             message = f"`{name}` is {getattr(optimizer, name)}; it must be at least 0 and below 1"
             raise ConfigError(message, f"--set optimizer.{name}=0.9")
-    special = {name for own in OPTIMIZERS.values() for name in own} - {"decay_rows"}
+    special = {name for own in OPTIMIZERS.values() for name in own.settings} - {"decay_rows"}
     for name in sorted(special.intersection(_changed(optimizer))):
-        if name not in OPTIMIZERS[optimizer.name] or (name == "decay_power" and not optimizer.decay_rows):
-            owners = " and ".join(other for other, own in OPTIMIZERS.items() if name in own)
+        if name not in OPTIMIZERS[optimizer.name].settings or (name == "decay_power" and not optimizer.decay_rows):
+            owners = " and ".join(other for other, own in OPTIMIZERS.items() if name in own.settings)
             message = f"`optimizer.{name}` is {getattr(optimizer, name)}, but {optimizer.name} does not use it"
             needs = " and needs decay_rows" if name == "decay_power" else ""
             raise ConfigError(message, f"leave it out: it is for {owners}{needs}")
-    if optimizer.decay_rows and "decay_rows" not in OPTIMIZERS[optimizer.name]:
+    if optimizer.decay_rows and "decay_rows" not in OPTIMIZERS[optimizer.name].settings:
         message = f"`optimizer.decay_rows` is {optimizer.decay_rows}, but {optimizer.name} slows down by itself"
         raise ConfigError(message, "leave it out, or --optimizer sgd")
 

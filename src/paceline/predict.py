@@ -1,4 +1,4 @@
-"""What does a trained model say of a dataset?"""
+"""What does a trained model predict for a dataset?"""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ WRITERS = {".parquet": pa.parquet.ParquetWriter, ".csv": pa.csv.CSVWriter}
 
 
 def evaluate_model(run: str | Path, data: str | Path, split: Split | None) -> tuple[int, dict[str, Any]]:
-    """How many rows there are, and the model's metrics on them."""
-    model, dataset = load_model(RunFolder(run).path), open_dataset(data)
-    chosen = _choose(dataset, split)
+    """The number of rows, and the model's metrics on them."""
+    model, dataset, chosen = _open(run, data, split)
     if dataset.labels.kind not in model.entry.task.labels:
         raise DataError(
             f"the model predicts {model.entry.task.name}; the labels of `{dataset.folder}` are {dataset.labels.kind}",
@@ -51,8 +50,7 @@ def write_predictions(run: str | Path, data: str | Path, out: str | Path, split:
     refuse_existing(out)
     if not out.parent.is_dir():
         raise UsageError(f"the folder `{out.parent}` does not exist", "make it first, or write elsewhere")
-    model, dataset = load_model(RunFolder(run).path), open_dataset(data)
-    chosen = _choose(dataset, split)
+    model, dataset, chosen = _open(run, data, split)
     tables = _tables(model, _parameters_for(model, dataset), dataset, chosen)
     first = next(tables)
     temporary = out.with_name(f".{out.name}.partial")
@@ -73,7 +71,7 @@ def _tables(model: TrainedModel, parameters: Parameters, dataset: AnyDataset, sp
     first = 0
     for block, scores in scores_by_block(model.model, parameters, dataset, split, num_cores()):
         rows = np.arange(first, first + block.num_rows)
-        yield pa.table({"row": rows, "label": block.labels, **model.model.predict(scores)})
+        yield pa.table({"row": rows, "label": block.labels, **model.model.output.predict(scores)})
         first += block.num_rows
 
 
@@ -88,8 +86,10 @@ def _parameters_for(model: TrainedModel, dataset: AnyDataset) -> Parameters:
     return model.parameters_for(dataset)
 
 
-def _choose(dataset: AnyDataset, split: Split | None) -> Split:
+def _open(run: str | Path, data: str | Path, split: Split | None) -> tuple[TrainedModel, AnyDataset, Split]:
+    """The model of a run, a dataset, and the split to use: the one asked for, or else test rows if there are any."""
+    model, dataset = load_model(RunFolder(run).path), open_dataset(data)
     chosen: Split = split or ("test" if dataset.split("test").rows else "train")
     if not dataset.split(chosen).rows:
         raise UsageError(f"`{dataset.folder}` has no {chosen} rows", "leave --split out")
-    return chosen
+    return model, dataset, chosen

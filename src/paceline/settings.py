@@ -25,6 +25,15 @@ class OptimizerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     beta1: float = 0.9
     beta2: float = 0.999
 
+    def rate_after(self, rows: int) -> float:
+        """The learning rate after this many rows of training.
+
+        >>> OptimizerConfig(name="sgd", learning_rate=0.5, decay_rows=100, decay_power=1.0).rate_after(100)
+        0.25
+        """
+        decay: float = (1 + rows / self.decay_rows) ** -self.decay_power if self.decay_rows else 1.0
+        return self.learning_rate * decay
+
 
 class ImageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How workers change images. They cut out squares of `crop` pixels (0 for whole images): at a random place in

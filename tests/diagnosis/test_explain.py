@@ -31,7 +31,7 @@ from paceline.telemetry.facts import write_facts
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import NodeProbe
 from paceline.training.embedded import backend as embedded
-from paceline.training.embedded.loops import ClockLoop
+from paceline.training.embedded.loops import StepLoop
 from tests.diagnosis.folders import PLANTS, make_embedded, make_planted, record_facts
 from tests.reports.folders import write_records
 
@@ -180,8 +180,8 @@ class TestPlantedInRealRuns:
     def test_a_slow_worker(self, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two threads in step, one of which sleeps before each call."""
         monkeypatch.setattr(embedded, "num_cores", lambda: 2)
-        sleeps = self.slowed(ClockLoop._train, lambda thread: 0.05 if thread._part == 1 else 0.0)
-        monkeypatch.setattr(ClockLoop, "_train", sleeps)
+        sleeps = self.slowed(StepLoop.train, lambda loop: 0.05 if loop.meter.rank == 1 else 0.0)
+        monkeypatch.setattr(StepLoop, "train", sleeps)
         run = paceline.train(
             data=clicks, run=tmp_path / "run", pace="sync", workers=2, batch_size=1_000, seconds=1.5,
         )  # fmt: skip

@@ -45,7 +45,7 @@ def test_an_optimizer_called_first_by_a_loop_that_may_reassociate() -> None:
     def keep(rule: Any, table: Any, at: Any, stride: Any, gradient: Any) -> None:
         table[at] = table[at] * gradient - rule.scale
 
-    optimizer_rule(Keep, 0, lambda rule, table, at, stride: table[at], keep)
+    optimizer_rule(Keep, 0, keep)
 
     @reassociated
     def liberal(rule: Any, table: Any) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from paceline.data.images.blocks import Images
 from paceline.data.images.crops import Crops
-from paceline.models.images import cross_entropy, probabilities
+from paceline.models.images import ClassOutput, cross_entropy
 from paceline.models.model import Step
 from paceline.models.softmax import Softmax
 from paceline.settings import ImageConfig
@@ -43,7 +43,7 @@ def test_gradient_and_scores_are_the_textbooks(side: int, classes: int, rows: in
     found = model.scores(values, images)
     np.testing.assert_allclose(found, scores, rtol=1e-4, atol=1e-4)
     assert cross_entropy(found, images.labels) == pytest.approx(losses, rel=1e-4, abs=1e-4)
-    np.testing.assert_allclose(probabilities(found), p, atol=1e-4)
+    np.testing.assert_allclose(ClassOutput(model).probabilities(found), p, atol=1e-4)
 
 
 def test_finite_differences() -> None:

@@ -11,9 +11,8 @@ import pytest
 from paceline.data.sparse.batch import Batch
 from paceline.errors import ConfigError
 from paceline.models.model import Parameters, Step, TableView
-from paceline.models.registry import ROWS, Entry
+from paceline.models.registry import NUMBERS, ROWS, Entry
 from paceline.models.sparse import Columns, DeclaredModel, NumberedRows, SparseModel, build_for, sparse_model
-from paceline.models.tasks import NUMBERS
 from paceline.parameters.layout import Initial
 from paceline.settings import OptimizerConfig, RunConfig
 

@@ -106,14 +106,3 @@ def test_each_group_follows_its_own_optimizer() -> None:
     gathered = np.zeros(3 * 5, np.float32)
     both.gather(np.array([300, 5, 7], np.uint32), gathered)
     assert np.array_equal(gathered.reshape(3, 5), found[[300, 5, 7]])
-
-
-def test_states_are_loaded_set_aside_and_copied() -> None:
-    store = KeyedStore(two_groups())
-    store.set_aside()
-    before = store.states.copy()
-    store.load(10, np.full((2, store.width), 9, np.float32))
-    assert (store.states[10:12] == 9).all()
-    assert np.array_equal(store.copied(10, 12), before[10:12])
-    store.begin()
-    assert np.array_equal(store.states, before)

@@ -20,7 +20,7 @@ from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import NodeProbe, StepSample, WorkerChunk
 from paceline.training.coordinator import Coordinator
 from paceline.training.embedded import backend as embedded
-from paceline.training.embedded.loops import ClockLoop, FreeLoop
+from paceline.training.embedded.loops import StepLoop
 
 PACES = [
     pytest.param({"pace": "async", "workers": 2}, id="async"),
@@ -33,7 +33,7 @@ PACES = [
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many threads at pace sync."""
+    """Two threads at pace sync."""
     monkeypatch.setattr(embedded, "num_cores", lambda: 2)
 
 
@@ -72,8 +72,7 @@ def at_work(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
         return timed_run
 
-    for kind in (FreeLoop, ClockLoop):
-        monkeypatch.setattr(kind, "run", timed(kind.run))
+    monkeypatch.setattr(StepLoop, "run", timed(StepLoop.run))
     return seconds
 
 

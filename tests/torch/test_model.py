@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,10 @@ import torch
 from paceline.data.blocks.reader import Reader
 from paceline.data.datasets import open_dataset
 from paceline.data.images.blocks import Images
-from paceline.data.images.crops import Crops
 from paceline.data.images.dataset import ImageDataset
 from paceline.data.rows import EpochOrder
 from paceline.errors import ConfigError
+from paceline.models.images import ImageSettings
 from paceline.models.model import Step
 from paceline.models.registry import find
 from paceline.settings import ImageConfig, RunConfig
@@ -30,9 +33,10 @@ from tests.skips import needs_no_gpu
 SHAPE = (12, 12, 1)
 
 
-def build(name: str, **settings: Any) -> TorchModel:
-    config = RunConfig(data="-", model=f"tests.models.modules:{name}", **settings)
-    return TorchModel(find(config.model), config, Crops(ImageConfig(), SHAPE, 0), 4)
+def build(name: str, **flags: Any) -> TorchModel:
+    config = RunConfig(data="-", model=f"tests.models.modules:{name}", **flags)
+    settings = ImageSettings(shape=SHAPE, classes=4, class_names=list("abcd"), images=ImageConfig())
+    return TorchModel(find(config.model), config, settings)
 
 
 def some_images(rows: int = 10) -> Images:
@@ -66,6 +70,22 @@ def test_the_gradient_is_pytorchs(name: str) -> None:
         np.testing.assert_array_equal(tensor.of(values), parameter.detach().numpy())
         assert parameter.grad is not None
         np.testing.assert_allclose(tensor.of(sums), 10 * parameter.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_that_nobody_uses_lets_go_of_the_values() -> None:
+    """At once: the next run in this process needs the memory."""
+    model = build("plain")
+    values = model.initial()
+    model.gradient(Step(some_images(), (0, 0), dense=values, dense_sums=np.zeros_like(values)))
+    held = weakref.ref(values)
+    del values
+    gc.disable()
+    try:
+        assert held() is not None, "the module's parameters are views of the values"
+        del model
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_averages_follow_what_the_rows_had() -> None:
@@ -168,7 +188,8 @@ def test_no_gpu_here(command: Command, drawings: Path, tmp_path: Path) -> None:
 
 
 def test_without_pytorch(command: Command, drawings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "paceline.torch.model")
     done = command("train", "--data", drawings, "--model", "alexnet-small", "--run", tmp_path / "run")
     assert done.code == 2
     assert "this model needs PyTorch, which is not installed" in done.err

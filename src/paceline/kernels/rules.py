@@ -51,7 +51,12 @@ weight: Weight = picked_by_type(_WEIGHTS)
 update: Update = picked_by_type(_UPDATES)
 
 
-def optimizer_rule(rule: type, memory: int, weight: Weight, update: Update) -> None:
+def stored(rule: Any, table: Table, at: Any, stride: Any) -> Any:
+    """The value of a parameter whose state begins with it."""
+    return table[at]
+
+
+def optimizer_rule(rule: type, memory: int, update: Update, weight: Weight = stored) -> None:
     """Let compiled loops use `weight` and `update` for rules of this type, which remember `memory` numbers."""
     strict = register_jitable(**STRICT)
     _MEMORIES[rule], _WEIGHTS[rule], _UPDATES[rule] = memory, strict(weight), strict(update)

@@ -1,7 +1,8 @@
-"""Classifiers of images: what a network is to one worker, and the model that a run makes of it.
+"""Classifiers of images: the network that one worker computes with, and the model of a run around it.
 
-All values of a network lie in one flat float32 array. The first `num_trained` are trained. The values behind those are
-what a network keeps count of while it trains, such as the averages of batch normalisation (`parameters/layout.py`).
+All values of a network are in one flat float32 array. The first `num_trained` of them are trained. The others are
+statistics that the network collects while it trains, such as the averages of batch normalisation
+(`parameters/layout.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -17,21 +18,21 @@ from numpy.typing import NDArray
 
 from paceline.data.images.blocks import Images
 from paceline.models.metrics import ClassSums, MetricSums
-from paceline.models.model import Compute, Floats, Parameters, Tensor
+from paceline.models.model import Compute, Floats, Parameters, Tensor, size_of
 from paceline.models.registry import Entry, import_from
 from paceline.parameters.layout import DenseLayout, Layout
-from paceline.settings import ImageConfig, OptimizerConfig, RunConfig
+from paceline.settings import ImageConfig, RunConfig
 
 PART_ROWS = 256
 
 
 class Network(Compute, Protocol):
-    """A classifier of images as one worker has it: it computes from values that are kept elsewhere."""
+    """One worker's classifier of images. The values that it computes with are stored elsewhere."""
 
     tensors: tuple[Tensor, ...]
-    """All of its values, those that are trained first."""
+    """All of its values; the trained ones come first."""
     aliases: dict[str, str]
-    """Further names of tensors that have several, to the first of them."""
+    """Other names of tensors that have several names, and the first name of each."""
     num_trained: int
 
     def initial(self) -> Floats:
@@ -43,49 +44,56 @@ class Network(Compute, Protocol):
     def losses(self, scores: Floats, labels: NDArray[np.uint16]) -> float:
         """The sum of the losses of rows with these scores and labels."""
 
-    def close(self) -> None:
-        """Release whatever it holds."""
+
+class ClassOutput(NamedTuple):
+    """What scores of classes mean, for a network."""
+
+    network: Network
+
+    def metric_sums(self) -> MetricSums:
+        return ClassSums(self.network.losses)
+
+    def probabilities(self, scores: Floats) -> Floats:
+        shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
+        result: Floats = shifted / shifted.sum(axis=1, keepdims=True)
+        return result
+
+    def predict(self, scores: Floats) -> dict[str, NDArray[Any]]:
+        found = self.probabilities(scores)
+        return {"class": found.argmax(axis=1).astype(np.uint16), "probability": found.max(axis=1)}
 
 
 class ImageClassifier:
-    """A network in a run, as everything else sees it."""
+    """A network in a run."""
 
     kernel = train_rows = None
     scoring_threads = False
 
-    def __init__(self, make: Callable[[], Network], settings: ImageSettings, optimizer: OptimizerConfig,
-                 epoch_rows: int, rows_per_update: int) -> None:  # fmt: skip
-        self._make = make
-        self._network = network = make()
-        self._settings = settings
+    def __init__(self, entry: Entry, config: RunConfig, settings: ImageSettings, epoch_rows: int = 1,
+                 rows_per_update: int = 1) -> None:  # fmt: skip
+        """An epoch of the run has `epoch_rows` rows."""
+        self._make: Callable[[], Network] = partial(import_from(entry.network), entry, config, settings)
+        self._network: Network = self._make()
         # One per worker. The first worker shares its own with evaluations, during which it is paused.
-        self._taken: list[Network] = []
-        self.tensors = network.tensors
-        size = network.tensors[-1].stop
-        self.layout = Layout(dense=DenseLayout(size, network.num_trained, optimizer, epoch_rows, rows_per_update))
-        self.fingerprint = fingerprint(self.tensors)
+        self._spare = [self._network]
+        self.output = ClassOutput(self._network)
+        self._settings = settings
+        self.tensors, size = self._network.tensors, size_of(self._network.tensors)
+        dense = DenseLayout(size, self._network.num_trained, config.optimizer, epoch_rows, rows_per_update)
+        self.layout = Layout(dense=dense)
+        digest = hashlib.sha256(repr([tuple(tensor) for tensor in self.tensors]).encode()).hexdigest()[:8]
+        self.fingerprint = f"{len(self.tensors)} tensors of {size:,} values ({digest})"
 
     def initial(self) -> Floats:
         return self._network.initial()
 
     def compute(self) -> Compute:
-        self._taken.append(self._make() if self._taken else self._network)
-        return self._taken[-1]
+        return self._spare.pop() if self._spare else self._make()
 
     def scores(self, parameters: Parameters, rows: Images) -> Floats:
         parts = range(0, rows.num_rows, PART_ROWS)
         found = [self._network.scores(parameters.dense, rows.slice(at, at + PART_ROWS)) for at in parts]
         return np.concatenate(found) if found else np.zeros((0, self._settings.classes), np.float32)
-
-    def metric_sums(self) -> MetricSums:
-        return ClassSums(self._network.losses)
-
-    def probabilities(self, scores: Floats) -> Floats:
-        return probabilities(scores)
-
-    def predict(self, scores: Floats) -> dict[str, NDArray[Any]]:
-        found = probabilities(scores)
-        return {"class": found.argmax(axis=1).astype(np.uint16), "probability": found.max(axis=1)}
 
     def save(self, parameters: Parameters) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         values = parameters.dense
@@ -96,13 +104,9 @@ class ImageClassifier:
         aliases = {name: saved[first] for name, first in self._network.aliases.items()}
         return saved | aliases, msgspec.to_builtins(self._settings)
 
-    def close(self) -> None:
-        for network in self._taken or [self._network]:
-            network.close()
-
 
 class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The images that a model is for, as `model.json` has it."""
+    """The images that a model is for, as in `model.json`."""
 
     shape: tuple[int, int, int]
     classes: int
@@ -110,25 +114,12 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
     images: ImageConfig
 
 
-def fingerprint(tensors: tuple[Tensor, ...]) -> str:
-    """What tells models with other tensors apart, in short."""
-    digest = hashlib.sha256(repr([tuple(tensor) for tensor in tensors]).encode()).hexdigest()[:8]
-    return f"{len(tensors)} tensors of {tensors[-1].stop:,} values ({digest})"
-
-
 def build(entry: Entry, config: RunConfig, dataset: Any, rows_per_update: int) -> ImageClassifier:
     """The classifier of a run on this dataset."""
     settings = ImageSettings(
         shape=dataset.shape, classes=dataset.classes, class_names=dataset.manifest.class_names, images=config.images
     )
-    return build_for(entry, config, settings, dataset.split("train").rows, rows_per_update)
-
-
-def build_for(entry: Entry, config: RunConfig, settings: ImageSettings, epoch_rows: int = 1,
-              rows_per_update: int = 1) -> ImageClassifier:  # fmt: skip
-    """The classifier of these images, in a run with an epoch of this many rows."""
-    make = partial(import_from(entry.network), entry, config, settings)
-    return ImageClassifier(make, settings, config.optimizer, epoch_rows, rows_per_update)
+    return ImageClassifier(entry, config, settings, dataset.split("train").rows, rows_per_update)
 
 
 def cross_entropy(scores: Floats, labels: NDArray[np.uint16]) -> float:
@@ -142,10 +133,3 @@ def cross_entropy(scores: Floats, labels: NDArray[np.uint16]) -> float:
         shifted -= shifted.max(axis=1, keepdims=True)
         of_labels = shifted[np.arange(len(labels)), labels]
         return float((np.log(np.exp(shifted).sum(axis=1)) - of_labels).sum())
-
-
-def probabilities(scores: Floats) -> Floats:
-    """Softmax of each row's scores."""
-    shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
-    result: Floats = shifted / shifted.sum(axis=1, keepdims=True)
-    return result

@@ -1,4 +1,4 @@
-"""Is this data what a model learns from?"""
+"""Does a dataset fit the model of a run?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WHAT = {ROWS: "rows of features", IMAGES: "images"}
 
 
 def open_for(config: RunConfig) -> AnyDataset:
-    """The data of a run, which must be what its model learns from."""
+    """The data of a run; `ConfigError` if its model cannot learn from it."""
     dataset, entry = open_dataset(config.data), find(config.model)
     found = dataset.kind.name
     if found != entry.input:

@@ -6,25 +6,28 @@ with value 1. `logistic` is the linear model under the logistic loss: p(click) =
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.sparse.batch import Batch
-from paceline.kernels.linear import Linear, score, train_rows
-from paceline.models.losses import LOSSES, predictions
-from paceline.models.metrics import MetricSums
-from paceline.models.model import Compute, Floats, Parameters, Tensor
+from paceline.kernels.linear import Linear, gradient, score, train_rows
+from paceline.models.losses import LOSSES
+from paceline.models.model import Compute, Floats, Parameters, Step, Tensor
 from paceline.models.registry import TASK_OF_LOSS, Entry
-from paceline.models.sparse import Columns, CompiledCompute, metric_sums, predict, table_layout
+from paceline.models.sparse import Columns, LossOutput, table_layout
 from paceline.parameters.layout import Layout, TableLayout
 from paceline.settings import RunConfig
 
 
 class LinearModel:
-    """A linear model in a run."""
+    """A linear model in a run. It needs no memory to work in, so all workers share it."""
 
+    use_threads = None
+    filled: Callable[[int], None] | None = None
+    holds_values = False
     tensors: tuple[Tensor, ...] = ()
     fingerprint = ""
     scoring_threads = True
@@ -33,13 +36,17 @@ class LinearModel:
         self.layout = Layout(table)
         self.kernel = Linear(LOSSES[loss])
         self.train_rows = train_rows
-        self._task = TASK_OF_LOSS[loss]
+        self.output = LossOutput(TASK_OF_LOSS[loss], LOSSES[loss])
 
     def initial(self) -> Floats:
         return np.zeros(0, np.float32)
 
     def compute(self) -> Compute:
-        return CompiledCompute(self.kernel)
+        return self
+
+    def gradient(self, step: Step) -> float:
+        rows = step.rows
+        return gradient(self.kernel, rows.offsets, step.local, rows.values, rows.labels, step.weights, step.sums)
 
     def scores(self, parameters: Parameters, rows: Batch) -> Floats:
         view = parameters.table
@@ -48,22 +55,10 @@ class LinearModel:
         score(*view.rules, view.rows, layout.features, layout.features, rows.offsets, rows.keys, rows.values, out)
         return out
 
-    def metric_sums(self) -> MetricSums:
-        return metric_sums(self._task, self.kernel.loss)
-
-    def probabilities(self, scores: Floats) -> Floats:
-        return predictions(self.kernel.loss, scores)
-
-    def predict(self, scores: Floats) -> dict[str, NDArray[Any]]:
-        return predict(self._task, self.kernel.loss, scores)
-
     def save(self, parameters: Parameters) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         view = parameters.table
         assert view is not None
         return {"weight": view.rows[:-1], "bias": view.rows[-1:]}, {"features": view.layout.features}
-
-    def close(self) -> None:
-        pass
 
 
 def build(entry: Entry, config: RunConfig, dataset: Any, rows_per_update: int) -> LinearModel:

@@ -1,8 +1,8 @@
 """Losses: one class each, a named tuple of its settings, with its formula.
 
 A loss gives, for a row with score z and label y, the slope dl/dz, the value l, and its link, which turns a score into a
-prediction. Compiled loops pick these functions by type (`kernels/losses.py`). Which labels a loss is for, its task says
-(`TASK_OF_LOSS` in `registry.py`).
+prediction. Compiled loops pick these functions by type (`kernels/losses.py`). `TASK_OF_LOSS` in `registry.py` says
+which labels a loss is for.
 """
 
 from __future__ import annotations

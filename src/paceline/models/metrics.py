@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,80 +13,77 @@ from paceline.kernels.linear import count_above
 
 Floats = NDArray[np.float32]
 Quality = dict[str, float]
+TotalLoss = Callable[[Floats, NDArray[Any]], float]
 
 
 class MetricSums(Protocol):
     """The metrics of a task."""
 
     def add(self, scores: Floats, labels: NDArray[Any]) -> None:
-        """Some more rows."""
+        """Take more rows into account."""
 
     def quality(self) -> Quality:
-        """Over all rows so far, of which there must be some."""
+        """The metrics over all rows so far; there must be at least one."""
 
 
+@dataclass
 class TwoClassSums:
     """Scores against labels 0 and 1: mean loss, share of wrong labels, area under the ROC curve (NaN for one label).
 
     Scores are kept for the AUC.
     """
 
-    def __init__(self, total_loss: Callable[[Floats, NDArray[Any]], float]) -> None:
-        self._total_loss = total_loss
-        self._losses = 0.0
-        self._errors = 0
-        self._negatives: list[Floats] = []
-        self._positives: list[Floats] = []
+    total_loss: TotalLoss
+    losses: float = 0.0
+    negatives: list[Floats] = field(default_factory=list)
+    positives: list[Floats] = field(default_factory=list)
 
     def add(self, scores: Floats, labels: NDArray[Any]) -> None:
-        positive = labels == 1
-        self._losses += self._total_loss(scores, labels)
-        self._errors += int(((scores > 0) != positive).sum())
-        self._negatives.append(scores[~positive])
-        self._positives.append(scores[positive])
+        self.losses += self.total_loss(scores, labels)
+        self.negatives.append(scores[labels != 1])
+        self.positives.append(scores[labels == 1])
 
     def quality(self) -> Quality:
-        negatives, positives = np.concatenate(self._negatives), np.concatenate(self._positives)
+        negatives, positives = (np.sort(np.concatenate(found)) for found in (self.negatives, self.positives))
         num_rows, pairs = len(negatives) + len(positives), len(negatives) * len(positives)
-        negatives.sort()
-        positives.sort()
+        errors = int((negatives > 0).sum() + (~(positives > 0)).sum())
         auc = count_above(negatives, positives) / pairs if pairs else float("nan")
-        return {"loss": self._losses / num_rows, "error": self._errors / num_rows, "auc": auc}
+        return {"loss": self.losses / num_rows, "error": errors / num_rows, "auc": auc}
 
 
+@dataclass
 class ClassSums:
     """Scores of classes [rows, classes] against the number of the right one."""
 
-    def __init__(self, total_loss: Callable[[Floats, NDArray[Any]], float]) -> None:
-        self._total_loss = total_loss
-        self._losses = 0.0
-        self._right = 0
-        self._num_rows = 0
+    total_loss: TotalLoss
+    losses: float = 0.0
+    num_right: int = 0
+    num_rows: int = 0
 
     def add(self, scores: Floats, labels: NDArray[Any]) -> None:
-        self._losses += self._total_loss(scores, labels)
-        self._right += int((scores.argmax(axis=1) == labels).sum())
-        self._num_rows += len(labels)
+        self.losses += self.total_loss(scores, labels)
+        self.num_right += int((scores.argmax(axis=1) == labels).sum())
+        self.num_rows += len(labels)
 
     def quality(self) -> Quality:
-        share = self._right / self._num_rows
-        return {"loss": self._losses / self._num_rows, "error": 1 - share, "accuracy": share}
+        share = self.num_right / self.num_rows
+        return {"loss": self.losses / self.num_rows, "error": 1 - share, "accuracy": share}
 
 
+@dataclass
 class NumberSums:
     """Predictions against numbers: mean loss and the root of the mean squared error."""
 
-    def __init__(self, total_loss: Callable[[Floats, NDArray[Any]], float], link: Callable[[Floats], Floats]) -> None:
-        self._total_loss = total_loss
-        self._link = link
-        self._losses = 0.0
-        self._squares = 0.0
-        self._num_rows = 0
+    total_loss: TotalLoss
+    link: Callable[[Floats], Floats]
+    losses: float = 0.0
+    squares: float = 0.0
+    num_rows: int = 0
 
     def add(self, scores: Floats, labels: NDArray[Any]) -> None:
-        self._losses += self._total_loss(scores, labels)
-        self._squares += float(((self._link(scores).astype(np.float64) - labels) ** 2).sum())
-        self._num_rows += len(labels)
+        self.losses += self.total_loss(scores, labels)
+        self.squares += float(((self.link(scores).astype(np.float64) - labels) ** 2).sum())
+        self.num_rows += len(labels)
 
     def quality(self) -> Quality:
-        return {"loss": self._losses / self._num_rows, "rmse": (self._squares / self._num_rows) ** 0.5}
+        return {"loss": self.losses / self.num_rows, "rmse": (self.squares / self.num_rows) ** 0.5}

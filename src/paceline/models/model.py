@@ -1,12 +1,12 @@
 """What is a model? What everything else, from the coordinator to the reports, may ask of one.
 
-A `Model` is what a run trains: its parameters' layout, how its gradient and scores are computed, and how it is saved. A
-`Compute` is one worker's part of it, with working memory that no other thread uses. `registry.py` names the models.
+A `Model` is what a run trains: the layout of its parameters, how its gradient and scores are computed, and how it is
+saved. A `Compute` is one worker's part of it, with its working memory. `registry.py` lists the models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -23,7 +23,7 @@ NO_RULE = Sgd(np.float32(0), np.float32(0), np.float32(0))
 
 
 class Tensor(NamedTuple):
-    """One named tensor of a model, where it lies among the dense values, and as what kind of number it is saved."""
+    """A named tensor of a model: where it is among the dense values, and the type of number in which it is saved."""
 
     name: str
     shape: tuple[int, ...]
@@ -37,6 +37,27 @@ class Tensor(NamedTuple):
     def of(self, values: Floats) -> Floats:
         """This tensor in an array of all dense values: a view."""
         return values[self.start : self.stop].reshape(self.shape)
+
+
+def lay_out(shapes: Iterable[tuple[str, Sequence[int], str]]) -> tuple[Tensor, ...]:
+    """Tensors with these names, shapes and types of numbers, one after the other."""
+    found: list[Tensor] = []
+    for name, shape, dtype in shapes:
+        found.append(Tensor(name, tuple(shape), size_of(found), dtype))
+    return tuple(found)
+
+
+def size_of(tensors: Sequence[Tensor]) -> int:
+    """How many values tensors have together."""
+    return tensors[-1].stop if tensors else 0
+
+
+def values_of(tensors: Sequence[Tensor], found: Mapping[str, Any]) -> Floats:
+    """The values of all tensors, which are given by name."""
+    values = np.zeros(size_of(tensors), np.float32)
+    for tensor in tensors:
+        tensor.of(values)[...] = found[tensor.name]
+    return values
 
 
 class TableView(NamedTuple):
@@ -63,9 +84,9 @@ class Parameters(NamedTuple):
 class Step(NamedTuple):
     """What one gradient is computed from, and where it goes.
 
-    `rows` are the batch; `turn`, a rank and the first row's position, decides whatever is random. Of a table: `local`
-    is the number of each nonzero's key, `weights` and `sums` [numbers, dim] are flat. `dense` and `dense_sums` are the
-    dense values and their gradient.
+    `rows` are the batch. `turn`, a rank and the position of the first row, seeds everything random. For a table,
+    `local` is the number of each nonzero's key, and `weights` and `sums` [numbers, dim] are flat. `dense` and
+    `dense_sums` are the dense values and their gradient.
     """
 
     rows: Any
@@ -78,10 +99,10 @@ class Step(NamedTuple):
 
 
 class Compute(Protocol):
-    """One worker's gradient. Not shared between threads."""
+    """Computes gradients for one worker."""
 
     holds_values: bool
-    """Whether it reads the dense values all the while it computes, and not only at first."""
+    """Whether it reads the dense values during the whole computation, and not only at its start."""
     filled: Callable[[int], None] | None
     """If set, `gradient` calls it with the number of a tensor whose sums are complete before the others'."""
 
@@ -90,22 +111,38 @@ class Compute(Protocol):
 
     @property
     def use_threads(self) -> Callable[[int], None] | None:
-        """Lets it compute on this many threads, at least one. None if it computes on one thread alone.
+        """Sets the number of threads that it computes on, at least one. None if it always uses one.
 
         Workers that compute on several threads take turns.
         """
 
 
+class Output(Protocol):
+    """What the scores of a model mean."""
+
+    def metric_sums(self) -> MetricSums:
+        """What adds up the metrics of the model's task."""
+
+    def probabilities(self, scores: Floats) -> Floats:
+        """What scores predict: a probability or a mean per row, or a probability per row and class."""
+
+    def predict(self, scores: Floats) -> dict[str, NDArray[Any]]:
+        """What `paceline predict` writes of scores, by column."""
+
+
 class Model(Protocol):
     """What a run trains."""
 
+    @property
+    def output(self) -> Output: ...
+
     layout: Layout
     tensors: tuple[Tensor, ...]
-    """The dense values by name, those that are trained first."""
+    """The dense values by name; the trained ones come first."""
     fingerprint: str
-    """Tells models with other tensors apart; empty if the settings of a run do."""
+    """Differs between models with different tensors; empty if the settings of a run say it all."""
     kernel: Any
-    """The model as compiled loops know it (`kernels/steps.py`); None if only Python computes its gradient."""
+    """The model as compiled loops take it (`kernels/steps.py`); None if its gradient is computed in Python."""
     train_rows: Any
     """A compiled loop that does whole steps of one row each; None if there is none."""
     scoring_threads: bool
@@ -120,17 +157,5 @@ class Model(Protocol):
     def scores(self, parameters: Parameters, rows: Any) -> Floats:
         """The score of each row [rows], or of each row and class [rows, classes]."""
 
-    def metric_sums(self) -> MetricSums:
-        """What adds up the metrics of its task."""
-
-    def probabilities(self, scores: Floats) -> Floats:
-        """What scores predict: a probability or a mean per row, or a probability per row and class."""
-
-    def predict(self, scores: Floats) -> dict[str, NDArray[Any]]:
-        """What `paceline predict` writes of scores, by column."""
-
     def save(self, parameters: Parameters) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """The tensors of the model's file by name, and what `model.json` says besides what every model's does."""
-
-    def close(self) -> None:
-        """Release whatever it holds."""
+        """The tensors of the model's file by name, and the fields of `model.json` that only this model has."""

@@ -1,8 +1,8 @@
-"""Which models are there? One entry each declares what others need to know of a model before it is built.
+"""Which models are there? Each has an entry, which declares what others need to know before the model is built.
 
-Everything outside of a model's own files asks its entry, or the `Model` that the entry builds, and never compares
-names. `PACKAGE.MODULE:FUNCTION` names a model that a user wrote: a function that `sparse_model` declares to build a
-model over sparse rows (`sparse.py`), or else one that builds a PyTorch module for images (`torch/model.py`).
+Code outside of a model's own files asks its entry, or the `Model` that the entry builds, and never compares names.
+`PACKAGE.MODULE:FUNCTION` is a model that a user wrote. The function either builds a model over sparse rows, as
+`sparse_model` declares (`sparse.py`), or a PyTorch module for images (`torch/model.py`).
 """
 
 from __future__ import annotations
@@ -11,21 +11,39 @@ import difflib
 import importlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from paceline.errors import ConfigError, in_short
-from paceline.models.tasks import CLASSES, NUMBERS, TWO_CLASSES, Task
+from paceline.errors import ConfigError, PacelineError, in_short
+from paceline.parameters.optimizers import DENSE_OPTIMIZERS, TABLE_OPTIMIZERS
 from paceline.settings import RunConfig
 
 if TYPE_CHECKING:
     from paceline.models.model import Model
 
 ROWS, IMAGES = "rows", "images"
+
+
+class Task(NamedTuple):
+    """What a model predicts: the kinds of labels it is for, its metrics in the order in which they are shown, and the
+    one that people compare first.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    headline: str
+
+
+TWO_CLASSES = Task("two-classes", ("two-classes",), ("loss", "error", "auc"), "auc")
+CLASSES = Task("classes", ("classes",), ("loss", "error", "accuracy"), "accuracy")
+NUMBERS = Task("numbers", ("numbers", "two-classes"), ("loss", "rmse"), "rmse")
 TASK_OF_LOSS = {"logistic": TWO_CLASSES, "squared": NUMBERS}
 
 
 class Entry(NamedTuple):
-    """A model as it is declared. `builder` and `loader` are "module:function", imported when they are needed; so is
+    """The declaration of a model. `builder` and `loader` are "module:function", imported when they are needed; so is
     `network`, which makes a classifier of images for one worker.
 
     `keyed` says that parameters are in a table by key, so that a step moves only those of its batch's keys; otherwise
@@ -62,26 +80,26 @@ class Entry(NamedTuple):
         return model
 
     def load(self, info: bytes, tensors: dict[str, Any]) -> Any:
-        """The trained model that `model.json` and its tensors describe."""
+        """The model that `model.json` and its tensors describe, its parameters, and what it takes as input."""
         return import_from(self.loader)(self, info, tensors)
 
 
 def _torch(name: str, function: Any = None) -> Entry:
     return Entry(
-        name, IMAGES, keyed=False, task=CLASSES, optimizers=("sgd", "adagrad", "adam"),
+        name, IMAGES, keyed=False, task=CLASSES, optimizers=DENSE_OPTIMIZERS,
         builder="paceline.models.images:build", loader="paceline.models.trained:load_image_model",
-        network="paceline.torch.model:make_network", exchanges=("shard", "allreduce"), devices=("cpu", "cuda"),
+        network="paceline.torch.model:TorchModel", exchanges=("shard", "allreduce"), devices=("cpu", "cuda"),
         precisions=("float32", "bfloat16"), function=function,
     )  # fmt: skip
 
 
 MODELS = {
     "logistic": Entry(
-        "logistic", ROWS, keyed=True, task=TWO_CLASSES, optimizers=("sgd", "adagrad", "ftrl"),
+        "logistic", ROWS, keyed=True, task=TWO_CLASSES, optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.linear:build", loader="paceline.models.trained:load_linear_model", operations=True,
     ),
     "softmax": Entry(
-        "softmax", IMAGES, keyed=False, task=CLASSES, optimizers=("sgd", "adagrad", "adam"),
+        "softmax", IMAGES, keyed=False, task=CLASSES, optimizers=DENSE_OPTIMIZERS,
         builder="paceline.models.images:build", loader="paceline.models.trained:load_image_model",
         network="paceline.models.softmax:make_network",
     ),
@@ -125,16 +143,23 @@ def import_function(name: str) -> Any:
     if os.getcwd() not in sys.path:
         # As with `python -m`: modules in the current folder can be imported.
         sys.path.insert(0, os.getcwd())
-    try:
+    hint = "install its package, or run the command in its folder; on a cluster every node needs it"
+    with explained(f"`{name}` cannot be imported", hint):
         imported = importlib.import_module(module)
-    except Exception as error:  # noqa: BLE001 (it is the user's module, and may raise anything)
-        raise ConfigError(
-            f"`{name}` cannot be imported: {in_short(error)}",
-            "install its package, or run the command in its folder; on a cluster every node needs it",
-        ) from None
     if not hasattr(imported, function):
         raise ConfigError(f"`{module}` has no `{function}`", "--model PACKAGE.MODULE:FUNCTION")
     return getattr(imported, function)
+
+
+@contextmanager
+def explained(what: str, hint: str) -> Iterator[None]:
+    """Say what went wrong in a user's code, which may raise anything."""
+    try:
+        yield
+    except PacelineError:
+        raise
+    except Exception as error:  # noqa: BLE001
+        raise ConfigError(f"{what}: {in_short(error)}", hint) from None
 
 
 def import_from(name: str) -> Any:

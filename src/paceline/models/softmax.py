@@ -15,7 +15,7 @@ from paceline.data.images.blocks import Images
 from paceline.data.images.crops import Crops
 from paceline.kernels import softmax as kernels
 from paceline.models.images import ImageSettings, cross_entropy
-from paceline.models.model import Floats, Step, Tensor
+from paceline.models.model import Floats, Step, lay_out, size_of
 from paceline.models.registry import Entry
 from paceline.settings import RunConfig
 
@@ -30,11 +30,8 @@ class Softmax:
         features = math.prod(crops.shape)
         self._crops = crops
         self.aliases: dict[str, str] = {}
-        self.tensors: tuple[Tensor, ...] = (
-            Tensor("weight", (features, classes), 0),
-            Tensor("bias", (classes,), features * classes),
-        )
-        self.num_trained = (features + 1) * classes
+        self.tensors = lay_out([("weight", (features, classes), "float32"), ("bias", (classes,), "float32")])
+        self.num_trained = size_of(self.tensors)
         self.filled: Callable[[int], None] | None = None
         self._classes = classes
         self._length = kernels.padded_classes(classes)
@@ -65,9 +62,6 @@ class Softmax:
 
     def losses(self, scores: Floats, labels: NDArray[np.uint16]) -> float:
         return cross_entropy(scores, labels)
-
-    def close(self) -> None:
-        pass
 
 
 def make_network(entry: Entry, config: RunConfig, settings: ImageSettings) -> Softmax:

@@ -13,35 +13,32 @@
 
 `score(rows, table, tensors)` returns the score of each row, from the values [numbers, dim] of the batch's distinct keys
 and the tensors by name. `gradient(rows, table, tensors, slopes, table_sums, tensor_sums)` adds to the sums what each
-row's slope, the derivative of its loss by its score, makes of them. `rows` is a `NumberedRows`.
+row's slope, the derivative of its loss by its score, contributes. `rows` is a `NumberedRows`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.sparse.batch import Batch
-from paceline.errors import ConfigError, in_short
+from paceline.errors import ConfigError
 from paceline.kernels.losses import measure_rows
-from paceline.kernels.steps import gradient_of
 from paceline.kernels.tables import gather
 from paceline.models.losses import LOSSES, predictions, total_loss
 from paceline.models.metrics import MetricSums, NumberSums, TwoClassSums
-from paceline.models.model import Compute, Floats, Parameters, Step, Tensor
-from paceline.models.registry import TASK_OF_LOSS, Entry
-from paceline.models.tasks import TWO_CLASSES, Task
+from paceline.models.model import Compute, Floats, Parameters, Step, Tensor, lay_out, size_of, values_of
+from paceline.models.registry import TASK_OF_LOSS, TWO_CLASSES, Entry, Task, explained
 from paceline.parameters.layout import INITIAL_KINDS, DenseLayout, Group, Layout, TableLayout
 from paceline.parameters.layout import Initial as Initial
+from paceline.parameters.optimizers import OPTIMIZERS, TABLE_OPTIMIZERS
 from paceline.settings import RunConfig
-
-# Adam's correction for its late start counts updates, and the keys of a table are not updated equally often.
-TABLE_OPTIMIZERS = ("sgd", "adagrad", "ftrl")
 
 
 class Columns(NamedTuple):
@@ -79,7 +76,7 @@ class SparseModel(NamedTuple):
 
 
 class Declaration(NamedTuple):
-    """What `sparse_model` says of a function before it is called."""
+    """What `sparse_model` declares about a function before it is called."""
 
     loss: str
     optimizers: tuple[str, ...]
@@ -104,38 +101,52 @@ def sparse_model(
 
 
 class DeclaredModel:
-    """A user's `SparseModel` in a run."""
+    """A user's `SparseModel` in a run. It needs no memory to work in, so all workers share it."""
 
-    kernel = train_rows = None
+    kernel = train_rows = use_threads = None
+    filled: Callable[[int], None] | None = None
+    holds_values = False
     scoring_threads = True
 
-    def __init__(self, declared: SparseModel, loss: str, layout: Layout) -> None:
+    def __init__(self, declared: SparseModel, tensors: tuple[Tensor, ...], loss: str, table: TableLayout,
+                 dense: DenseLayout) -> None:  # fmt: skip
         self._declared = declared
         self._loss = LOSSES[loss]
-        self._task = TASK_OF_LOSS[loss]
-        self.layout = layout
-        self.tensors = _lay_out(declared.tensors)
+        self.output = LossOutput(TASK_OF_LOSS[loss], self._loss)
+        self._table = table
+        self.layout = Layout(table, dense if tensors else None)
+        self.tensors = tensors
         digest = hashlib.sha256(repr((declared.columns, self.tensors)).encode()).hexdigest()[:8]
         self.fingerprint = f"{len(self.tensors)} tensors and a table of {self._table.num_keys:,} keys ({digest})"
 
     def initial(self) -> Floats:
-        values = np.zeros(self.tensors[-1].stop if self.tensors else 0, np.float32)
-        for tensor in self.tensors:
-            tensor.of(values)[...] = self._declared.tensors[tensor.name]
-        return values
+        return values_of(self.tensors, self._declared.tensors)
 
     def compute(self) -> Compute:
-        return _DeclaredCompute(self._declared, self._loss, self.tensors, self._table.dim)
+        return self
 
-    @property
-    def _table(self) -> TableLayout:
-        assert self.layout.table is not None
-        return self.layout.table
+    def gradient(self, step: Step) -> float:
+        rows: Batch = step.rows
+        numbered = NumberedRows(rows.offsets - rows.offsets[0], step.local[: rows.num_nonzeros], rows.values)
+        table, sums = step.weights.reshape(-1, self._table.dim), step.sums.reshape(-1, self._table.dim)
+        tensors = _by_name(self.tensors, step.dense)
+        step.sums[:] = 0
+        if self.tensors:
+            step.dense_sums[:] = 0
+        if not rows.num_rows:
+            return 0.0
+        scores = _scores(self._declared, numbered, table, tensors)
+        slopes = np.empty_like(scores)
+        losses = measure_rows(self._loss, scores, rows.labels, slopes)
+        into = _by_name(self.tensors, step.dense_sums)
+        with _explained("gradient"):
+            self._declared.gradient(numbered, table, tensors, slopes, sums, into)
+        return losses
 
     def scores(self, parameters: Parameters, rows: Batch) -> Floats:
         view = parameters.table
         assert view is not None
-        # The view's: a dataset of more features has them in an order of its own.
+        # The features of the view: those of a larger dataset are in an order of their own.
         known = rows.keys < view.layout.features
         distinct, numbers = np.unique(rows.keys[known], return_inverse=True)
         offsets = np.concatenate([[0], np.cumsum(known)])[rows.offsets]
@@ -145,92 +156,31 @@ class DeclaredModel:
         table = values.reshape(-1, self._table.dim)
         return _scores(self._declared, numbered, table, _by_name(self.tensors, parameters.dense))
 
-    def metric_sums(self) -> MetricSums:
-        return metric_sums(self._task, self._loss)
-
-    def probabilities(self, scores: Floats) -> Floats:
-        return predictions(self._loss, scores)
-
-    def predict(self, scores: Floats) -> dict[str, NDArray[Any]]:
-        return predict(self._task, self._loss, scores)
-
     def save(self, parameters: Parameters) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         view = parameters.table
         assert view is not None
-        table = view.rows.reshape(-1, self._table.dim)
-        start, found = 0, {}
-        for group in self._table.groups:
-            found[f"table.{group.name}"] = np.ascontiguousarray(table[:, start : start + group.dim])
-            start += group.dim
-        tensors = {tensor.name: tensor.of(parameters.dense) for tensor in self.tensors}
-        return found | tensors, {"features": self._table.features}
-
-    def close(self) -> None:
-        pass
+        table, groups = view.rows.reshape(-1, self._table.dim), self._table.groups
+        parts = np.split(table, np.cumsum([group.dim for group in groups])[:-1], axis=1)
+        named = zip(groups, parts, strict=True)
+        found = {f"table.{group.name}": np.ascontiguousarray(part) for group, part in named}
+        return found | _by_name(self.tensors, parameters.dense), {"features": self._table.features}
 
 
-class _DeclaredCompute:
-    """One worker's gradient of a user's model."""
+class LossOutput(NamedTuple):
+    """What scores mean under a loss: one probability, or one prediction, per row."""
 
-    holds_values = False
-    use_threads = None
+    task: Task
+    loss: Any
 
-    def __init__(self, declared: SparseModel, loss: Any, tensors: tuple[Tensor, ...], dim: int) -> None:
-        self.filled: Callable[[int], None] | None = None
-        self._declared = declared
-        self._loss = loss
-        self._tensors = tensors
-        self._dim = dim
+    def metric_sums(self) -> MetricSums:
+        total = partial(total_loss, self.loss)
+        return TwoClassSums(total) if self.task is TWO_CLASSES else NumberSums(total, self.probabilities)
 
-    def gradient(self, step: Step) -> float:
-        rows: Batch = step.rows
-        numbered = NumberedRows(rows.offsets - rows.offsets[0], step.local[: rows.num_nonzeros], rows.values)
-        table, sums = step.weights.reshape(-1, self._dim), step.sums.reshape(-1, self._dim)
-        tensors = _by_name(self._tensors, step.dense)
-        step.sums[:] = 0
-        if self._tensors:
-            step.dense_sums[:] = 0
-        if not rows.num_rows:
-            return 0.0
-        scores = _scores(self._declared, numbered, table, tensors)
-        slopes = np.empty_like(scores)
-        losses = measure_rows(self._loss, scores, rows.labels, slopes)
-        into = _by_name(self._tensors, step.dense_sums)
-        with _explained("gradient"):
-            self._declared.gradient(numbered, table, tensors, slopes, sums, into)
-        return losses
+    def probabilities(self, scores: Floats) -> Floats:
+        return predictions(self.loss, scores)
 
-
-class CompiledCompute:
-    """One worker's gradient of a model that compiled loops know."""
-
-    holds_values = False
-    use_threads = None
-
-    def __init__(self, kernel: Any) -> None:
-        self.filled: Callable[[int], None] | None = None
-        self._kernel = kernel
-        self._gradient = gradient_of(kernel)
-
-    def gradient(self, step: Step) -> float:
-        rows = step.rows
-        return self._gradient(
-            self._kernel, rows.offsets, step.local, rows.values, rows.labels, step.weights, step.sums
-        )  # fmt: skip
-
-
-def metric_sums(task: Task, loss: Any) -> MetricSums:
-    """What adds up the metrics of a task under a loss."""
-
-    def total(scores: Floats, labels: NDArray[Any]) -> float:
-        return total_loss(loss, scores, labels)
-
-    return TwoClassSums(total) if task is TWO_CLASSES else NumberSums(total, lambda scores: predictions(loss, scores))
-
-
-def predict(task: Task, loss: Any, scores: Floats) -> dict[str, NDArray[Any]]:
-    """What is written of scores: a probability, or a prediction."""
-    return {"probability" if task is TWO_CLASSES else "prediction": predictions(loss, scores)}
+    def predict(self, scores: Floats) -> dict[str, NDArray[Any]]:
+        return {"probability" if self.task is TWO_CLASSES else "prediction": predictions(self.loss, scores)}
 
 
 def table_layout(columns: tuple[Columns, ...], config: RunConfig, features: int, bias: bool) -> TableLayout:
@@ -250,15 +200,14 @@ def build_for(entry: Entry, config: RunConfig, features: int, epoch_rows: int, r
         declared: SparseModel = entry.function(features)
     _check(declared, entry.name, config)
     table = table_layout(declared.columns, config, features, bias=False)
-    tensors = _lay_out(declared.tensors)
-    size = tensors[-1].stop if tensors else 0
+    tensors = lay_out((name, np.shape(values), "float32") for name, values in declared.tensors.items())
+    size = size_of(tensors)
     dense = DenseLayout(size, size, config.optimizer, epoch_rows, rows_per_update)
-    layout = Layout(table, dense if size else None)
-    return DeclaredModel(declared, entry.function.declares.loss, layout)
+    return DeclaredModel(declared, tensors, entry.function.declares.loss, table, dense)
 
 
 def _check(declared: SparseModel, name: str, config: RunConfig) -> None:
-    """Refuse what compiled loops would take for granted."""
+    """Refuse what compiled loops do not check."""
     if not isinstance(declared, SparseModel) or not declared.columns:
         raise ConfigError(f"`{name}` returned {declared!r}, expected a SparseModel with columns", "see `sparse_model`")
     for column in declared.columns:
@@ -268,9 +217,10 @@ def _check(declared: SparseModel, name: str, config: RunConfig) -> None:
                 f"Columns('{column.name}', 8, Initial('normal', 0.1))",
             )
     drawn = any(column.initial.kind != "zeros" for column in declared.columns)
-    if config.optimizer.name == "ftrl" and (drawn or declared.tensors):
+    optimizer = config.optimizer.name
+    if not OPTIMIZERS[optimizer].keeps_weights and (drawn or declared.tensors):
         raise ConfigError(
-            f"`optimizer` is `ftrl`, whose weights begin as zeros and are in tables; `{name}` has others",
+            f"`optimizer` is `{optimizer}`, which trains only tables that begin as zeros; `{name}` has more than that",
             "--optimizer adagrad",
         )
 
@@ -286,20 +236,9 @@ def _scores(declared: SparseModel, rows: NumberedRows, table: Floats, tensors: d
     return scores
 
 
-@contextmanager
-def _explained(name: str) -> Iterator[None]:
+def _explained(name: str) -> AbstractContextManager[None]:
     """Say which of a user's functions failed, and how."""
-    try:
-        yield
-    except Exception as error:
-        raise ConfigError(f"`{name}` of the model fails: {in_short(error)}", "call it on a few rows by hand") from error
-
-
-def _lay_out(tensors: Mapping[str, Any]) -> tuple[Tensor, ...]:
-    found: list[Tensor] = []
-    for name, values in tensors.items():
-        found.append(Tensor(name, np.shape(values), found[-1].stop if found else 0))
-    return tuple(found)
+    return explained(f"`{name}` of the model fails", "call it on a few rows by hand")
 
 
 def _by_name(tensors: tuple[Tensor, ...], values: Floats) -> dict[str, Floats]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -17,18 +18,19 @@ from paceline.data.images.blocks import Images
 from paceline.data.sparse.batch import Batch
 from paceline.errors import DataError, UsageError
 from paceline.files import replace_file, translated_disk_errors, write_tensors
-from paceline.models import images, linear, sparse
-from paceline.models.images import ImageSettings
-from paceline.models.model import Floats, Model, Parameters, TableView, Tensor
+from paceline.models import linear, sparse
+from paceline.models.images import ImageClassifier, ImageSettings
+from paceline.models.model import Floats, Model, Parameters, TableView, values_of
 from paceline.models.registry import Entry, find
 from paceline.settings import RunConfig
 
-# What must agree between the data a model was trained on and data it is asked about.
+Tensors = dict[str, NDArray[Any]]
+# Must be the same for the data that a model was trained on and the data that it predicts for.
 SAME_KEYS = ("hash_bits", "integers", "columns", "index_base")
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What every `model.json` has. `source` tells how the training data was made."""
+    """The fields of every `model.json`. `source` says how the training data was prepared."""
 
     model: str
     sha256: str
@@ -36,13 +38,13 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SparseInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What `model.json` has of a model over sparse rows."""
+    """A field of `model.json` for models over sparse rows."""
 
     features: int
 
 
 class Input(Protocol):
-    """What a trained model is for: how rows are given to it, and what data it takes."""
+    """What a trained model takes: how rows are given to it, and which datasets fit."""
 
     def rows_of(self, given: Any) -> Any:
         """Rows as the model takes them, from what a user gives."""
@@ -51,21 +53,19 @@ class Input(Protocol):
         """The parameters in the order of a dataset's keys; `DataError` if a model of this source is not for it."""
 
 
-class TrainedModel:
-    """A trained model: its `tensors` by name, and what it says of rows."""
+Loaded = tuple[Model, Parameters, Input]
 
-    def __init__(
-        self, entry: Entry, info: ModelInfo, tensors: dict[str, NDArray[Any]], model: Model, parameters: Parameters,
-        data: Input,
-    ) -> None:  # fmt: skip
-        self.entry = entry
-        self.info = info
-        self.tensors = tensors
-        self.model = model
-        self._parameters = parameters
-        self._input = data
-        if _sha256(parameters) != info.sha256:
-            raise DataError("the model has a wrong checksum", "train again")
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainedModel:
+    """A trained model: its `tensors` by name, and its predictions for rows."""
+
+    entry: Entry
+    info: ModelInfo
+    tensors: Tensors
+    model: Model
+    parameters: Parameters
+    input: Input
 
     @property
     def weights(self) -> Floats:
@@ -80,14 +80,14 @@ class TrainedModel:
     def predict_proba(self, rows: Any) -> Floats:
         """The probability of label 1 of each row of a `Batch` or a SciPy CSR matrix, in the input's keys.
 
-        Of images, the probability of each class [images, classes]: of `Images`, or of bytes [images, height, width,
-        channels]; grey images may leave the channel out. Unknown keys count nothing.
+        For images, the probability of each class [images, classes]. They are given as `Images`, or as bytes [images,
+        height, width, channels]; grey images may leave the channel out. Unknown keys are ignored.
         """
-        return self.model.probabilities(self.model.scores(self._parameters, self._input.rows_of(rows)))
+        return self.model.output.probabilities(self.model.scores(self.parameters, self.input.rows_of(rows)))
 
     def parameters_for(self, dataset: Any) -> Parameters:
         """The parameters in the order of a dataset's keys; `DataError` if the model is not for it."""
-        return self._input.parameters_for(self._parameters, dataset, self.info.source)
+        return self.input.parameters_for(self.parameters, dataset, self.info.source)
 
 
 class SparseInput:
@@ -117,17 +117,16 @@ class SparseInput:
         return Parameters(TableView.of_values(everything.reshape(-1), wider), parameters.dense)
 
 
-class ImageInput:
+class ImageInput(NamedTuple):
     """Images of one shape."""
 
-    def __init__(self, settings: ImageSettings) -> None:
-        self._settings = settings
+    settings: ImageSettings
 
     def rows_of(self, given: Any) -> Images:
         if isinstance(given, Images):
             return given
         pixels = np.asarray(given)
-        height, width, channels = self._settings.shape
+        height, width, channels = self.settings.shape
         wanted = [(height, width, channels)] + ([(height, width)] if channels == 1 else [])
         if pixels.dtype != np.uint8 or pixels.shape[1:] not in wanted:
             raise UsageError(
@@ -139,7 +138,7 @@ class ImageInput:
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
         for name in ("shape", "classes"):
-            ours, theirs = getattr(self._settings, name), getattr(dataset, name)
+            ours, theirs = getattr(self.settings, name), getattr(dataset, name)
             if tuple(np.atleast_1d(ours)) != tuple(np.atleast_1d(theirs)):
                 raise DataError(
                     f"the model is for {name} {ours}; `{dataset.folder}` has {theirs}", "prepare it in the same way"
@@ -176,24 +175,24 @@ def load_model(run: Path) -> TrainedModel:
         content = (folder / "model.json").read_bytes()
         info = msgspec.json.decode(content, type=ModelInfo)
         tensors = safetensors.numpy.load_file(folder / "model.safetensors")
-        loaded: TrainedModel = find(info.model).load(content, tensors)
-        return loaded
-    except KeyError as error:
-        raise DataError(f"the model in `{folder}` has no tensor {error}", "train again") from None
+        entry = find(info.model)
+        model, parameters, data = entry.load(content, tensors)
+        if _sha256(parameters) != info.sha256:
+            raise DataError("the model has a wrong checksum", "train again")
+        return TrainedModel(entry, info, tensors, model, parameters, data)
     except (OSError, msgspec.DecodeError, SafetensorError) as error:
         raise DataError(f"the model in `{folder}` cannot be read: {error}", "train again") from None
 
 
-def load_linear_model(entry: Entry, content: bytes, tensors: dict[str, NDArray[Any]]) -> TrainedModel:
+def load_linear_model(entry: Entry, content: bytes, tensors: Tensors) -> Loaded:
     """A linear model from its file."""
     features = msgspec.json.decode(content, type=SparseInfo).features
-    weights, bias = tensors["weight"], tensors["bias"]
-    _check_shapes({"weight": weights, "bias": bias}, {"weight": (features,), "bias": (1,)})
+    _check_shapes(tensors, {"weight": (features,), "bias": (1,)})
     model = linear.build_for(RunConfig(), features)
-    return _load_sparse(entry, content, tensors, model, np.concatenate([weights, bias]), np.zeros(0, np.float32))
+    return _load_sparse(model, np.concatenate([tensors["weight"], tensors["bias"]]), {})
 
 
-def load_declared_model(entry: Entry, content: bytes, tensors: dict[str, NDArray[Any]]) -> TrainedModel:
+def load_declared_model(entry: Entry, content: bytes, tensors: Tensors) -> Loaded:
     """A user's model over sparse rows from its file."""
     features = msgspec.json.decode(content, type=SparseInfo).features
     model = sparse.build_for(entry, RunConfig(), features, 1, 1)
@@ -201,37 +200,28 @@ def load_declared_model(entry: Entry, content: bytes, tensors: dict[str, NDArray
     assert layout is not None
     groups = {f"table.{group.name}": (layout.num_keys, group.dim) for group in layout.groups}
     _check_shapes(tensors, groups)
-    table = np.concatenate([tensors[name] for name in groups], axis=1).reshape(-1)
-    return _load_sparse(entry, content, tensors, model, table, values_of(model.tensors, tensors))
+    return _load_sparse(model, np.concatenate([tensors[name] for name in groups], axis=1).reshape(-1), tensors)
 
 
-def _load_sparse(entry: Entry, content: bytes, tensors: dict[str, NDArray[Any]], model: Any, table: Floats,
-                 dense: Floats) -> TrainedModel:  # fmt: skip
-    info = msgspec.json.decode(content, type=ModelInfo)
-    layout = model.layout.table
-    view = TableView.of_values(np.ascontiguousarray(table), layout)
-    return TrainedModel(entry, info, tensors, model, Parameters(view, dense), SparseInput())
+def _load_sparse(model: Model, table: Floats, tensors: Tensors) -> Loaded:
+    assert model.layout.table is not None
+    view = TableView.of_values(np.ascontiguousarray(table), model.layout.table)
+    return model, Parameters(view, _dense_of(model, tensors)), SparseInput()
 
 
-def load_image_model(entry: Entry, content: bytes, tensors: dict[str, NDArray[Any]]) -> TrainedModel:
+def load_image_model(entry: Entry, content: bytes, tensors: Tensors) -> Loaded:
     """A classifier of images from its file."""
-    info = msgspec.json.decode(content, type=ModelInfo)
     settings = msgspec.json.decode(content, type=ImageSettings)
-    model = images.build_for(entry, RunConfig(data="-", model=entry.name, images=settings.images), settings)
-    parameters = Parameters(dense=values_of(model.tensors, tensors))
-    return TrainedModel(entry, info, tensors, model, parameters, ImageInput(settings))
+    model = ImageClassifier(entry, RunConfig(data="-", model=entry.name, images=settings.images), settings)
+    return model, Parameters(dense=_dense_of(model, tensors)), ImageInput(settings)
 
 
-def values_of(tensors: Sequence[Tensor], found: dict[str, NDArray[Any]]) -> Floats:
-    """All dense values of a model, from its tensors by name."""
-    _check_shapes(found, {tensor.name: tensor.shape for tensor in tensors})
-    values = np.zeros(tensors[-1].stop if tensors else 0, np.float32)
-    for tensor in tensors:
-        tensor.of(values)[...] = found[tensor.name]
-    return values
+def _dense_of(model: Model, tensors: Tensors) -> Floats:
+    _check_shapes(tensors, {tensor.name: tensor.shape for tensor in model.tensors})
+    return values_of(model.tensors, tensors)
 
 
-def _check_shapes(found: dict[str, NDArray[Any]], wanted: Mapping[str, tuple[int, ...]]) -> None:
+def _check_shapes(found: Tensors, wanted: Mapping[str, tuple[int, ...]]) -> None:
     for name, shape in wanted.items():
         if name not in found or found[name].shape != shape:
             has = found[name].shape if name in found else "missing"
@@ -249,20 +239,19 @@ def _batch_of_csr(rows: Any) -> Batch:
     if not hasattr(rows, "tocsr"):
         raise UsageError(f"cannot predict for a {type(rows).__name__}", "give a paceline Batch or a SciPy CSR matrix")
     rows = rows.tocsr()
-    offsets, keys, values = rows.indptr, rows.indices, rows.data
-    keys = np.ascontiguousarray(keys)
+    keys = np.ascontiguousarray(rows.indices)
     if keys.size and keys.min() < 0:
         raise UsageError("a CSR matrix with negative column numbers", "columns are keys: 0, 1, …")
     return Batch(
-        np.zeros(len(offsets) - 1, np.uint8),
-        np.ascontiguousarray(offsets, np.int64),
+        np.zeros(len(rows.indptr) - 1, np.uint8),
+        np.ascontiguousarray(rows.indptr, np.int64),
         keys.astype(np.uint32 if not keys.size or keys.max() < 1 << 32 else np.uint64),
-        np.ascontiguousarray(values, np.float32),
+        np.ascontiguousarray(rows.data, np.float32),
     )
 
 
 def _read_only(rows: Batch) -> Batch:
-    """The same rows as compiled loops get them from blocks: views that cannot be written."""
+    """The same rows as read-only views, which compiled loops get from blocks too."""
     views = Batch(rows.labels.view(), rows.offsets.view(), rows.keys.view(), rows.values.view())
     for view in views:
         view.flags.writeable = False

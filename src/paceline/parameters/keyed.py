@@ -1,6 +1,6 @@
 """Where do parameters by key live? In one flat table, of all keys or of those that one shard holds.
 
-In one process the table is memory that every worker reads and writes. Behind its rows it may have room for each
+In one process the table is memory that every worker reads and writes. Behind its rows there may be space for each
 worker's private copies of the hottest keys, which the loop for single rows uses at pace async.
 """
 
@@ -10,51 +10,46 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
-from paceline.errors import ConfigError
 from paceline.kernels.fold import add_in
-from paceline.kernels.keys import key_dtype
 from paceline.kernels.linear import Private, merge_private
 from paceline.kernels.tables import TableArrays, apply_gradient, fill_normal, fill_uniform, gather, read_all
 from paceline.parameters.layout import Rules, TableLayout
 from paceline.parameters.scratch import DIRECT_KEYS, Fold
-
-Floats = NDArray[np.float32]
+from paceline.parameters.store import Floats, check_memory
 
 KEYS_PER_LINE = 16
 FILLS = {"uniform": fill_uniform, "normal": fill_normal}
 
 
 class KeyedStore:
-    """The rows of every `num_shards`-th key from `shard` on. Keys are named by their index here.
+    """The rows of every `num_shards`-th key from `shard` on. A key is given by its index among them.
 
-    Not for several threads at once, except for compiled loops over `table`.
+    Only compiled loops over `table` may use it from several threads at once.
     """
 
-    def __init__(self, layout: TableLayout, shard: int = 0, num_shards: int = 1, private_rows: int = 0,
-                 copies: int = 1) -> None:  # fmt: skip
-        """`private_rows` is room behind the rows; memory is checked for this many `copies` of the table."""
+    def __init__(self, layout: TableLayout, shard: int = 0, num_shards: int = 1, private_rows: int = 0) -> None:
+        """`private_rows` is space behind the rows."""
         self.layout = layout
-        self.num_keys = self.size = len(range(shard, layout.num_keys, num_shards))
+        self.size = len(range(shard, layout.num_keys, num_shards))
         self.width, self.dim = layout.width, layout.dim
-        self.key_dtype = np.dtype(key_dtype(layout.features))
-        # -1 if another shard holds the bias, or nobody does.
+        self.key_dtype = layout.key_dtype
+        # -1 if another shard holds the bias, or there is none.
         self.bias = layout.bias_key // num_shards if layout.bias and layout.bias_key % num_shards == shard else -1
         self._first, self._step = shard, num_shards
-        self._size = (self.num_keys + private_rows) * self.width
-        _check_memory(copies * 4 * self._size, layout.features)
-        self._num_direct = min(DIRECT_KEYS // num_shards, self.num_keys)
+        self._size = (self.size + private_rows) * self.width
+        hint = "prepare the data with fewer features (--hash-bits), or choose --optimizer sgd, which needs the least"
+        check_memory(4 * self._size, f"{layout.features:,} features", hint)
+        self._num_direct = min(DIRECT_KEYS // num_shards, self.size)
         self._fold = Fold.make(256, self._num_direct, layout)
         self._rules = layout.rules_at(0)
-        self._copy: Floats = np.empty(0, np.float32)
         self.begin()
 
     def begin(self) -> None:
-        """Let all rows be as a run begins; memory that is new costs nothing until it is used."""
+        # New memory costs nothing until it is used.
         self.table: Floats = np.zeros(self._size, np.float32)
-        rows = self.table[: (self.num_keys - (self.bias >= 0)) * self.width]
+        rows = self.table[: (self.size - (self.bias >= 0)) * self.width]
         column = 0
         for group in self.layout.groups:
             if group.initial.kind != "zeros":
@@ -73,16 +68,13 @@ class KeyedStore:
         return TableArrays(*self.rules_at(rows), self.table, self.bias)
 
     def gather(self, keys: NDArray[Any], out: Floats) -> None:
-        """The values of `keys` into `out` [keys, dim], flat."""
         gather(*self._rules, self.table, self.bias, keys, out)
 
     def apply(self, keys: NDArray[Any], sums: Floats, rows: int, trained: int) -> None:
-        """Update each of the distinct `keys` by its mean gradient over the rows, after `trained` rows."""
         if rows:
             apply_gradient(*self.rules_at(trained), self.table, self.bias, keys, sums, rows)
 
     def fold(self, pushes: Sequence[tuple[NDArray[Any], Floats]], rows: int, trained: int) -> None:
-        """One update by the mean gradient over the rows of all pushes, added up in their order."""
         num_keys = sum(len(keys) for keys, _ in pushes)
         if num_keys > len(self._fold.distinct):
             self._fold = Fold.make(num_keys * 5 // 4, self._num_direct, self.layout)
@@ -95,7 +87,6 @@ class KeyedStore:
         self.apply(fold.distinct[:count], fold.totals, rows, trained)
 
     def read(self, start: int, count: int, rows: int) -> Floats:
-        """A copy of the values of keys `start` to `start + count`, flat, under the rules after `rows` rows."""
         out = np.empty(count * self.dim, np.float32)
         bias = self.bias - start if start <= self.bias < start + count else -1
         read_all(*self.rules_at(rows), self._rows(start, count), bias, out)
@@ -103,29 +94,15 @@ class KeyedStore:
 
     @property
     def states(self) -> Floats:
-        """The rows of all keys, [keys, width], sharing the table's memory."""
-        return self._rows(0, self.num_keys).reshape(self.num_keys, self.width)
-
-    def set_aside(self) -> None:
-        """Copy all rows, for `copied`."""
-        if not len(self._copy):
-            self._copy = np.empty_like(self.table)
-        np.copyto(self._copy, self.table)
-
-    def copied(self, start: int, stop: int) -> Floats:
-        """Rows of the last copy [keys, width]; a view."""
-        return self._copy[start * self.width : stop * self.width].reshape(-1, self.width)
+        return self._rows(0, self.size).reshape(self.size, self.width)
 
     def part(self, start: int, stop: int) -> Floats:
-        """Rows [keys, width], as they go over a wire; a view."""
         return self.states[start:stop]
 
     def load(self, start: int, states: Floats) -> None:
-        """Put rows [keys, width] in place from key `start` on."""
         self.states[start : start + len(states)] = states
 
     def warm_up(self) -> None:
-        """Load or compile the loops; changes nothing."""
         keys, sums = np.zeros(0, self.key_dtype), np.zeros(0, np.float32)
         self.gather(keys, sums)
         self.apply(keys, sums, 1, 0)
@@ -140,15 +117,11 @@ class PrivateCopies:
 
     def __init__(self, layout: TableLayout, num_workers: int, num_hot: int) -> None:
         self.num_hot = num_hot
-        self.num_rows = 0
         self._num_workers = num_workers
-        if num_hot:
-            # A spare cache line between the parts of two workers: arrays need not begin at the start of one.
-            self._stride = (-(-(num_hot + 1) // KEYS_PER_LINE) + 1) * KEYS_PER_LINE
-            self._first = -(-layout.num_keys // KEYS_PER_LINE) * KEYS_PER_LINE
-            self.num_rows = self._first - layout.num_keys + num_workers * self._stride
-        else:
-            self._stride = self._first = 0
+        # A spare cache line between the parts of two workers: arrays need not begin at the start of one.
+        self._stride = (-(-(num_hot + 1) // KEYS_PER_LINE) + 1) * KEYS_PER_LINE if num_hot else 0
+        self._first = -(-layout.num_keys // KEYS_PER_LINE) * KEYS_PER_LINE if num_hot else 0
+        self.num_rows = self._first - layout.num_keys + num_workers * self._stride if num_hot else 0
         self._bases = np.zeros((num_workers, max(1, self._stride) * layout.width), np.float32)
 
     def of(self, rank: int) -> Private:
@@ -165,12 +138,3 @@ class PrivateCopies:
             first, _, base = self.of(rank)
             merge_private(store.table, 0, first * width, base, 0, hot * width)
             merge_private(store.table, store.bias * width, (first + hot) * width, base, hot * width, width)
-
-
-def _check_memory(needed_bytes: int, features: int) -> None:
-    available = psutil.virtual_memory().available
-    if needed_bytes > available:
-        raise ConfigError(
-            f"a model of {features:,} features needs {needed_bytes / 1e9:.1f} GB, {available / 1e9:.1f} GB are free",
-            "prepare the data with fewer features (--hash-bits), or choose --optimizer sgd, which needs the least",
-        )

@@ -1,7 +1,7 @@
-"""What parameters does a run have, and how do they begin and change? The declaration that every store is built from.
+"""What parameters does a run have, and how do they begin and change? Every store is built from this declaration.
 
 A model declares a *table*, rows of values by key, or *dense* values, which take part in every row of data, or both. A
-declaration travels to the processes of a cluster, so that those that keep parameters need to know nothing of the model.
+declaration is sent to the shards of a cluster, which therefore need to know nothing about the model.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from paceline.kernels import tables
+from paceline.kernels.keys import key_dtype
 from paceline.parameters.optimizers import num_remembered, rule_at
 from paceline.settings import OptimizerConfig
 
@@ -34,7 +36,7 @@ class Group(msgspec.Struct, frozen=True):
 
     @property
     def width(self) -> int:
-        """Numbers per key: values, and what the optimizer remembers of them."""
+        """Numbers per key: the values, and what the optimizer remembers about them."""
         return self.dim * (1 + num_remembered(self.optimizer))
 
 
@@ -66,6 +68,11 @@ class TableLayout(msgspec.Struct, frozen=True):
         return self.features if self.bias else -1
 
     @property
+    def key_dtype(self) -> np.dtype[Any]:
+        """The type of keys in arrays."""
+        return np.dtype(key_dtype(self.features))
+
+    @property
     def dim(self) -> int:
         """Values per key."""
         return sum(group.dim for group in self.groups)
@@ -82,8 +89,8 @@ class TableLayout(msgspec.Struct, frozen=True):
 
     @property
     def columns(self) -> Any:
-        """How many values a key has, as compiled loops want to know it."""
-        return tables.Single() if self.dim == 1 else tables.Several(self.dim)
+        """The number of values per key, as compiled loops take it."""
+        return _columns(self.dim)
 
     def rules_at(self, rows: int) -> Rules:
         """The rules in force after `rows` rows."""
@@ -94,18 +101,19 @@ class TableLayout(msgspec.Struct, frozen=True):
         if self.dim == 1:
             return rules[0]
         pairs = zip(self.groups, rules, strict=True)
-        return tuple(
-            tables.ColumnGroup(rule, tables.Single() if group.dim == 1 else tables.Several(group.dim))
-            for group, rule in pairs
-        )
+        return tuple(tables.ColumnGroup(rule, _columns(group.dim)) for group, rule in pairs)
+
+
+def _columns(dim: int) -> Any:
+    return tables.Single() if dim == 1 else tables.Several(dim)
 
 
 class DenseLayout(msgspec.Struct, frozen=True):
     """Parameters that take part in every row: the first `num_trained` of `num_values` are trained.
 
-    The values behind those are what a model keeps count of while it trains, such as the averages of batch
-    normalisation: their "gradient" is how far they have moved, and they follow the mean of what the workers saw. An
-    epoch has `epoch_rows` rows, and one update for every `rows_per_update` of them.
+    The other values are statistics that a model collects while it trains, such as the averages of batch normalisation.
+    Their "gradient" is how far they have moved, and they follow the mean over the workers. An epoch has `epoch_rows`
+    rows, and one update for every `rows_per_update` of them.
     """
 
     num_values: int
@@ -116,7 +124,7 @@ class DenseLayout(msgspec.Struct, frozen=True):
 
     @property
     def width(self) -> int:
-        """Numbers per value: the value, and what the optimizer remembers of it."""
+        """Numbers per value: the value, and what the optimizer remembers about it."""
         return 1 + num_remembered(self.optimizer)
 
     def update_number(self, trained: int) -> int:

@@ -2,46 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from paceline.parameters.layout import Layout
 
 TABLE, DENSE = "table", "dense"
-Floats = NDArray[np.float32]
-
-
-class Store(Protocol):
-    """Parameters that a shard keeps, by key or dense: `size` of them, each with `width` numbers of which `dim` are
-    values.
-    """
-
-    size: int
-    width: int
-    dim: int
-
-    def begin(self) -> None:
-        """Let all be as a run begins."""
-
-    def load(self, start: int, states: Floats) -> None:
-        """Put states [n, width] in place from `start` on."""
-
-    def part(self, start: int, stop: int) -> Floats:
-        """States [n, width] as they are now."""
-
-    def read(self, start: int, count: int, rows: int) -> Floats:
-        """Values, flat, after this many rows."""
-
-    def set_aside(self) -> None:
-        """Copy all states, for `copied`."""
-
-    def copied(self, start: int, stop: int) -> Floats:
-        """States [n, width] of the last copy."""
-
-    def warm_up(self) -> None:
-        """Load or compile the loops; changes nothing."""
 
 
 class Part(NamedTuple):

@@ -8,18 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.gate import LINE
-from paceline.kernels.keys import key_dtype
 from paceline.parameters.layout import TableLayout
 
 DIRECT_KEYS = 65_536
-# Distinct keys that one update may have: the tables that number them have 24 bits for it.
+# The most distinct keys per update: the tables that number them use 24 bits.
 MOST_KEYS = (1 << 24) - 2
 
 
 class Buffers(NamedTuple):
-    """What compiled steps write to: the `distinct` keys of a batch and the `sums` of their gradients, and on the way
+    """What compiled steps write to: the `distinct` keys of a batch and the `sums` of their gradients.
 
-    the tables that number keys (`slots`, `direct`, `turn`), each nonzero's number (`local`), and `weights` by number.
+    Intermediate results are the tables that number keys (`slots`, `direct`, `turn`), each nonzero's number (`local`),
+    and the `weights` by number.
     """
 
     slots: NDArray[Any]
@@ -32,13 +32,11 @@ class Buffers(NamedTuple):
 
 
 class Scratch:
-    """One worker's working memory; not shared between threads."""
+    """One worker's working memory. Threads must not share it."""
 
     def __init__(self, layout: TableLayout) -> None:
         self.bias = layout.bias_key
-        self._num_direct = min(DIRECT_KEYS, layout.features)
-        self._dim = layout.dim
-        self._key_dtype = np.dtype(key_dtype(layout.features))
+        self._layout = layout
         self.buffers = self._make_buffers(0)
 
     def room_for(self, num_nonzeros: int) -> Buffers:
@@ -48,14 +46,14 @@ class Scratch:
         return self.buffers
 
     def _make_buffers(self, num_nonzeros: int) -> Buffers:
-        slots = 1 << (num_nonzeros + 8).bit_length()
+        key_dtype, num_weights = self._layout.key_dtype, (num_nonzeros + 1) * self._layout.dim
         return Buffers(
-            slots=np.zeros((slots, 2), self._key_dtype),
-            direct=np.zeros(self._num_direct, np.uint32),
-            distinct=np.zeros(num_nonzeros + 1, self._key_dtype),
+            slots=np.zeros((1 << (num_nonzeros + 8).bit_length(), 2), key_dtype),
+            direct=np.zeros(min(DIRECT_KEYS, self._layout.features), np.uint32),
+            distinct=np.zeros(num_nonzeros + 1, key_dtype),
             local=np.zeros(num_nonzeros, np.uint32),
-            weights=np.zeros((num_nonzeros + 1) * self._dim, np.float32),
-            sums=np.zeros((num_nonzeros + 1) * self._dim, np.float32),
+            weights=np.zeros(num_weights, np.float32),
+            sums=np.zeros(num_weights, np.float32),
             turn=np.zeros(2, np.int64),
         )
 
@@ -73,13 +71,12 @@ class Fold(NamedTuple):
 
     @staticmethod
     def make(num_keys: int, num_direct: int, layout: TableLayout) -> Fold:
-        dtype = np.dtype(key_dtype(layout.features))
         return Fold(
             layout.columns,
-            np.zeros((1 << num_keys.bit_length(), 2), dtype),
+            np.zeros((1 << num_keys.bit_length(), 2), layout.key_dtype),
             np.zeros(num_direct, np.uint32),
             np.zeros(num_keys + 1, np.uint64),
-            np.zeros(num_keys, dtype),
+            np.zeros(num_keys, layout.key_dtype),
             np.zeros(num_keys * layout.dim, np.float32),
             np.zeros(1, np.int64),
         )
@@ -95,7 +92,7 @@ class Fold(NamedTuple):
 class Pushes(NamedTuple):
     """Every worker's gradient of a clock, by rank: distinct keys, the sums over its rows, and how many of each.
 
-    Memory is set aside for the longest rows there are, but only what is written to is ever used.
+    There is space for the longest rows of the data, but the system only provides memory that is written to.
     """
 
     keys: NDArray[Any]
@@ -107,7 +104,7 @@ class Pushes(NamedTuple):
     def make(num_workers: int, batch_nonzeros: int, layout: TableLayout) -> Pushes:
         size = min(batch_nonzeros, MOST_KEYS) + 1
         return Pushes(
-            np.empty((num_workers, size), np.dtype(key_dtype(layout.features))),
+            np.empty((num_workers, size), layout.key_dtype),
             np.empty((num_workers, size * layout.dim), np.float32),
             np.zeros((num_workers, LINE), np.int64),
             np.zeros((num_workers, LINE), np.int64),

@@ -31,7 +31,7 @@ from paceline.settings import RunConfig
 from paceline.sweep.points import Point
 from paceline.sweep.table import Outcome, write_summary, write_tables
 from paceline.training.checkpoint import has_checkpoint
-from paceline.training.update_size import check_updates
+from paceline.training.checks import check_updates
 
 LOCK = "sweep.lock"
 # Settings that say where things are, not what a run is. The data's fingerprint says which data it is.
@@ -173,6 +173,4 @@ def check_data(points: list[Point]) -> list[str]:
 def _open(config: RunConfig) -> tuple[AnyDataset, Layout]:
     """A point's data, and the layout of its model, which can be built for it."""
     dataset = open_for(config)
-    model = find(config.model).build(config, dataset, 1)
-    model.close()
-    return dataset, model.layout
+    return dataset, find(config.model).build(config, dataset, 1).layout

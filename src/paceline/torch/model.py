@@ -1,8 +1,8 @@
-"""How does a PyTorch module become a dense model? Its parameters become views of one flat array. Only here is PyTorch.
+"""How does a PyTorch module become a dense model? Its parameters become views of one flat array.
 
 A module is one of ours by name, or what a function `PACKAGE.MODULE:FUNCTION` returns: a module, or a module and its
 loss (scores and labels in, the mean over the rows out). The function is given `shape` (height, width, channels) and
-`classes` where it has parameters of these names. A module sees images as float32 from 0 to 1, [rows, channels, height,
+`classes` if it has parameters with these names. A module sees images as float32 from 0 to 1, [rows, channels, height,
 width]. Its buffers (the averages of batch normalisation) come behind its parameters.
 """
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,10 +23,10 @@ from numpy.typing import NDArray
 
 from paceline.data.images.blocks import Images
 from paceline.data.images.crops import Crops
-from paceline.errors import ConfigError, PacelineError, UsageError, in_short
+from paceline.errors import ConfigError, UsageError
 from paceline.models.images import ImageSettings, cross_entropy
-from paceline.models.model import Floats, Step, Tensor
-from paceline.models.registry import Entry
+from paceline.models.model import Floats, Step, Tensor, lay_out, values_of
+from paceline.models.registry import Entry, explained
 from paceline.settings import RunConfig
 
 OURS = {"alexnet": "alexnet", "alexnet-small": "alexnet_small"}
@@ -41,13 +42,18 @@ def import_torch() -> Any:
     return torch
 
 
+torch = import_torch()
+
+
 def build_module(entry: Entry, shape: tuple[int, int, int], classes: int) -> tuple[Any, Callable[..., Any]]:
     """The module of a model and its loss."""
-    torch = import_torch()
     if entry.function is None:
         found = getattr(importlib.import_module("paceline.torch.alexnet"), OURS[entry.name])(shape, classes)
     else:
-        found = _call(entry, {"shape": shape, "classes": classes})
+        with explained(f"`{entry.name}` fails", "it is called with `shape` and `classes`, if it takes them"):
+            wanted = inspect.signature(entry.function).parameters
+            given = {"shape": shape, "classes": classes}
+            found = entry.function(**{name: value for name, value in given.items() if name in wanted})
     module, loss = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(
@@ -57,103 +63,81 @@ def build_module(entry: Entry, shape: tuple[int, int, int], classes: int) -> tup
     return module, loss or torch.nn.functional.cross_entropy
 
 
-def _call(entry: Entry, given: dict[str, Any]) -> Any:
-    try:
-        wanted = inspect.signature(entry.function).parameters
-        return entry.function(**{name: value for name, value in given.items() if name in wanted})
-    except Exception as error:  # noqa: BLE001 (it is the user's module, and may raise anything)
-        raise ConfigError(
-            f"`{entry.name}` fails: {in_short(error)}", "it is called with `shape` and `classes`, if it takes them"
-        ) from None
-
-
-def make_network(entry: Entry, config: RunConfig, settings: ImageSettings) -> TorchModel:
-    """A module for these images, for one worker."""
-    return TorchModel(entry, config, Crops(settings.images, settings.shape, config.seed), settings.classes)
-
-
 class TorchModel:
-    """A module as one worker has it. Values and gradients are float32 arrays, or tensors where it is on a GPU."""
+    """One worker's module. Values and gradients are float32 arrays, or tensors if the module is on a GPU."""
 
     holds_values = True
 
-    def __init__(self, entry: Entry, config: RunConfig, crops: Crops, classes: int) -> None:
-        torch = import_torch()
-        self._torch = torch
-        self._crops = crops
+    def __init__(self, entry: Entry, config: RunConfig, settings: ImageSettings) -> None:
+        self._crops = crops = Crops(settings.images, settings.shape, config.seed)
         self._seed = config.seed
         self._entry = entry
         self._name = config.model
-        self._classes = classes
-        self._device = _device(torch, config.device)
+        self._classes = settings.classes
+        self._device = _device(config.device)
         self._autocast = config.precision != "float32"
         # Workers that do not wait for each other each move buffers from where they were before the others did.
         self._share_of_moves = 1.0 if config.pace == "sync" else 1 / config.workers
         torch.manual_seed(config.seed)
-        self._module, self._loss = build_module(entry, crops.shape, classes)
-        self._check_output(config.model, classes)
-        named, saved = list(self._module.named_parameters()), set(self._module.state_dict())
-        if not any(parameter.requires_grad for _, parameter in named):
+        self._module, self._loss = build_module(entry, crops.shape, settings.classes)
+        self._check_output(config.model, settings.classes)
+        modules = [one for one in (self._module, self._loss) if isinstance(one, torch.nn.Module)]
+        self._modules = torch.nn.ModuleList(modules).to(self._device)
+        found, saved = _tensors_of(self._module), self._module.state_dict()
+        trained = [name for name, parameter in self._module.named_parameters() if parameter.requires_grad]
+        if not trained:
             raise ConfigError(f"`{config.model}` has no parameters to train", "see `requires_grad` of its parameters")
-        self._trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
-        self._parameters = [parameter for _, parameter in self._trained]
         # What is frozen is kept like buffers, behind what is trained: weight decay is not for it.
-        frozen = [(name, parameter) for name, parameter in named if not parameter.requires_grad]
-        self._buffers = [*frozen, *((n, buffer) for n, buffer in self._module.named_buffers() if n in saved)]
-        self.tensors = self._lay_out()
+        kept = [name for name in found if name not in trained and name in saved]
+        self.tensors = lay_out(
+            (name, found[name].shape, str(found[name].dtype).removeprefix("torch.")) for name in [*trained, *kept]
+        )
         self.aliases = _aliases(self._module, {tensor.name for tensor in self.tensors})
+        self._parameters = [found[name] for name in trained]
+        self._buffers = [found[name].detach() for name in kept]
         self.num_trained = sum(parameter.numel() for parameter in self._parameters)
-        self._module.to(self._device)
-        if isinstance(self._loss, torch.nn.Module):
-            self._loss.to(self._device)
-        tensors = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
-        self._buffers = [(name, tensors[name].detach()) for name, _ in self._buffers]
         self._values = _Bound()
         self._sums = _Bound()
         self._num_rows = 0
         self._missing: set[int] = set()
         self.filled: Callable[[int], None] | None = None
+        # Not of this object itself: it would outlive its last user, and keep the values that its module has views of.
+        take = partial(TorchModel._take_gradient, weakref.proxy(self))
         for number, parameter in enumerate(self._parameters):
-            parameter.register_post_accumulate_grad_hook(partial(self._take_gradient, number))
+            parameter.register_post_accumulate_grad_hook(partial(take, number))
 
     def initial(self) -> Floats:
-        """The values of the module as it was built; once it has others, it is built again for that."""
-        if not self._values.place:
-            return self._gather(self._parameters, [buffer for _, buffer in self._buffers])
-        self._torch.manual_seed(self._seed)
-        module, _ = build_module(self._entry, self._crops.shape, self._classes)
-        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        return self._gather([tensors[name] for name, _ in self._trained], [tensors[name] for name, _ in self._buffers])
+        """The values of the module as it was built. If they have changed, the module is built again."""
+        module = self._module
+        if self._values.place:
+            torch.manual_seed(self._seed)
+            module, _ = build_module(self._entry, self._crops.shape, self._classes)
+        found = _tensors_of(module)
+        return values_of(self.tensors, {name: one.detach().float().cpu().numpy() for name, one in found.items()})
 
     def gradient(self, step: Step) -> Any:
-        """As every model's. On a GPU the losses are a tensor: to look at them is to wait for it."""
-        torch, module, rows, out = self._torch, self._module, step.rows, step.dense_sums
+        """As for every model. On a GPU the losses are a tensor: reading it waits for the GPU."""
+        rows, out = step.rows, step.dense_sums
         if not rows.num_rows:
             out[...] = 0
             return 0.0
         self._bind_values(step.dense)
-        sums = self._sums.bind(torch, out, self.tensors, self._device)
+        sums = self._sums.bind(out, self.tensors, self._device)
         torch.manual_seed(hash((self._seed, *step.turn)) % MOST_SEED)
-        module.train()
+        self._modules.train()
         images, labels = self._batch(self._crops.training(rows, step.turn))
         self._num_rows, self._missing = rows.num_rows, set(range(len(self._parameters)))
-        try:
+        hint = "see that it and its loss, a mean over the rows, work in training mode, for the last few rows too"
+        with explained(f"`{self._name}` fails in training, with {rows.num_rows} rows", hint):
             with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
-                loss = self._loss(module(images), labels)
+                loss = self._loss(self._module(images), labels)
             loss.backward()
-        except PacelineError:
-            raise
-        except Exception as error:  # noqa: BLE001 (it is the user's module, and may raise anything)
-            raise ConfigError(
-                f"`{self._name}` fails in training, with {rows.num_rows} rows: {in_short(error)}",
-                "see that it and its loss, a mean over the rows, work in training mode, for the last few rows too",
-            ) from None
         for number in self._missing:
             sums[number].zero_()
         # How far buffers have moved, times the number of rows, by which an update divides. All workers together
         # move averages as far as one would, as in sync, where it is the mean; counts count them all.
         first = len(self._parameters)
-        for (_, buffer), before, moved in zip(self._buffers, self._values.parts[first:], sums[first:], strict=True):
+        for buffer, before, moved in zip(self._buffers, self._values.parts[first:], sums[first:], strict=True):
             after = buffer.detach().float()
             weight = rows.num_rows * (self._share_of_moves if buffer.is_floating_point() else 1.0)
             # What has not moved may be infinite, as masks are.
@@ -163,22 +147,21 @@ class TorchModel:
         return losses if isinstance(out, torch.Tensor) else float(losses)
 
     def _take_gradient(self, number: int, parameter: Any) -> None:
-        """PyTorch has the gradient of a parameter while it computes those of the layers before: take it at once."""
+        """Take a parameter's gradient as soon as PyTorch has it, while it computes those of the layers before."""
         part = self._sums.parts[number]
         if number in self._missing:
             self._missing.remove(number)
-            self._torch.mul(parameter.grad, self._num_rows, out=part)
+            torch.mul(parameter.grad, self._num_rows, out=part)
             if self.filled is not None and not self._sums.is_copy:
                 self.filled(number)
         elif self.filled is None:
             part.add_(parameter.grad, alpha=self._num_rows)
         else:
-            name = self._trained[number][0]
+            name = self.tensors[number].name
             raise ConfigError(f"the gradient of `{name}` comes in several pieces", "--exchange shard takes it so")
         parameter.grad = None
 
     def scores(self, values: Any, rows: Images) -> Floats:
-        torch = self._torch
         self._bind_values(values)
         self._module.eval()
         images, _ = self._batch(self._crops.testing(rows))
@@ -187,65 +170,33 @@ class TorchModel:
         return scores
 
     def losses(self, scores: Floats, labels: NDArray[np.uint16]) -> float:
-        torch = self._torch
         if self._loss is torch.nn.functional.cross_entropy:
             return cross_entropy(scores, labels)
         given = torch.from_numpy(scores).to(self._device), torch.from_numpy(labels.astype(np.int64)).to(self._device)
-        if isinstance(self._loss, torch.nn.Module):
-            self._loss.eval()
-        try:
-            with torch.no_grad():
-                return float(self._loss(*given)) * len(labels)
-        except Exception as error:  # noqa: BLE001 (it is the user's loss, and may raise anything)
-            raise ConfigError(
-                f"the loss of `{self._name}` fails in a test, with {len(labels)} rows: {in_short(error)}",
-                "see that it takes any number of rows, and scores on their own",
-            ) from None
-        finally:
-            if isinstance(self._loss, torch.nn.Module):
-                self._loss.train()
+        self._modules.eval()
+        hint = "see that it takes any number of rows, and scores on their own"
+        with torch.no_grad(), explained(f"the loss of `{self._name}` fails in a test, with {len(labels)} rows", hint):
+            return float(self._loss(*given)) * len(labels)
 
     def use_threads(self, count: int) -> None:
-        self._torch.set_num_threads(max(1, count))
-
-    def close(self) -> None:
-        """Let parameters be views of nothing, so that what they were views of can go."""
-        for parameter in self._parameters:
-            parameter.data = self._torch.empty(0)
-        self._values, self._sums = _Bound(), _Bound()
+        torch.set_num_threads(max(1, count))
 
     # -- values
 
-    def _lay_out(self) -> tuple[Tensor, ...]:
-        found, start = [], 0
-        for name, tensor in [*self._trained, *self._buffers]:
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            found.append(Tensor(name, tuple(tensor.shape), start, dtype))
-            start = found[-1].stop
-        return tuple(found)
-
-    def _gather(self, parameters: list[Any], buffers: list[Any]) -> Floats:
-        """Tensors one behind the other."""
-        values = np.zeros(self.tensors[-1].stop, np.float32)
-        for tensor, part in zip(self.tensors, [*parameters, *buffers], strict=True):
-            tensor.of(values)[...] = part.detach().float().cpu().numpy()
-        return values
-
     def _bind_values(self, values: Any) -> None:
-        """Let parameters be views of these values, and take the buffers over."""
+        """Make the parameters views of these values, and copy the buffers."""
         before = self._values.place
-        parts = self._values.bind(self._torch, values, self.tensors, self._device, copy=True)
+        parts = self._values.bind(values, self.tensors, self._device, copy=True)
         if self._values.place != before:
             for parameter, part in zip(self._parameters, parts, strict=False):
                 parameter.data = part
-        for (_, buffer), part in zip(self._buffers, parts[len(self._parameters) :], strict=True):
+        for buffer, part in zip(self._buffers, parts[len(self._parameters) :], strict=True):
             buffer.copy_(part if buffer.is_floating_point() else part.round())
 
     # -- images
 
     def _batch(self, rows: Images) -> tuple[Any, Any]:
         """Images as the module sees them, and their labels."""
-        torch = self._torch
         height, width, channels = self._crops.shape
         pixels, labels = rows
         if not isinstance(pixels, torch.Tensor):
@@ -257,20 +208,16 @@ class TorchModel:
         return images.contiguous().float().div_(255), labels
 
     def _check_output(self, model: str, classes: int) -> None:
-        """See that the module turns an image into a score for each class."""
-        torch, (height, width, channels) = self._torch, self._crops.shape
+        """Check that the module turns an image into a score for each class."""
+        height, width, channels = self._crops.shape
         self._module.eval()
-        try:
-            with torch.no_grad():
-                found = self._module(torch.zeros(1, channels, height, width))
-        except Exception as error:  # noqa: BLE001 (it is the user's module, and may raise anything)
+        hint = "choose another model, or prepare images of another size"
+        with torch.no_grad(), explained(f"`{model}` does not take images of {height} × {width} pixels", hint):
+            found = self._module(torch.zeros(1, channels, height, width))
+        shape = tuple(getattr(found, "shape", ()))
+        if shape != (1, classes):
             raise ConfigError(
-                f"`{model}` does not take images of {height} × {width} pixels: {in_short(error)}",
-                "choose another model, or prepare images of another size",
-            ) from None
-        if tuple(getattr(found, "shape", ())) != (1, classes):
-            raise ConfigError(
-                f"`{model}` turns an image into {tuple(getattr(found, 'shape', ()))}; the data has {classes} classes",
+                f"`{model}` turns an image into {shape}; the data has {classes} classes",
                 f"its last layer must have {classes} outputs",
             )
 
@@ -278,13 +225,12 @@ class TorchModel:
 class _Bound:
     """A flat array as a module sees it: `parts`, a tensor each, that share its memory; on a GPU, that of a copy."""
 
-    def __init__(self) -> None:
-        self.place = 0
-        self.parts: list[Any] = []
-        self.is_copy = False
-        self._flat: Any = None
+    place = 0
+    parts: Sequence[Any] = ()
+    is_copy = False
+    _flat: Any = None
 
-    def bind(self, torch: Any, flat: Any, tensors: tuple[Tensor, ...], device: Any, copy: bool = False) -> list[Any]:
+    def bind(self, flat: Any, tensors: tuple[Tensor, ...], device: Any, copy: bool = False) -> Sequence[Any]:
         """The parts of a flat array, which are rebuilt only when the array changes.
 
         An array in this machine's memory has a copy on the GPU, which is brought up to date if `copy` is set.
@@ -305,26 +251,24 @@ class _Bound:
             flat[...] = self._flat.cpu().numpy()
 
 
+def _tensors_of(module: Any) -> dict[str, Any]:
+    """A module's parameters and buffers by name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
 def _aliases(module: Any, names: set[str]) -> dict[str, str]:
-    """Tensors that a module has under several names: the further ones to the one in `names`."""
-    first: dict[int, str] = {}
-    aliases = {}
+    """Tensors that a module has under several names: each other name, and the one in `names`."""
     tensors = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-    for name, tensor in tensors:
-        if name in names:
-            first[id(tensor)] = name
-    for name, tensor in tensors:
-        if name not in names and id(tensor) in first:
-            aliases[name] = first[id(tensor)]
-    return aliases
+    first = {id(tensor): name for name, tensor in tensors if name in names}
+    return {name: first[id(tensor)] for name, tensor in tensors if name not in names and id(tensor) in first}
 
 
 def has_gpu() -> bool:
-    """Whether there is a GPU here that PyTorch can use."""
-    return bool(import_torch().cuda.is_available())
+    """Whether PyTorch can use a GPU of this machine."""
+    return bool(torch.cuda.is_available())
 
 
-def _device(torch: Any, name: str) -> Any:
+def _device(name: str) -> Any:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("`device` is `cuda`, but PyTorch finds no GPU here", "--device cpu, or see `nvidia-smi`")
     return torch.device(name)
@@ -341,21 +285,20 @@ def _interface_of(host: str) -> str:
 
 
 class ProcessGroup(NamedTuple):
-    """A process group of PyTorch's, and where its members leave each other notes: for as long as there is the group."""
+    """A process group of PyTorch, and the store of its members' notes, which must live as long as the group."""
 
     group: Any
     store: Any
 
 
 def make_group(notes: Any, rank: int, size: int, host: str, seconds: float, device: str) -> ProcessGroup:
-    """A process group of PyTorch's, whose members find each other by `notes` (`set`, `get`, `find`), and wait for each
-    other for so long: over gloo at this host's address, or over NCCL for tensors on GPUs.
+    """A process group of PyTorch. Its members find each other by `notes` (`set`, `get`, `find`) and wait `seconds` for
+    each other. It uses gloo at this host's address, or NCCL for tensors on GPUs.
     """
-    torch = import_torch()
     distributed = torch.distributed
 
     class NoteStore(distributed.Store):  # type: ignore[misc, name-defined]
-        """What PyTorch asks of a place for notes."""
+        """The notes, as PyTorch asks for them."""
 
         def set(self, key: str, value: Any) -> None:
             notes.set(key, value if isinstance(value, bytes) else bytes(value, "utf-8"))

@@ -2,75 +2,87 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from paceline.errors import ConfigError
 from paceline.parameters.layout import DenseLayout
-from paceline.torch.model import import_torch
+from paceline.parameters.store import Floats, Numbers
+from paceline.torch.model import torch
 from paceline.torch.optimizers import UPDATES
 
-Floats = NDArray[np.float32]
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class TorchStore:
-    """All dense values of a model as a tensor [width, values]; what `DenseStore` has as arrays, it has as tensors."""
+    """All dense values of a model as a tensor [width, values]. Takes tensors, and arrays as well."""
+
+    dim = 1
 
     def __init__(self, layout: DenseLayout, device: str) -> None:
-        self._torch = import_torch()
+        if type(layout.rule_at(0)) not in UPDATES:
+            raise ConfigError(f"`optimizer` is `{layout.optimizer.name}`, which has no update on a GPU", "--device cpu")
         self.layout = layout
         self.size = layout.num_values
         self.width = layout.width
-        self._planes = self._torch.zeros((layout.width, layout.num_values), device=device)
+        self._planes: Tensor = torch.zeros((layout.width, layout.num_values), device=device)
 
     @property
-    def values(self) -> Any:
+    def values(self) -> Tensor:
         return self._planes[0]
 
     @property
     def states(self) -> Floats:
-        """As checkpoints have them, [values, width]; a copy."""
-        states: Floats = self._planes.T.cpu().numpy()
-        return states
+        return self._planes.T.cpu().numpy()
 
-    def begin(self, values: Floats) -> None:
-        """Let the store be as a run begins, with these values."""
+    def begin(self, values: Floats | float = 0.0) -> None:
         self._planes.zero_()
-        self._planes[0].copy_(self._torch.from_numpy(values))
+        self._planes[0].copy_(torch.as_tensor(values))
 
     def load(self, start: int, states: Floats) -> None:
-        """Put states [n, width] in place from value `start` on."""
-        own = self._torch.from_numpy(np.ascontiguousarray(states.T))
+        own = torch.as_tensor(np.ascontiguousarray(states.T))
         self._planes[:, start : start + len(states)].copy_(own)
 
     def part(self, start: int, stop: int) -> Floats:
-        """States [n, width] of the values from `start` to `stop`, as they go over a wire."""
         return np.ascontiguousarray(self._planes[:, start:stop].cpu().numpy().T)
 
-    def copy_of_values(self) -> Floats:
-        values: Floats = self._planes[0].cpu().numpy()
-        return values
+    def read(self, start: int, count: int, rows: int) -> Floats:
+        return self._planes[0, start : start + count].cpu().numpy()
 
-    def make_sums(self, count: int) -> Any:
-        """Room for this many gradients."""
-        return self._torch.zeros((count, self.size), device=self._planes.device)
+    def make_sums(self, count: int) -> Tensor:
+        sums: Tensor = torch.zeros((count, self.size), device=self._planes.device)
+        return sums
 
-    def copy_values_to(self, own: Any) -> None:
-        own.copy_(self._planes[0])
+    def gather(self, start: int, out: Numbers) -> None:
+        torch.as_tensor(out).copy_(self._planes[0, start : start + len(out)])
 
-    def add(self, total: Any, more: Any, start: int, stop: int) -> None:
-        """Add a gradient to another, from `start` to `stop`."""
-        total[start:stop] += more[start:stop]
-
-    def apply(self, start: int, sums: Any, rows: int, trained: int) -> None:
-        """Update the values from `start` on by the mean over the rows of gradients whose `sums` are given."""
-        count = min(len(sums), max(0, self.layout.num_trained - start))
+    def apply(self, start: int, sums: Numbers, rows: int, trained: int) -> None:
+        if not rows:
+            return
+        given = self._tensor(sums)
+        count = min(len(given), max(0, self.layout.num_trained - start))
         if count:
             rule = self.layout.rule_at(trained)
-            UPDATES[type(rule)](rule, self._planes[:, start : start + count], sums[:count] * (1 / rows))
-        if count < len(sums):
-            self._planes[0, start + count : start + len(sums)].sub_(sums[count:], alpha=1 / rows)
+            UPDATES[type(rule)](rule, self._planes[:, start : start + count], given[:count] * (1 / rows))
+        if count < len(given):
+            self._planes[0, start + count : start + len(given)].sub_(given[count:], alpha=1 / rows)
+
+    def fold(self, pushes: Sequence[tuple[int, Numbers]], rows: int, trained: int) -> None:
+        if not rows:
+            return
+        (start, first), *others = pushes
+        total = self._tensor(first)
+        for _, more in others:
+            total += self._tensor(more)
+        self.apply(start, total, rows, trained)
 
     def warm_up(self) -> None:
         """Nothing needs to be compiled."""
+
+    def _tensor(self, numbers: Numbers) -> Tensor:
+        """These numbers on the store's device."""
+        found: Tensor = torch.as_tensor(numbers, device=self._planes.device)
+        return found

@@ -1,7 +1,7 @@
-"""What does the coordinator ask of those who train? A *backend* is all workers and shards of a run, wherever they live.
+"""What does the coordinator need for training? A *backend*: all workers and shards of a run, wherever they are.
 
-`embedded/backend.py` has the one whose workers are threads of this process, `cluster/backend.py` the one whose workers
-and shards are processes. A backend speaks in the input's order of keys; what order it trains in is its own business.
+In `embedded/backend.py` workers are threads of this process, in `cluster/backend.py` workers and shards are processes.
+A backend takes and returns keys in the input's order, whatever order it trains in.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from paceline.training.checkpoint import Handed, Progress, States
 
 
 class Tally(NamedTuple):
-    """How far a backend is: rows and clocks handed out, and in this segment the `losses` of `rows` rows.
+    """How far a backend is: rows and clocks handed out, and the `losses` of the `rows` of this segment.
 
     `largest_lead` is the most clocks that a worker was ahead of the slowest when it began one.
     """
@@ -33,7 +33,7 @@ class Tally(NamedTuple):
 class Snapshot(NamedTuple):
     """One consistent cut: the tally then, all states in the input's order, and which work is open.
 
-    Valid only while the function that was given it runs.
+    Valid only during the call that it is passed to.
     """
 
     tally: Tally
@@ -42,7 +42,7 @@ class Snapshot(NamedTuple):
 
 
 class Due(enum.Enum):
-    """What may be called for during a segment."""
+    """What the coordinator may ask for during a segment."""
 
     NOTHING = enum.auto()
     SNAPSHOT = enum.auto()
@@ -64,7 +64,7 @@ class Backend(Protocol):
     """What is trained."""
 
     def restore(self, progress: Progress, states: States | None) -> None:
-        """Go on from there; None for the states that a run begins with. The backend takes the arrays over.
+        """Continue from there; None stands for the states that a run begins with. The backend takes over the arrays.
 
         Before `make_ready`, or after a `LostShardError`.
         """
@@ -75,26 +75,26 @@ class Backend(Protocol):
     def run_segment(self, until: int, look: Look, keep: Keep) -> Tally:
         """Train up to the first boundary at or after position `until`; blocks. All workers are paused then.
 
-        `look` is called every so often: on STOP the segment ends at a near boundary, on SNAPSHOT `keep` gets one,
-        during the segment or at its end, maybe on another thread.
+        `look` is called regularly. On STOP the segment ends at the next boundary. On SNAPSHOT `keep` gets a snapshot,
+        during the segment or at its end, possibly on another thread.
         """
 
     def snapshot(self, keep: Keep) -> None:
         """Give `keep` the state between two segments."""
 
     def evaluate(self, rows: int, stop: Callable[[], bool]) -> Quality | None:
-        """How good the model is on the held-out rows, between two segments and after `rows` rows; None if `stop()`
-        interrupts. There must be some held-out rows.
+        """The model's metrics on the held-out rows, between two segments and after `rows` rows; None if `stop()`
+        interrupts. There must be at least one held-out row.
         """
 
     def parameters(self, rows: int) -> Parameters:
         """A copy of all values in the input's order; between two segments."""
 
     def roles(self) -> list[dict[str, Any]]:
-        """Who runs where, as `roles.json` has it."""
+        """Which role runs where, as in `roles.json`."""
 
     def waits(self) -> list[str]:
-        """What each role does or waits for, in words, if that is known."""
+        """What each role is doing or waiting for, in words, if that is known."""
 
     def account(self) -> dict[str, Any]:
         """What the run cost so far: `wire`, `restarts`, `recoveries`, and `peak_memory_bytes` of other processes."""

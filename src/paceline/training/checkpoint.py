@@ -1,13 +1,14 @@
 """How is a run's state kept so that nothing promised is lost?
 
 A checkpoint is a folder `checkpoints/<rows>`: `states.safetensors`, the states of all parameters, and `checkpoint.json`
-with everything else that the rest of the run depends on, and checksums of both. It is written under a temporary name,
+with everything else that the run depends on, and checksums of both. It is written under a temporary name,
 flushed to the disk and renamed; only then does `latest` name it. The two newest are kept, and loading falls back from
 one that is damaged to the one before.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ KEPT = 2
 
 
 class Handed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a cluster's cut needs beside its states, since each shard is cut at a moment of its own.
+    """What a snapshot of a cluster needs besides its states, because each shard takes its own at another moment.
 
     `applied[shard][rank]` is the last batch of a worker that a shard's states contain, and `rows[shard]` how many rows;
     `open[rank]` are the pieces (first batch, start, stop) handed out that some shard may lack, and `bases[rank]` the
@@ -54,6 +55,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     largest_lead: int = 0
     handed: Handed = Handed()
 
+    @property
+    def train_loss(self) -> float:
+        """The mean loss since the last evaluation."""
+        return self.losses / self.loss_rows if self.loss_rows else math.nan
+
 
 class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`checkpoint.json`. `made_by` is what must be the same when the run goes on: settings, and which data it is."""
@@ -66,7 +72,7 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 class States(NamedTuple):
     """Parameters and what optimizers remember of them: the `table`'s [keys, width] in the input's order, and the
-    `dense` ones [values, width], which lie in memory number by number. None for what a model has not.
+    `dense` ones [values, width], which lie in memory number by number. None for a kind that the model does not have.
     """
 
     table: NDArray[np.float32] | None = None
@@ -74,7 +80,7 @@ class States(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that was read, and which newer ones were damaged."""
+    """A checkpoint that was read, and what is wrong with newer ones."""
 
     progress: Progress
     made_by: dict[str, Any]
@@ -84,17 +90,14 @@ class Checkpoint(NamedTuple):
 
 def save_checkpoint(folder: Path, progress: Progress, made_by: dict[str, Any], states: States) -> None:
     """Write a checkpoint below `folder`."""
-    # As they lie in memory: another order would take as much memory again.
-    tensors: dict[str, NDArray[np.float32]] = {}
-    if states.table is not None:
-        tensors["states"] = np.ascontiguousarray(states.table)
-    if states.dense is not None:
-        tensors["planes"] = np.ascontiguousarray(states.dense.T)
+    # In their order in memory: another order would need a copy.
+    given = {"states": states.table, "planes": None if states.dense is None else states.dense.T}
+    tensors = {name: np.ascontiguousarray(array) for name, array in given.items() if array is not None}
     name = f"{progress.position:015d}"
     taken = _names(folder)
     if name in taken:
         # The old one stands until the new one does; numbers keep their order.
-        again = sum(1 for other in taken if other.startswith(name))
+        again = sum(other.startswith(name) for other in taken)
         name = f"{name}-{again:03d}"
     temporary, final = folder / f".{name}.partial", folder / name
     shutil.rmtree(temporary, ignore_errors=True)
@@ -112,32 +115,30 @@ def save_checkpoint(folder: Path, progress: Progress, made_by: dict[str, Any], s
         shutil.rmtree(temporary, ignore_errors=True)
     replace_file(folder / "latest", name.encode())
     names = _names(folder)
-    # What lies beyond this one is of a past that the run has turned back from.
+    # Checkpoints beyond this one are from before the run returned to an earlier one.
     for old in [other for other in names if other > name] + [other for other in names if other <= name][:-KEPT]:
         shutil.rmtree(folder / old)
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether a checkpoint was ever finished here."""
+    """Whether there is a complete checkpoint."""
     return bool(_names(folder))
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:
-    """The newest checkpoint that is whole."""
+    """The newest checkpoint that is not damaged."""
     damaged: list[str] = []
     for name in reversed(_names(folder)):
         try:
-            info, states = _load(folder / name)
+            return Checkpoint(*_load(folder / name), damaged)
         except DataError as error:
             damaged.append(error.message)
-            continue
-        return Checkpoint(info.progress, info.made_by, states, damaged)
     if damaged:
         raise DataError("; ".join(damaged), "no checkpoint is left to go on from: train again")
     raise DataError(f"`{folder.parent}` has no checkpoint to go on from", "train again; --checkpoint-every saves more")
 
 
-def _load(path: Path) -> tuple[CheckpointInfo, States]:
+def _load(path: Path) -> tuple[Progress, dict[str, Any], States]:
     try:
         info = msgspec.json.decode((path / "checkpoint.json").read_bytes(), type=CheckpointInfo)
         tensors = safetensors.numpy.load_file(path / "states.safetensors")
@@ -146,7 +147,7 @@ def _load(path: Path) -> tuple[CheckpointInfo, States]:
     if _own_checksum(info) != info.checksum or _checksum(tensors) != info.states:
         raise DataError(f"checkpoint `{path}` has a wrong checksum")
     planes = tensors.get("planes")
-    return info, States(tensors.get("states"), None if planes is None else planes.T)
+    return info.progress, info.made_by, States(tensors.get("states"), None if planes is None else planes.T)
 
 
 def _checksum(tensors: dict[str, NDArray[np.float32]]) -> str:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -27,14 +28,13 @@ from paceline.errors import DataError, InterruptedRunError
 from paceline.models.metrics import Quality
 from paceline.models.model import Parameters
 from paceline.models.registry import find
-from paceline.parameters.optimizers.rates import rate_at
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig, without_old_settings
 from paceline.telemetry.gather_facts import facts_kept, facts_of
 from paceline.telemetry.recorder import Journal
 from paceline.training.backend import Backend, Due, LostShardError, Snapshot, Tally
-from paceline.training.checkpoint import Checkpoint, Progress, has_checkpoint, load_checkpoint, save_checkpoint
-from paceline.training.losses import check_losses
+from paceline.training.checkpoint import Checkpoint, Handed, Progress, has_checkpoint, load_checkpoint, save_checkpoint
+from paceline.training.checks import check_losses
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 STANDSTILL_SECONDS = 10.0
@@ -42,7 +42,7 @@ EVALUATIONS_RECORDED = 1_000
 
 
 class Status(NamedTuple):
-    """How far a run is, for those who watch: `share` of it done, 0 to 1."""
+    """How far a run is, for progress displays: `share` of it is done, 0 to 1."""
 
     rows: int
     seconds: float
@@ -52,7 +52,7 @@ class Status(NamedTuple):
 
 
 Watch = Callable[[Status], None]
-# Hears, in one line, of what went wrong on the way and was mended.
+# Called with one line about each problem that was solved on the way.
 Notice = Callable[[str], None]
 
 
@@ -68,9 +68,9 @@ class Coordinator:
         self.progress = Progress()
         self.quality: Quality | None = None
         self.began = 0.0
-        # Hears of every evaluation, as `metrics.jsonl` has it.
+        # Called with every line of `metrics.jsonl`.
         self.evaluated: Callable[[dict[str, Any]], None] = lambda _line: None
-        # What an interrupted run wrote down before it was resumed.
+        # The account of an interrupted run before it was resumed.
         self.account_before: dict[str, Any] = {}
         self._peak_memory_bytes = 0
         self._roles: list[dict[str, Any]] = []
@@ -82,14 +82,13 @@ class Coordinator:
         self._interrupted = False
         self._segment_began = 0.0
         self._last_saved = 0.0
-        num_rows = dataset.split("train").rows
-        self._num_rows = num_rows
-        self._last_position = config.epochs * num_rows if config.epochs else NO_LIMIT
+        self._num_rows = dataset.split("train").rows
+        self._last_position = config.epochs * self._num_rows or NO_LIMIT
 
     # -- state that outlives the process
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint. Before `make_ready`."""
+        """Continue from a checkpoint. Call it before `make_ready`."""
         made_by = without_old_settings(checkpoint.made_by)
         for name, now in self._made_by().items():
             if made_by.get(name) != now:
@@ -101,35 +100,33 @@ class Coordinator:
         self.backend.restore(checkpoint.progress, checkpoint.states)
 
     def _made_by(self) -> dict[str, Any]:
-        """What a run must not change on the way: all settings but when to stop, test and save; and the data."""
+        """What must stay the same during a run: the data, and all settings but when to stop, test and save."""
         free = {"data", "run", "address", "epochs", "steps", "seconds", "test_every", "checkpoint_every"}
         made_by = {n: v for n, v in msgspec.to_builtins(self.config).items() if n not in free}
         if self.backend.model.fingerprint:
             made_by["module"] = self.backend.model.fingerprint
         return {"data": self.dataset.fingerprint} | made_by
 
-    def _save(self, run: RunFolder, snapshot: Snapshot, progress: Progress) -> None:
+    def _save(self, run: RunFolder, progress: Progress, snapshot: Snapshot) -> None:
         """Write a checkpoint of a snapshot."""
+        progress = msgspec.structs.replace(progress, handed=snapshot.handed)
         save_checkpoint(run.path / "checkpoints", progress, self._made_by(), snapshot.states)
         self._last_saved = time.perf_counter()
-
-    def _save_here(self, run: RunFolder) -> None:
-        """Write a checkpoint between two segments."""
-        self.backend.snapshot(
-            lambda cut: self._save(run, cut, msgspec.structs.replace(self.progress, handed=cut.handed))
-        )
 
     def parameters(self) -> Parameters:
         """All values in the input's order; those that are trained must be numbers."""
         found, layout = self.backend.parameters(self.progress.position), self.backend.model.layout
         trained = [] if found.table is None else [found.table.rows]
         if layout.dense is not None:
-            # Behind what is trained may be what is infinite on purpose.
+            # Values that are not trained may be infinite on purpose.
             trained.append(found.dense[: layout.dense.num_trained])
-        finite = all(np.isfinite(values).all() for values in trained)
-        check_losses(0.0 if finite else math.nan, self.progress.position, 0, self.progress.clock,
-                     self.config.optimizer.learning_rate)  # fmt: skip
+        self._check(0.0 if all(np.isfinite(values).all() for values in trained) else math.nan)
         return found
+
+    def _check(self, losses: float) -> None:
+        """Raise unless losses are numbers."""
+        at = self.progress
+        check_losses(losses, at.position, 0, at.clock, self.config.optimizer.rate_after(at.position))
 
     # -- the run
 
@@ -172,11 +169,11 @@ class Coordinator:
                 lost = error
 
     def _advance(self, run: RunFolder) -> None:
-        """See to what is due, then train for one segment."""
+        """Do what is due, then train for one segment."""
         if self.progress.position > self.progress.tested and self._test_due():
             self._evaluate(run)
         if self._interrupted:
-            self._save_here(run)
+            self.backend.snapshot(partial(self._save, run, self.progress))
             raise InterruptedRunError(
                 f"interrupted after {self.progress.position:,} rows; a checkpoint is saved",
                 f"`paceline resume {run.path}` goes on",
@@ -184,26 +181,19 @@ class Coordinator:
         if not self._finished():
             # Segments may be too short for a checkpoint to come due while workers train.
             if self._checkpoint_due():
-                self._save_here(run)
+                self.backend.snapshot(partial(self._save, run, self.progress))
             self._run_segment(run)
 
     def _run_segment(self, run: RunFolder) -> None:
-        """Train up to the next evaluation, or to what comes before it."""
+        """Train up to the next evaluation or an earlier stop."""
         base = self.progress
         self._segment_began = time.perf_counter()
 
         def keep(snapshot: Snapshot) -> None:
-            cut = self._after(base, snapshot.tally)
-            self._save(run, snapshot, msgspec.structs.replace(cut, handed=snapshot.handed))
-
-        def look(tally: Tally) -> Due:
-            self._write_roles(run)
-            if self._journal.due():
-                self._journal.add(self.backend.records())
-            return self._look_around(tally)
+            self._save(run, self._after(base, snapshot.tally), snapshot)
 
         try:
-            tally = self.backend.run_segment(self._next_test(), look, keep)
+            tally = self.backend.run_segment(self._next_test(), partial(self._look_around, run), keep)
         except LostShardError:
             # The time that was lost is part of what training took.
             self.progress = self._after(base, Tally(base.position, base.clock, 0.0, 0, 0))
@@ -212,11 +202,11 @@ class Coordinator:
         self.measure_memory()
 
     def remember_quality(self, run: RunFolder) -> None:
-        """Take over what the last evaluation in a run's folder found."""
+        """Take the metrics of the last evaluation from the run's folder."""
         last = run.metrics[-1] if run.metrics else {}
         self.quality = None
         if "test_loss" in last:
-            found = {name: last[f"test_{name}"] for name in find(self.config.model).metrics}
+            found = {name: last[f"test_{name}"] for name in find(self.config.model).task.metrics}
             self.quality = {name: math.nan if value is None else value for name, value in found.items()}
 
     def _write_roles(self, run: RunFolder) -> None:
@@ -231,28 +221,27 @@ class Coordinator:
 
     def _after(self, base: Progress, tally: Tally) -> Progress:
         """Where a run that was at `base` when the segment began is by this tally."""
+        seconds, lead = time.perf_counter() - self._segment_began, max(base.largest_lead, tally.largest_lead)
         return Progress(
-            position=tally.position,
-            tested=base.tested,
-            clock=tally.clock,
-            train_seconds=base.train_seconds + time.perf_counter() - self._segment_began,
-            losses=base.losses + tally.losses,
-            loss_rows=base.loss_rows + tally.rows,
-            largest_lead=max(base.largest_lead, tally.largest_lead),
-        )
+            position=tally.position, tested=base.tested, clock=tally.clock, train_seconds=base.train_seconds + seconds,
+            losses=base.losses + tally.losses, loss_rows=base.loss_rows + tally.rows, largest_lead=lead,
+        )  # fmt: skip
 
-    def _look_around(self, tally: Tally) -> Due:
-        """While workers train: what is due, and tell who watches how far they are."""
+    def _look_around(self, run: RunFolder, tally: Tally) -> Due:
+        """While workers train: what is due? Also updates the run's files and the progress display."""
+        self._write_roles(run)
+        if self._journal.due():
+            self._journal.add(self.backend.records())
         at = self._after(self.progress, tally)
         self._notice_standstill(tally)
-        self._tell(at.position, at.clock, at.train_seconds, at.losses / at.loss_rows if at.loss_rows else math.nan)
+        self._tell(at)
         self.measure_memory()
         if self._interrupted or (self.config.seconds and at.train_seconds >= self.config.seconds):
             return Due.STOP
         return Due.SNAPSHOT if self._checkpoint_due() else Due.NOTHING
 
     def _notice_standstill(self, tally: Tally) -> None:
-        """Say who waits for whom when nothing has moved for long: the run may be slow, or may need help."""
+        """Say who waits for whom if nothing has moved for long: the run may be slow, or may need help."""
         now = time.perf_counter()
         if tally.rows != self._moved_to or self._moved_at < self._segment_began:
             self._moved_to, self._moved_at = tally.rows, now
@@ -265,8 +254,7 @@ class Coordinator:
         seconds = self.progress.train_seconds
         folder = run.path / "checkpoints"
         if has_checkpoint(folder):
-            checkpoint = load_checkpoint(folder)
-            self.restore(checkpoint)
+            self.restore(load_checkpoint(folder))
         else:
             self.progress = Progress()
             self.backend.restore(self.progress, None)
@@ -277,20 +265,17 @@ class Coordinator:
         self.backend.make_ready()
 
     def _finished(self) -> bool:
-        at = self.progress
         # Rows that were handed out before a cut and are not in all shards yet: they come first.
-        if any(at.handed.open):
-            return False
-        return (
-            at.position >= self._last_position
-            or (self.config.steps > 0 and at.clock >= self.config.steps)
-            or (self.config.seconds > 0 and at.train_seconds >= self.config.seconds)
-        )
+        return not any(self.progress.handed.open) and self._share(self.progress) >= 1
+
+    def _share(self, at: Progress) -> float:
+        """How much of the run is done by then: at least 1 at its end."""
+        steps, seconds = self.config.steps or math.inf, self.config.seconds or math.inf
+        return max(at.position / self._last_position, at.clock / steps, at.train_seconds / seconds)
 
     def _test_due(self) -> bool:
-        if any(self.progress.handed.open):
-            return False
-        return self.progress.position >= self._next_test() or self._finished()
+        is_there = self.progress.position >= self._next_test()
+        return not any(self.progress.handed.open) and (is_there or self._finished())
 
     def _next_test(self) -> int:
         every = self.config.test_every
@@ -301,24 +286,24 @@ class Coordinator:
         return every > 0 and time.perf_counter() - self._last_saved >= every
 
     def _evaluate(self, run: RunFolder) -> None:
-        """Measure the held-out rows and add a line to the metrics."""
+        """Evaluate the model on the held-out rows, and add a line to the metrics."""
         at = self.progress
         line: dict[str, Any] = {
             "rows": at.position,
             "steps": at.clock,
             "epoch": at.position / self._num_rows,
             "seconds": at.train_seconds,
-            "train_loss": at.losses / at.loss_rows if at.loss_rows else math.nan,
+            "train_loss": at.train_loss,
         }
         # On a GPU the losses have not been checked before.
-        check_losses(float(at.losses), at.position, 0, at.clock, rate_at(self.config.optimizer, at.position))
+        self._check(float(at.losses))
         if self.dataset.split("test").rows:
             quality = self.backend.evaluate(at.position, stop=lambda: self._interrupted)
             if quality is None:
                 return
-            check_losses(quality["loss"], at.position, 0, at.clock, rate_at(self.config.optimizer, at.position))
+            self._check(quality["loss"])
             self.quality = quality
-            line |= {f"test_{name}": value for name, value in self.quality.items()}
+            line |= {f"test_{name}": value for name, value in quality.items()}
         evaluated = {name: _json_number(value) for name, value in line.items()}
         run.add_metrics(evaluated)
         # What was recorded goes with it. After very many evaluations, it is written only at intervals.
@@ -326,31 +311,20 @@ class Coordinator:
             self._journal.add(self.backend.records())
         self._num_evaluated += 1
         self.evaluated(evaluated)
-        self._tell(at.position, at.clock, at.train_seconds, line["train_loss"])
-        self.progress = Progress(
-            position=at.position,
-            tested=at.position,
-            clock=at.clock,
-            train_seconds=at.train_seconds,
-            largest_lead=at.largest_lead,
-        )
+        self._tell(at)
+        self.progress = msgspec.structs.replace(at, tested=at.position, losses=0.0, loss_rows=0, handed=Handed())
 
-    def _tell(self, rows: int, clock: int, seconds: float, train_loss: float) -> None:
-        shares = [rows / self._last_position]
-        if self.config.steps:
-            shares.append(clock / self.config.steps)
-        if self.config.seconds:
-            shares.append(seconds / self.config.seconds)
-        self.watch(Status(rows, seconds, min(1.0, max(shares)), train_loss, self.quality))
+    def _tell(self, at: Progress) -> None:
+        self.watch(Status(at.position, at.train_seconds, min(1.0, self._share(at)), at.train_loss, self.quality))
 
     def measure_memory(self) -> None:
-        """Note this process's private memory if it is the most so far: what it owns, mapped data left out."""
+        """Update the peak of this process's private memory: without mapped data."""
         memory = psutil.Process().memory_info()
         private = memory.rss - getattr(memory, "shared", 0)
         self._peak_memory_bytes = max(self._peak_memory_bytes, private)
 
     def account(self) -> dict[str, Any]:
-        """What the run cost: its backend's account, with this process's memory in it, and what was counted before."""
+        """What the run cost: its backend's account, the memory of this process, and the account before a resume."""
         account = self.backend.account()
         account["peak_memory_bytes"] += self._peak_memory_bytes
         if before := self.account_before:
@@ -364,7 +338,7 @@ class Coordinator:
 
     @contextmanager
     def interrupts(self) -> Iterator[None]:
-        """Meanwhile the first Ctrl-C stops the run at the next boundary, and the second ends the process at once."""
+        """Inside, the first Ctrl-C stops the run at the next boundary, and the second ends the process at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

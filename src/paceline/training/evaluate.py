@@ -35,7 +35,7 @@ def evaluate(
     model: Model, parameters: Parameters, dataset: Any, split: Split, threads: int, stop: Callable[[], bool]
 ) -> Quality | None:
     """The metrics over all rows of a non-empty split; None if `stop()` interrupts."""
-    sums = model.metric_sums()
+    sums = model.output.metric_sums()
     for block, scores in scores_by_block(model, parameters, dataset, split, threads):
         if stop():
             return None

@@ -12,7 +12,7 @@ Feed = TypeVar("Feed", ClockRows, QueueRows)
 
 
 def make_feed(kind: type[Feed], config: RunConfig, num_rows: int, at: Progress) -> Feed:
-    """What hands out the rows of a run, from where it goes on to its last epoch or clock."""
+    """Hands out the rows of a run, from where it continues to its last epoch or clock."""
     return kind(
         num_rows, config.workers, config.batch_size, position=at.position, clock=at.clock,
         last=config.epochs * num_rows if config.epochs else NO_LIMIT, last_clock=config.steps or NO_LIMIT,

@@ -13,8 +13,8 @@ from paceline.kernels.steps import GateView
 from paceline.machine import num_cores
 
 UNBOUNDED = 1 << 60
-# A look at the clocks takes a nanosecond or two. Workers with a core each look for longer than a nap lasts: otherwise
-# one that naps makes the other nap, and so on. Those without soon give their core away.
+# Reading the clocks takes a nanosecond or two. Workers with a core each spin for longer than a nap lasts: otherwise one
+# that naps makes the other nap, and so on. Workers that share a core soon give it away.
 SPINS_WITH_A_CORE = 200_000
 SPINS_WITHOUT = 200
 NAP_SECONDS = 50e-6
@@ -73,20 +73,20 @@ class Gate:
         return GateView(self.clocks, rank, self.staleness, self.spins, self.leads)
 
     def enter(self, clock: int) -> None:
-        """Put every worker at the same clock. Only while all are paused."""
+        """Set all workers to the same clock. Only while all are paused."""
         self._broken = False
         self.clocks[:, 0] = clock
 
     def leave(self, rank: int) -> None:
-        """A worker out of rows: nobody waits for it any more."""
+        """A worker has no more rows: others stop waiting for it."""
         self.clocks[rank, 0] = GONE
 
     def break_up(self) -> None:
-        """Let nobody wait any longer: a worker has failed."""
+        """A worker has failed: all others stop waiting."""
         self._broken = True
 
     def nap(self) -> None:
-        """Give way to others for a moment while the gate is shut."""
+        """Sleep for a moment while the gate is shut."""
         if self._broken:
             raise BrokenGateError
         time.sleep(NAP_SECONDS)

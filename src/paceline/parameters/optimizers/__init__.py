@@ -2,23 +2,39 @@
 
 An optimizer's file gives `rule_at`, its rule at one moment, and registers the compiled functions of the rule
 (`kernels/rules.py`). The update on a GPU is its counterpart in `torch/optimizers.py`. To add an optimizer, write its
-file and add a line to `OPTIMIZERS`: its name, which is also its file's, and which settings are its own.
+file and add a line to `OPTIMIZERS`, under the name of the file.
 """
 
 from __future__ import annotations
 
 import importlib
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from paceline.settings import OptimizerConfig
 
-OPTIMIZERS: dict[str, tuple[str, ...]] = {
-    "sgd": ("decay_rows", "decay_power", "momentum"),
-    "adagrad": ("epsilon",),
-    "ftrl": ("beta",),
-    "adam": ("epsilon", "beta1", "beta2"),
+
+class Optimizer(NamedTuple):
+    """What an optimizer declares: which settings are its own, and what it can train.
+
+    `tables`: parameters by key. `keeps_weights`: the first number of a state is the parameter itself. Otherwise it
+    follows from the state, is 0 at first, and can only be in a table.
+    """
+
+    settings: tuple[str, ...]
+    tables: bool = True
+    keeps_weights: bool = True
+
+
+OPTIMIZERS = {
+    "sgd": Optimizer(("decay_rows", "decay_power", "momentum")),
+    "adagrad": Optimizer(("epsilon",)),
+    "ftrl": Optimizer(("beta",), keeps_weights=False),
+    # Its correction for a late start counts updates, and the keys of a table are not updated equally often.
+    "adam": Optimizer(("epsilon", "beta1", "beta2"), tables=False),
 }
+TABLE_OPTIMIZERS = tuple(name for name, optimizer in OPTIMIZERS.items() if optimizer.tables)
+DENSE_OPTIMIZERS = tuple(name for name, optimizer in OPTIMIZERS.items() if optimizer.keeps_weights)
 
 
 def rule_at(settings: OptimizerConfig, rows: int, update: int = 1, regularised: bool = True) -> Any:

@@ -26,10 +26,6 @@ def rule_at(settings: OptimizerConfig, rows: int, update: int, l1: float, l2: fl
     return AdaGrad(np.float32(settings.learning_rate), np.float32(l1), np.float32(l2), np.float32(settings.epsilon))
 
 
-def weight(rule: Any, table: Table, at: Any, stride: Any) -> Any:
-    return table[at]
-
-
 def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None:
     w = table[at]
     g = gradient + rule.l2 * w
@@ -42,4 +38,4 @@ def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None
     table[at + stride] = s
 
 
-optimizer_rule(AdaGrad, 1, weight, update)
+optimizer_rule(AdaGrad, 1, update)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.kernels.rules import Table, optimizer_rule
-from paceline.parameters.optimizers.rates import rate_at
 from paceline.settings import OptimizerConfig
 
 
@@ -31,14 +30,8 @@ ONE = np.float32(1)
 
 
 def rule_at(settings: OptimizerConfig, rows: int, update: int, l1: float, l2: float) -> Adam:
-    return Adam(
-        np.float32(rate_at(settings, rows) / (1 - settings.beta1**update)), np.float32(l2), np.float32(settings.beta1),
-        np.float32(settings.beta2), np.float32(settings.epsilon), np.float32(math.sqrt(1 - settings.beta2**update)),
-    )  # fmt: skip
-
-
-def weight(rule: Any, table: Table, at: Any, stride: Any) -> Any:
-    return table[at]
+    rate, root = settings.rate_after(rows) / (1 - settings.beta1**update), math.sqrt(1 - settings.beta2**update)
+    return Adam(*map(np.float32, (rate, l2, settings.beta1, settings.beta2, settings.epsilon, root)))
 
 
 def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None:
@@ -51,4 +44,4 @@ def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None
     table[at] = w - rule.rate * m / (np.sqrt(s) / rule.root + rule.epsilon)
 
 
-optimizer_rule(Adam, 2, weight, update)
+optimizer_rule(Adam, 2, update)

@@ -45,4 +45,4 @@ def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None
     table[at + stride] = seen
 
 
-optimizer_rule(Ftrl, 1, weight, update)
+optimizer_rule(Ftrl, 1, update, weight)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.kernels.rules import Table, optimizer_rule
-from paceline.parameters.optimizers.rates import rate_at
 from paceline.settings import OptimizerConfig
 
 
@@ -32,14 +31,10 @@ class Momentum(NamedTuple):
 
 
 def rule_at(settings: OptimizerConfig, rows: int, update: int, l1: float, l2: float) -> Sgd | Momentum:
-    rate = np.float32(rate_at(settings, rows))
+    rate = np.float32(settings.rate_after(rows))
     if settings.momentum:
         return Momentum(rate, np.float32(l2), np.float32(settings.momentum))
     return Sgd(rate, np.float32(l1), np.float32(l2))
-
-
-def weight(rule: Any, table: Table, at: Any, stride: Any) -> Any:
-    return table[at]
 
 
 def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None:
@@ -57,5 +52,5 @@ def update_with_momentum(rule: Any, table: Table, at: Any, stride: Any, gradient
     table[at] = w - rule.rate * v
 
 
-optimizer_rule(Sgd, 0, weight, update)
-optimizer_rule(Momentum, 1, weight, update_with_momentum)
+optimizer_rule(Sgd, 0, update)
+optimizer_rule(Momentum, 1, update_with_momentum)

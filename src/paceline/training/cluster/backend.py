@@ -31,6 +31,7 @@ from paceline.settings import RunConfig
 from paceline.telemetry.records import AnyRecord
 from paceline.training.backend import Due, Keep, Look, LostShardError, Snapshot, Tally
 from paceline.training.checkpoint import Progress, States
+from paceline.training.checks import check_updates
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.copies import NOW
 from paceline.training.cluster.dealt import ByKind, DealtParameters
@@ -39,7 +40,6 @@ from paceline.training.cluster.shard_link import ShardLink
 from paceline.training.evaluate import evaluate
 from paceline.training.feeds import make_feed
 from paceline.training.pace import Pace
-from paceline.training.update_size import check_updates
 from paceline.wire.frames import WireError
 from paceline.wire.handshake import new_token
 from paceline.wire.server import Server
@@ -117,7 +117,6 @@ class ClusterBackend:
     def close(self) -> None:
         self._hang_up()
         self._supervisor.close(m.Stop())
-        self.model.close()
 
     def _hang_up(self) -> None:
         while self._links:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from paceline.parameters.parts import DENSE, Store
+from paceline.parameters.parts import DENSE
+from paceline.parameters.store import AnyStore
 from paceline.training.cluster.clocks import WorkerClock, WorkerClocks, say
 from paceline.training.cluster.copies import Copies
 from paceline.training.cluster.messages import Go, Join, Joined
@@ -21,7 +22,7 @@ from paceline.wire.server import Peer
 class Bookkeeper:
     """The steps of workers that add up among themselves, as the one shard of such a run sees them."""
 
-    def __init__(self, clocks: WorkerClocks, copies: Copies, stores: Mapping[str, Store]) -> None:
+    def __init__(self, clocks: WorkerClocks, copies: Copies, stores: Mapping[str, AnyStore]) -> None:
         self._clocks = clocks
         self._copies = copies
         self._stores = stores

@@ -11,7 +11,9 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
-from paceline.parameters.parts import Floats, Store
+import numpy as np
+
+from paceline.parameters.store import AnyStore, Floats
 from paceline.training.cluster.clocks import WorkerClocks, say
 from paceline.training.cluster.messages import Copied
 from paceline.wire.frames import BadFrameError
@@ -25,13 +27,14 @@ BACK_SECONDS = 5.0
 class Copies:
     """The copy that the coordinator has ordered, if it is not made yet, and the last one."""
 
-    def __init__(self, clocks: WorkerClocks, stores: Mapping[str, Store], in_place: bool) -> None:
+    def __init__(self, clocks: WorkerClocks, stores: Mapping[str, AnyStore], in_place: bool) -> None:
         """`in_place`: the copy is the states themselves, on hold, instead of memory of its own."""
         self.released: Callable[[], None] = lambda: None
         """Called when pushes may go on."""
         self._clocks = clocks
         self._stores = stores
         self._in_place = in_place
+        self._kept: dict[str, Floats] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -76,18 +79,20 @@ class Copies:
         if self._in_place:
             self._fetcher, self._fetched_by = peer, math.inf
         else:
-            for store in self._stores.values():
-                store.set_aside()
+            for name, store in self._stores.items():
+                if name not in self._kept:
+                    self._kept[name] = np.empty((store.size, store.width), np.float32)
+                np.copyto(self._kept[name], store.states)
         clocks = self._clocks
         applied = [worker.applied for worker in clocks.workers]
         say(peer, Copied(applied=applied, rows=clocks.rows, losses=clocks.losses, loss_rows=clocks.loss_rows))
 
-    def part(self, peer: Peer, store: Store, start: int, stop: int) -> Floats:
+    def part(self, peer: Peer, name: str, start: int, stop: int) -> Floats:
         """States [n, width] of one store, out of the last copy."""
         if not self._in_place:
-            return store.copied(start, stop)
+            return self._kept[name][start:stop]
         if not self.held:
             raise BadFrameError("states are asked for that may have changed since")
         # The coordinator may ask over another connection if the first was cut.
         self._fetcher, self._fetched_by = peer, math.inf
-        return store.part(start, stop)
+        return self._stores[name].part(start, stop)

@@ -93,7 +93,7 @@ class KeyedSteps:
             self._answer_again(worker, step.batch)
             return
         pull = self._pull_of(worker, step.batch)
-        read_keys(step.coding, step.keys, self._table.num_keys, pull.ask(step.batch, step.num_keys))
+        read_keys(step.coding, step.keys, self._table.size, pull.ask(step.batch, step.num_keys))
         worker.asked = step.batch
         worker.arrived = peer.arrived
         worker.waiting = True
@@ -138,10 +138,7 @@ class KeyedSteps:
         rows, trained = sum(step.rows for *_, step in pushes), pushes[0][2].trained
         self._table.fold([(keys, sums) for keys, sums, _ in pushes], rows, trained)
         if self._dense is not None:
-            total, *others = [self._dense_of(sums) for _, sums, step in pushes if step.rows]
-            for more in others:
-                self._dense.add(total, more, 0, self._dense.size)
-            self._dense.apply(0, total, rows, trained)
+            self._dense.fold([(0, self._dense_of(sums)) for _, sums, step in pushes if step.rows], rows, trained)
         for *_, step in pushes:
             self._clocks.book(step.rows, step.losses)
         self._pushes = [None] * len(pushes)
@@ -160,7 +157,7 @@ class KeyedSteps:
         pull.answered = True
         self._table.gather(pull.keys, pull.values)
         if self._dense is not None:
-            self._dense_of(pull.values)[:] = self._dense.values
+            self._dense.gather(0, self._dense_of(pull.values))
         values = self._values_of(pull)
         queue, _, service = pull.times
         held = int((began - worker.worked) * 1e9)
@@ -184,7 +181,7 @@ class KeyedSteps:
         values, count = pull.values, len(pull.keys)
         if self._wire.pull == "all" and count:
             table, dim = self._table, self._table.dim
-            found = table.read(0, table.num_keys, self._clocks.rows).reshape(-1, dim)
+            found = table.read(0, table.size, self._clocks.rows).reshape(-1, dim)
             found[pull.keys] = values[: count * dim].reshape(-1, dim)
             values = np.concatenate([found.ravel(), values[count * dim :]])
         return write_values(values, self._wire.values)

@@ -16,7 +16,8 @@ import psutil
 
 from paceline.parameters.keyed import KeyedStore
 from paceline.parameters.layout import Layout
-from paceline.parameters.parts import DENSE, TABLE, Part, Store
+from paceline.parameters.parts import DENSE, TABLE, Part
+from paceline.parameters.store import AnyStore
 from paceline.processes.lifeline import Lifeline, run_supervised
 from paceline.processes.messages import Ready
 from paceline.settings import RunConfig
@@ -86,7 +87,7 @@ def make_shard(spec: RoleSpec, config: RunConfig, layout: Layout, server: Server
     """One shard: its clocks, its stores, and what it exchanges with workers in a step."""
     pace, rank, keyed = Pace.of(config.pace), spec.rank, layout.table is not None
     clocks = WorkerClocks(config.workers, pace.in_flight(keyed), pace.staleness)
-    stores: dict[str, Store] = {}
+    stores: dict[str, AnyStore] = {}
     # A second copy of dense values alone would take as much memory again.
     copies = Copies(clocks, stores, in_place=not keyed)
     serve = partial(ShardService, server, clocks, stores, copies)

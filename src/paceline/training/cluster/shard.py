@@ -12,7 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from paceline.parameters.parts import DENSE, TABLE, Store
+from paceline.parameters.parts import DENSE, TABLE
+from paceline.parameters.store import AnyStore
 from paceline.processes.messages import decode
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.clocks import WorkerClock, WorkerClocks, say
@@ -49,7 +50,7 @@ class StepExchange(Protocol):
 class ShardService:
     """Serves the connections of one shard."""
 
-    def __init__(self, server: Server, clocks: WorkerClocks, stores: Mapping[str, Store], copies: Copies,
+    def __init__(self, server: Server, clocks: WorkerClocks, stores: Mapping[str, AnyStore], copies: Copies,
                  exchange: StepExchange) -> None:  # fmt: skip
         self.doing = "waits for workers"
         self.clocks = clocks
@@ -156,13 +157,13 @@ class ShardService:
             case "values":
                 found = store.read(fetch.start, fetch.count, fetch.rows)
             case "copy":
-                found = self._copies.part(peer, store, fetch.start, stop)
+                found = self._copies.part(peer, fetch.of, fetch.start, stop)
             case "states":
                 found = store.part(fetch.start, stop)
         peer.send(Kind.CHUNK, 0, *chunk_parts(fetch.start, found))
 
 
-def load_chunk(stores: Mapping[str, Store], frame: Frame) -> int:
+def load_chunk(stores: Mapping[str, AnyStore], frame: Frame) -> int:
     """Put the states of a CHUNK frame in place; how many they are."""
     store = stores.get(KINDS[frame.flags]) if frame.flags < len(KINDS) else None
     start, numbers = read_chunk(frame)

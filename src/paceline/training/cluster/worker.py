@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from paceline.data.blocks.reader import Reader
 from paceline.models.model import Compute, Model
-from paceline.parameters.optimizers.rates import rate_at
 from paceline.settings import RunConfig
 from paceline.telemetry.meter import COMPUTE, INPUT, WAIT, WorkerMeter
+from paceline.training.checks import check_losses
 from paceline.training.cluster.batch_queue import BatchQueue, RecalledError
 from paceline.training.cluster.links import Links
 from paceline.training.cluster.messages import Begin, Idle, RoleSpec, Stop, Wait
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH
-from paceline.training.losses import check_losses
 from paceline.wire.frames import WireError
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ class Worker:
             received = meter.now()
             losses = current.gradient()
             if not math.isfinite(losses):
-                rate = rate_at(self._setup.config.optimizer, current.trained)
+                rate = self._setup.config.optimizer.rate_after(current.trained)
                 check_losses(losses, current.trained, self._setup.spec.rank, current.number, rate)
             computed = meter.now()
             number += 1

@@ -5,34 +5,37 @@ from __future__ import annotations
 import platform
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from paceline.data.blocks.reader import Reader
-from paceline.data.rows import ClockRows, EpochOrder, QueueRows, RowFeed
+from paceline.data.rows import ClockRows, Clocks, EpochOrder, Piece, QueueRows, RowFeed
 from paceline.engines.local import LocalEngine
 from paceline.kernels.gate import LINE
+from paceline.kernels.steps import ClockGate
 from paceline.machine import num_cores
 from paceline.models.metrics import Quality
 from paceline.models.model import Parameters, TableView
 from paceline.models.registry import Entry
 from paceline.parameters.keyed import KeyedStore, PrivateCopies
 from paceline.parameters.scratch import Pushes
+from paceline.parameters.store import DenseValues
 from paceline.settings import RunConfig
 from paceline.telemetry.meter import WorkerReport
 from paceline.telemetry.probes import NodeProber
 from paceline.telemetry.records import AnyRecord, LeftOut, NodeProbe, WorkerChunk
 from paceline.training.backend import Due, Keep, Look, Snapshot, Tally
 from paceline.training.checkpoint import Handed, Progress, States
+from paceline.training.checks import check_updates
 from paceline.training.dense_store import make_dense_store
 from paceline.training.embedded.compiled_steps import BatchSteps, CompiledClockSteps, RowSteps
-from paceline.training.embedded.loops import ClockLoop, FreeLoop
-from paceline.training.embedded.plain_steps import Gradients, PlainClockSteps, PlainSteps, PlainWorker, Stores
+from paceline.training.embedded.loops import StepLoop, Steps, draw_clocks, draw_pieces
+from paceline.training.embedded.plain_steps import PlainClockSteps, PlainSteps, PlainWorker, make_workers
 from paceline.training.evaluate import evaluate
 from paceline.training.feeds import make_feed
 from paceline.training.pace import Gate, Pace
-from paceline.training.update_size import check_updates
 
 PRIVATE_HOT_KEYS = 16_384
 
@@ -58,26 +61,23 @@ class EmbeddedBackend:
             first.use_threads(num_cores() // most_threads)
         self._gate = Gate(config.workers, pace.staleness, most_threads)
         self._handed_in = np.zeros((most_threads, LINE), np.int64)
-        self._stores = self._make_stores()
-        self._from = Progress()
+        layout = self.model.layout
+        self._table: KeyedStore | None = None
+        self._dense: DenseValues | None = None
+        self._private: PrivateCopies | None = None
+        if layout.table is not None:
+            check_updates(config, dataset, layout)
+            self._private = PrivateCopies(layout.table, config.workers, self._num_private())
+            self._table = KeyedStore(layout.table, private_rows=self._private.num_rows)
+        if layout.dense is not None:
+            self._dense = make_dense_store(layout.dense, config.device, config.workers)
         self._feed: RowFeed
-        self._threads: Sequence[FreeLoop | ClockLoop]
+        self._loops: Sequence[StepLoop[Any]]
         self._reports: list[WorkerReport] = []
         self._prober = NodeProber()
         self.restore(Progress(), None)
 
     # -- parameters
-
-    def _make_stores(self) -> Stores:
-        layout, workers = self.model.layout, self._config.workers
-        table: KeyedStore | None = None
-        self._private: PrivateCopies | None = None
-        if layout.table is not None:
-            check_updates(self._config, self._dataset, layout)
-            self._private = PrivateCopies(layout.table, workers, self._num_private())
-            table = KeyedStore(layout.table, private_rows=self._private.num_rows)
-        dense = make_dense_store(layout.dense, self._config.device, workers) if layout.dense is not None else None
-        return Stores(table, dense)
 
     def _num_private(self) -> int:
         """Private copies pay if workers write the same few weights with every row; pace N must see every clock."""
@@ -89,105 +89,96 @@ class EmbeddedBackend:
 
     def restore(self, progress: Progress, states: States | None) -> None:
         self._from = progress
-        table, dense = self._stores
-        if states is None:
-            if dense is not None:
-                dense.begin(self.model.initial())
-            return
-        if table is not None:
-            table.states[:] = self._dataset.key_order.to_blocks(states.table)
-        if dense is not None:
-            dense.load(0, states.dense)
+        if states is None and self._dense is not None:
+            self._dense.begin(self.model.initial())
+        if states is not None and states.table is not None and self._table is not None:
+            self._table.load(0, self._dataset.key_order.to_blocks(states.table))
+        if states is not None and states.dense is not None and self._dense is not None:
+            self._dense.load(0, states.dense)
 
     def snapshot(self, keep: Keep) -> None:
-        table, dense = self._stores
-        states = States(None if table is None else table.states, None if dense is None else dense.states)
-        if states.table is None:
-            keep(Snapshot(self._tally(), states, Handed()))
-            return
-        # In place, and back again: a copy would take as much memory as the table.
-        order = self._dataset.key_order
-        order.to_input(states.table)
+        table, dense = (None if store is None else store.states for store in (self._table, self._dense))
+        if table is not None:
+            # In place, and back again: a copy would take as much memory as the table.
+            self._dataset.key_order.to_input(table)
         try:
-            keep(Snapshot(self._tally(), states, Handed()))
+            keep(Snapshot(self._tally(), States(table, dense), Handed()))
         finally:
-            order.to_blocks(states.table)
+            if table is not None:
+                self._dataset.key_order.to_blocks(table)
 
     def evaluate(self, rows: int, stop: Callable[[], bool]) -> Quality | None:
-        table, dense = self._stores
+        table, dense = self._table, self._dense
         view = None if table is None else TableView(table.rules_at(rows), table.table, table.layout)
         parameters = Parameters(view, None if dense is None else dense.values)
         return evaluate(self.model, parameters, self._dataset, "test", min(self._config.workers, num_cores()), stop)
 
     def parameters(self, rows: int) -> Parameters:
-        table, dense = self._stores
+        table, dense = self._table, self._dense
         view = None
         if table is not None:
-            values = table.read(0, table.num_keys, rows)
-            self._dataset.key_order.to_input(values.reshape(table.num_keys, table.dim))
+            values = table.read(0, table.size, rows)
+            self._dataset.key_order.to_input(values.reshape(table.size, table.dim))
             view = TableView.of_values(values, table.layout)
-        return Parameters(view, None if dense is None else dense.copy_of_values())
+        return Parameters(view, None if dense is None else dense.read(0, dense.size, rows).copy())
 
     # -- the run
 
     def make_ready(self) -> None:
-        self._feed, self._threads = self._make_threads()
-        self._threads[0].warm_up()
-        self._reports = [WorkerReport(thread.meter) for thread in self._threads]
+        make = self._free_loops if self._fold == "each" else self._clock_loops
+        self._feed, self._loops = make()
+        self._loops[0].steps.warm_up()
+        self._reports = [WorkerReport(loop.meter) for loop in self._loops]
 
-    def _make_threads(self) -> tuple[RowFeed, Sequence[FreeLoop | ClockLoop]]:
-        """What hands rows out, and what runs on the engine's threads: in sync each takes several workers, else one."""
-        if self._fold == "each":
-            queue = make_feed(QueueRows, self._config, self._num_rows, self._from)
-            steps = self._free_steps()
-            return queue, [FreeLoop(rank, queue, steps[rank], self._gate, self._config) for rank in range(len(steps))]
-        clocks = make_feed(ClockRows, self._config, self._num_rows, self._from)
-        clock_steps = self._clock_steps()
-        return clocks, [
-            ClockLoop(part, self._ranks(part), clocks, clock_steps[part], self._gate, self._handed_in, self._config)
-            for part in range(len(clock_steps))
-        ]
-
-    def _free_steps(self) -> list[Any]:
-        config, model, gate, table = self._config, self.model, self._gate, self._stores.table
-        readers = self._make_readers()
+    def _free_loops(self) -> tuple[RowFeed, list[StepLoop[Piece]]]:
+        """One loop per worker, whose gradients are applied as they arrive."""
+        config, model, gate, table = self._config, self.model, self._gate, self._table
+        feed, readers = make_feed(QueueRows, config, self._num_rows, self._from), self._make_readers()
+        steps: Sequence[Steps[Piece]]
         if model.kernel is None:
-            applying, gradients = threading.Lock(), self._make_gradients()
-            workers = [PlainWorker(one, self._stores, gradients, config.workers == 1) for one in self._computes]
-            return [
-                PlainSteps(rank, readers[rank], workers[rank], self._stores, gradients, gate, applying)
-                for rank in range(len(readers))
-            ]
-        assert table is not None
-        assert self._private is not None
-        if config.batch_size == 1 and model.train_rows is not None:
-            return [RowSteps(rank, reader, model, table, self._private, gate) for rank, reader in enumerate(readers)]
-        return [BatchSteps(rank, reader, model, table, gate, config.batch_size) for rank, reader in enumerate(readers)]
+            applying, workers = threading.Lock(), self._plain_workers(readers, alone=config.workers == 1)
+            steps = [PlainSteps(rank, worker, gate, applying) for rank, worker in enumerate(workers)]
+        else:
+            assert table is not None
+            assert self._private is not None
+            size, own = config.batch_size, self._private.of
+            if size == 1 and model.train_rows is not None:
+                steps = [RowSteps(one, model, table, own(rank), gate.view(rank)) for rank, one in enumerate(readers)]
+            else:
+                steps = [BatchSteps(one, model, table, gate.view(rank), size) for rank, one in enumerate(readers)]
+        return feed, [
+            StepLoop([rank], feed, partial(draw_pieces, feed, rank, one.most, config), one, gate, gate.leads[rank],
+                     config.optimizer)
+            for rank, one in enumerate(steps)
+        ]  # fmt: skip
 
-    def _clock_steps(self) -> list[Any]:
-        config, model, gate, table = self._config, self.model, self._gate, self._stores.table
-        readers = self._make_readers()
+    def _clock_loops(self) -> tuple[RowFeed, list[StepLoop[Clocks]]]:
+        """In sync, one loop for the workers of each thread."""
+        config, model, gate, table = self._config, self.model, self._gate, self._table
+        feed, readers = make_feed(ClockRows, config, self._num_rows, self._from), self._make_readers()
+        handed_in = self._handed_in
+        ranks = [list(range(part, config.workers, len(readers))) for part in range(len(readers))]
+        steps: Sequence[Steps[Clocks]]
         if model.kernel is None:
-            gradients = self._make_gradients()
-            return [
-                PlainClockSteps(
-                    part, self._ranks(part), reader, PlainWorker(self._computes[part], self._stores, gradients, True),
-                    self._stores, gradients, gate, self._handed_in,
-                )
+            workers = self._plain_workers(readers, alone=True)
+            steps = [PlainClockSteps(part, ranks[part], one, gate, handed_in) for part, one in enumerate(workers)]
+        else:
+            assert table is not None
+            pushes = Pushes.make(config.workers, config.batch_size * self._dataset.longest_row, table.layout)
+            gates = [ClockGate(gate.clocks, handed_in, part, gate.spins) for part in range(len(readers))]
+            steps = [
+                CompiledClockSteps(np.array(ranks[part]), reader, model, table, gates[part], config.batch_size, pushes)
                 for part, reader in enumerate(readers)
-            ]  # fmt: skip
-        assert table is not None
-        pushes = Pushes.make(config.workers, config.batch_size * self._dataset.longest_row, table.layout)
-        return [
-            CompiledClockSteps(
-                part, self._ranks(part), reader, model, table, gate, config.batch_size, pushes, self._handed_in
-            )
-            for part, reader in enumerate(readers)
+            ]
+        return feed, [
+            StepLoop(own, feed, partial(draw_clocks, feed, own, one.most), one, gate, waits, config.optimizer)
+            for own, one, waits in zip(ranks, steps, handed_in, strict=True)
         ]
 
-    def _make_gradients(self) -> Gradients:
-        longest = self._dataset.longest_row if self._stores.table is not None else 0
-        return Gradients.make(self._stores, self._config.workers, self._config.batch_size * longest)
+    def _plain_workers(self, readers: list[Any], alone: bool) -> list[PlainWorker]:
+        config = self._config
+        batch_nonzeros = 0 if self._table is None else config.batch_size * self._dataset.longest_row
+        return make_workers(self._computes, readers, self._table, self._dense, config.workers, batch_nonzeros, alone)
 
     def _make_readers(self) -> list[Any]:
         dataset, count = self._dataset, self._engine.num_threads
@@ -199,11 +190,11 @@ class EmbeddedBackend:
         return make_readers(self._config, dataset, order, count)
 
     def run_segment(self, until: int, look: Look, keep: Keep) -> Tally:
-        feed, threads = self._feed, self._threads
+        feed, loops = self._feed, self._loops
         self._handed_in[:, 0] = feed.clock
         self._gate.enter(feed.clock)
-        for thread in threads:
-            thread.losses, thread.rows = 0.0, 0
+        for loop in loops:
+            loop.losses, loop.rows = 0.0, 0
         feed.open(until)
         due: set[Due] = set()
 
@@ -216,9 +207,9 @@ class EmbeddedBackend:
             feed.pause()
             self._gate.break_up()
 
-        self._engine.run(lambda thread: threads[thread].run(), poll, give_up)
-        if self._private is not None and self._stores.table is not None:
-            self._private.settle(self._stores.table)
+        self._engine.run(lambda thread: loops[thread].run(), poll, give_up)
+        if self._private is not None and self._table is not None:
+            self._private.settle(self._table)
         if Due.SNAPSHOT in due:
             self.snapshot(keep)
         return self._tally()
@@ -247,18 +238,7 @@ class EmbeddedBackend:
 
     def close(self) -> None:
         self._engine.close()
-        self.model.close()
 
     def _tally(self) -> Tally:
-        feed, threads = self._feed, self._threads
-        return Tally(
-            position=feed.position,
-            clock=feed.clock,
-            losses=float(sum(thread.losses for thread in threads)),
-            rows=sum(thread.rows for thread in threads),
-            largest_lead=self._gate.largest_lead,
-        )
-
-    def _ranks(self, part: int) -> list[int]:
-        """The workers that a thread takes through each clock in sync."""
-        return list(range(part, self._config.workers, self._engine.num_threads))
+        losses, rows = float(sum(loop.losses for loop in self._loops)), sum(loop.rows for loop in self._loops)
+        return Tally(self._feed.position, self._feed.clock, losses, rows, self._gate.largest_lead)
