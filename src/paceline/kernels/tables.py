@@ -72,6 +72,11 @@ def row_dim(groups: Any) -> Any:
     return 1 if is_rule_type(type(groups)) else sum(columns(group.columns) for group in groups)
 
 
+def prefetch_row(groups: Any, table: Table, at: Any) -> None:
+    """Load the row that begins at `at` into the caches. For compiled loops."""
+    raise NotImplementedError
+
+
 def read_row(groups: Any, table: Table, at: Any, out: Floats, to: Any) -> None:
     """The values of the row that begins at `at` into `out`, from `to` on. For compiled loops."""
     raise NotImplementedError
@@ -106,6 +111,19 @@ def _compile_row_dim(groups):  # type: ignore[no-untyped-def]
     if not len(groups):
         return lambda groups: np.uint64(0)
     return lambda groups: columns(groups[0].columns) + row_dim(groups[1:])
+
+
+@overload(prefetch_row, jit_options=STRICT)
+def _compile_prefetch_row(groups, table, at):  # type: ignore[no-untyped-def]
+    if _is_compiled_rule(groups):
+        # Not the loop below, even if it has one turn: it would cost a third of the time of small updates.
+        return lambda groups, table, at: prefetch(table, at)
+
+    def load(groups, table, at):  # type: ignore[no-untyped-def]
+        for line in range(np.uint64(0), row_width(groups), np.uint64(FLOATS_PER_LINE)):
+            prefetch(table, at + line)
+
+    return load
 
 
 @overload(read_row, jit_options=STRICT)
@@ -161,8 +179,7 @@ def gather(groups: Any, bias_groups: Any, table: Table, bias: int, keys: Keys, o
     ahead = np.uint64(KEYS_AHEAD)
     for i in range(np.uint64(keys.size)):
         if i + ahead < np.uint64(keys.size):
-            for line in range(np.uint64(0), width, np.uint64(FLOATS_PER_LINE)):
-                prefetch(table, np.uint64(keys[i + ahead]) * width + line)
+            prefetch_row(groups, table, np.uint64(keys[i + ahead]) * width)
         key = np.uint64(keys[i])
         if key == np.uint64(bias):
             read_row(bias_groups, table, key * width, out, i * dim)
@@ -180,8 +197,7 @@ def apply_gradient(
     ahead = np.uint64(KEYS_AHEAD)
     for i in range(np.uint64(keys.size)):
         if i + ahead < np.uint64(keys.size):
-            for line in range(np.uint64(0), width, np.uint64(FLOATS_PER_LINE)):
-                prefetch(table, np.uint64(keys[i + ahead]) * width + line)
+            prefetch_row(groups, table, np.uint64(keys[i + ahead]) * width)
         key = np.uint64(keys[i])
         if key == np.uint64(bias):
             update_row(bias_groups, table, key * width, sums, i * dim, rows)
