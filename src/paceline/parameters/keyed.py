@@ -43,7 +43,7 @@ class KeyedStore:
         check_memory(4 * self._size, f"{layout.features:,} features", hint)
         self._num_direct = min(DIRECT_KEYS // num_shards, self.size)
         self._fold = Fold.make(256, self._num_direct, layout)
-        self._rules = layout.rules_at(0)
+        self._rules, self._decays = layout.rules_at(0), layout.decays
         self.begin()
 
     def begin(self) -> None:
@@ -61,7 +61,7 @@ class KeyedStore:
 
     def rules_at(self, rows: int) -> Rules:
         """The rules in force after `rows` rows, which stay the same unless a rate decays."""
-        return self.layout.rules_at(rows) if self.layout.decays else self._rules
+        return self.layout.rules_at(rows) if self._decays else self._rules
 
     def arrays_at(self, rows: int) -> TableArrays:
         """The table as the loops of whole steps take it, with the rules after `rows` rows."""
