@@ -25,3 +25,11 @@ def test_every_command_of_the_tutorial_runs(tmp_path: Path) -> None:
 def test_reference_and_links() -> None:
     done = subprocess.run([sys.executable, "docs/build.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_promise_has_a_test_that_exists() -> None:
+    page = (ROOT / "docs" / "promises.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page)
+    assert len(named) > 10
+    for path, test in named:
+        assert f"\ndef {test}(" in (ROOT / path).read_text(), f"{path}::{test}"
