@@ -147,7 +147,7 @@ class Disturbed:
         while True:
             self._watch()
             if self.process.poll() is not None:
-                if self.process.returncode == 0:
+                if self.process.returncode == 0 or (self.may_end and self.finished):
                     return self._check()
                 if not self.may_end:
                     return [f"the command ended with {self.process.returncode}"]
@@ -159,6 +159,13 @@ class Disturbed:
                 self._disturb()
                 next_fault = time.monotonic() + chance.uniform(1, 6)
             time.sleep(0.1)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the command had ended its work before it was killed."""
+        with suppress(OSError, ValueError):
+            return bool(json.loads((self.path / "result.json").read_text())["status"] == "finished")
+        return False
 
     @property
     def training(self) -> bool:
