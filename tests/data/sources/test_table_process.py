@@ -39,6 +39,13 @@ def test_offsets_outside_of_the_text_are_refused(tmp_path: Path) -> None:
     assert len(error.value.message.splitlines()) == 1
 
 
+@pytest.mark.parametrize("content", [b"ARROW1" + bytes(50), b"\xff\xff\xff\xff" + bytes(50)])
+def test_a_later_file_that_cannot_be_opened_is_named(tmp_path: Path, content: bytes) -> None:
+    good, bad = write_arrow(tmp_path / "a.arrow", TEXT), write(tmp_path / "b.arrow", content)
+    with pytest.raises(DataError, match=r"b.arrow` cannot be read"):
+        run(tmp_path, good, bad)
+
+
 def test_a_crash_of_the_reader_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_arrow(tmp_path / "a.arrow", TEXT)
     started = table_process._start

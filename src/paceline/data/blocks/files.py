@@ -67,18 +67,20 @@ def read_table(folder: Folder, info: BlockInfo, *schemas: pa.Schema) -> pa.Recor
     try:
         table = pa.ipc.open_file(content).get_batch(0)
         table.validate(full=True)
+        found, wanted = (_columns(schema) for schema in (table.schema, schemas[0]))
     except Exception as error:  # noqa: BLE001 (whatever pyarrow raises for bytes that it does not understand)
         raise DataError(f"block `{path}` is not a valid Arrow file: {in_short(error)}", AGAIN) from None
     if table.schema not in schemas:
-        found, wanted = (
-            ", ".join(f"{column.name} {column.type}" for column in schema) for schema in (table.schema, schemas[0])
-        )
         raise mismatch(folder, info, f"its columns are {found} instead of {wanted}")
     if table.num_rows != info.rows:
         raise mismatch(folder, info, f"{table.num_rows} rows instead of {info.rows}")
     if any(_has_nulls(column) for column in table.columns):
         raise mismatch(folder, info, "some of its cells are null")
     return table
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{column.name} {column.type}" for column in schema)
 
 
 def _has_nulls(column: pa.Array) -> bool:

@@ -41,6 +41,7 @@ DECODED_PER_BYTE = 16
 TOO_LARGE = 3  # the exit code of a process that needs more
 WATCH_SECONDS = 0.005
 
+UNKNOWN = {"columns": "unknown"}  # what the columns of a file say that cannot be opened; those of others say nothing
 # Text is bytes here: nobody promises that it is UTF-8, and keys are hashes of bytes.
 AS_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
@@ -99,14 +100,19 @@ class TableProcess:
             pickle.dump(request, process.stdin)
             process.stdin.flush()
             stream = pa.ipc.open_stream(process.stdout)
-            yield stream.schema
+            if stream.schema.metadata is None:
+                yield stream.schema
+            wrong = None
             with suppress(StopIteration):
                 while True:
                     rows, told = stream.read_next_batch_with_custom_metadata()
                     if "error" in told:
-                        raise DataError(told["error"].decode(), told["hint"].decode())
-                    yield Piece(rows, int(told["start"]), int(told["bytes_read"]))
+                        wrong = DataError(told["error"].decode(), told["hint"].decode())
+                    else:
+                        yield Piece(rows, int(told["start"]), int(told["bytes_read"]))
             answered = True
+            if wrong is not None:
+                raise wrong
         except (OSError, pa.ArrowException):
             raise _ended(process, request) from None
         finally:
@@ -196,7 +202,7 @@ def _answer(request: TableRequest, answers: IO[bytes]) -> None:
         if not isinstance(error, DataError):
             error = DataError(f"`{request.source.name}` cannot be read: {in_short(error)}", "check the file, --format")
         if writer is None:
-            schema = pa.schema([])
+            schema = pa.schema([], metadata=UNKNOWN)
             writer = pa.ipc.new_stream(answers, schema)
         nothing = schema.empty_table().to_batches() or [pa.RecordBatch.from_pylist([], schema)]
         writer.write_batch(nothing[0], custom_metadata={"error": error.message, "hint": error.hint})
