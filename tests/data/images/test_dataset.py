@@ -190,7 +190,10 @@ def edit_manifest(path: Path, edit: Callable[[Any], None]) -> None:
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (lambda manifest: manifest["train"]["blocks"][0].update(rows=49), "50 rows instead of 49"),
+        (
+            lambda manifest: manifest["train"].update(rows=49, blocks=[manifest["train"]["blocks"][0] | {"rows": 49}]),
+            "50 rows instead of 49",
+        ),
         (lambda manifest: manifest.update(shape=[3, 5, 1]), r"instead of label uint16, pixels fixed_size_binary\[15\]"),
         (lambda manifest: manifest.update(classes=2, class_names=["a", "b"]), "label 3 is not below its 2 classes"),
     ],
