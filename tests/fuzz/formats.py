@@ -100,7 +100,7 @@ def prepare_tables(name: str) -> Callable[[Path, Path], None]:
 
     def use(folder: Path, scratch: Path) -> None:
         gc.collect()  # an answer that the case before did not read to its end ends the process now, not during this one
-        tables.TableProcess = lambda _: KeptProcess(process.read_schema, process.read)  # type: ignore[assignment, misc]
+        setattr(tables, "TableProcess", lambda _: KeptProcess(process.read_schema, process.read))  # noqa: B010
         prepare(folder, scratch)
 
     return use

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from paceline.data.sources.files import Source
-from paceline.data.sources.parsed import BadRow, Parsed, key_dtype, shown
+from paceline.data.sources.parsed import BadRow, Parsed, key_dtype, printable, shown
 from paceline.data.sparse.batch import Batch
 from paceline.errors import DataError
 from paceline.kernels.columns import BLANK, LONGEST_NUMBER, hash_cells, read_cells
@@ -76,7 +76,7 @@ class Columnar:
                 present[:, j] = cells.present & (cells.numbers != 0)
                 next_key += 1
                 for row, problem in cells.problems.items():
-                    bad.setdefault(row, BadRow(0, f"column {name}", problem, NUMBER_HINT))
+                    bad.setdefault(row, BadRow(0, f"column {printable(name)}", problem, NUMBER_HINT))
             else:
                 keys[:, j], present[:, j] = self._hash(name, column)
         good = np.ones(table.num_rows, bool)
@@ -183,7 +183,7 @@ def columns_of(schema: pa.Schema, label: str, source: Source) -> TableColumns:
             kinds[field.name] = "text"
         else:
             raise DataError(
-                f"`{source.name}`, column {field.name}: the type is {field.type}",
+                f"`{source.name}`, column {printable(field.name)}: the type is {printable(str(field.type))}",
                 "columns are numbers or text; cast it or leave it out",
             )
     return TableColumns(label, kinds)
@@ -200,7 +200,7 @@ def describe_columns(kinds: dict[str, Kind]) -> str:
         names = [name for name, found in kinds.items() if found == kind]
         more = f", … ({len(names)} in all)" if len(names) > NAMES_SHOWN else ""
         if names:
-            parts.append(f"{word} columns: {', '.join(names[:NAMES_SHOWN])}{more}")
+            parts.append(f"{word} columns: {printable(', '.join(names[:NAMES_SHOWN]))}{more}")
     return "; ".join(parts)
 
 
@@ -208,9 +208,9 @@ def require_label(names: list[str], label: str, source: Source) -> None:
     """Raise unless the columns are a label and something to learn from, each once."""
     if len(set(names)) < len(names):
         twice = Counter(names).most_common(1)[0][0]
-        raise DataError(f"`{source.name}` has the column `{twice}` twice", "rename one of them")
+        raise DataError(f"`{source.name}` has the column `{printable(twice)}` twice", "rename one of them")
     if label not in names:
-        listed = ", ".join(names[:20])
+        listed = printable(", ".join(names[:20]))
         raise DataError(
             f"`{source.name}` has no label column `{label}`; it has {listed}", "`--label NAME` says which it is"
         )
@@ -230,6 +230,6 @@ def require_columns(first: TableColumns, columns: TableColumns, source: Source) 
         if first.kinds.get(name, kind) != kind
     ]
     raise DataError(
-        f"`{source.name}` has other columns than the first file: {', '.join(differences[:10])}",
+        f"`{source.name}` has other columns than the first file: {printable(', '.join(differences[:10]))}",
         "all files need the same columns",
     )
