@@ -65,7 +65,7 @@ class TableRequest(NamedTuple):
         return max(1, min(self.chunk_cells // max(1, num_columns), self.chunk_bytes // row_bytes))
 
 
-class Piece(NamedTuple):
+class TablePiece(NamedTuple):
     """Some rows of a table, the row at which they start, and how much of the file was read so far."""
 
     rows: pa.RecordBatch
@@ -109,7 +109,7 @@ class TableProcess:
                     if "error" in told:
                         wrong = DataError(told["error"].decode(), told["hint"].decode())
                     else:
-                        yield Piece(rows, int(told["start"]), int(told["bytes_read"]))
+                        yield TablePiece(rows, int(told["start"]), int(told["bytes_read"]))
             answered = True
             if wrong is not None:
                 raise wrong
@@ -230,7 +230,7 @@ def _read_parquet(request: TableRequest) -> Iterator[Any]:
         start = 0
         for batch in file.iter_batches(chunk_rows):
             bytes_read = (source.num_bytes or 0) * (start + batch.num_rows) // max(1, metadata.num_rows)
-            yield Piece(_validated(batch, schema), start, bytes_read)
+            yield TablePiece(_validated(batch, schema), start, bytes_read)
             start += batch.num_rows
 
 
@@ -244,7 +244,7 @@ def _read_arrow(request: TableRequest) -> Iterator[Any]:
         valid = _validated(batch, schema)
         chunk_rows = request.rows_per_chunk(batch.num_columns, batch.nbytes, batch.num_rows)
         for first in range(0, batch.num_rows, chunk_rows):
-            yield Piece(valid.slice(first, chunk_rows), start + first, bytes_read)
+            yield TablePiece(valid.slice(first, chunk_rows), start + first, bytes_read)
         start += batch.num_rows
 
 
