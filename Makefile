@@ -7,7 +7,7 @@ DIST := .venv-dist/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 METADATA := pyproject.toml constraints.txt src/paceline/version.py
 
-.PHONY: help setup demo test lint format docs dist bench peers recipes bottleneck clean
+.PHONY: help setup demo test lint format fuzz docs dist bench peers recipes bottleneck clean
 
 ##@ Start here
 help:  ## Show this list
@@ -33,6 +33,10 @@ lint: setup  ## Check style, types, import directions, workflows and CITATION.cf
 format: setup  ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+fuzz: setup  ## Damage inputs and frames at random for MINUTES=60, with bounds-checked loops (FUZZ_SEED=N repeats)
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.fuzz_cache FUZZ_MINUTES=$(or $(MINUTES),60) \
+		$(BIN)/python -m pytest tests/fuzz -s --timeout=0
 
 ##@ Build
 docs: .venv-docs/ready  ## Write docs/reference.md from --help, check links, build the site into site/
@@ -61,7 +65,7 @@ bottleneck: setup  ## Run only the five-host sweep, in network namespaces (needs
 
 ##@ Clean up
 clean:  ## Remove virtual environments, caches, dist/ and site/
-	rm -rf .venv .venv-docs .venv-dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist site
+	rm -rf .venv .venv-docs .venv-dist .mypy_cache .ruff_cache .pytest_cache .fuzz_cache .hypothesis .import_linter_cache build dist site
 
 # Virtual environments
 .venv/ready: $(METADATA)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.data.blocks.manifests import SEAL, seal
 from paceline.data.blocks.reader import Reader
 from paceline.data.datasets import open_dataset
 from paceline.data.labels import RULES, Labels, first_negatives
@@ -201,13 +202,13 @@ def test_blocks_with_other_labels_than_the_manifest_says_are_refused(tmp_path: P
     path = tmp_path / "a"
     write_libsvm(path, [1, 0, 2])
     folder = Path(run(tmp_path, path, labels="classes").dataset.folder.name)
-    manifest = (folder / "manifest.json").read_text()
+    manifest = (folder / "manifest.json").read_text().rpartition(SEAL.decode())[0] + "}"
     for old, new, words in (
         ('"kind":"classes"', '"kind":"numbers"', "its columns are label uint16, .* instead of label float,"),
         ('"names":["0","1","2"]', '"names":["0","1"]', "label 2 is not below its 2 classes"),
     ):
         assert old in manifest
-        (folder / "manifest.json").write_text(manifest.replace(old, new))
+        (folder / "manifest.json").write_bytes(seal(manifest.replace(old, new).encode()))
         with pytest.raises(DataError, match=words):
             open_dataset(folder).block("train", 0)
 

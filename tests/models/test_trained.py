@@ -52,6 +52,38 @@ def test_predict_proba_takes_batches_and_csr(run: paceline.Run, clicks: Path) ->
         model.predict_proba([[1, 2]])
 
 
+@pytest.mark.parametrize(
+    ("part", "at", "wrong", "words"),
+    [
+        ("indptr", -1, 100_000, "`indptr` does not fit 3 rows and 4 nonzeros"),
+        ("indptr", 0, 1, "offsets do not rise from 0"),
+        ("indptr", 1, -5, "offsets do not rise from 0"),
+        ("indices", 0, -1, "column numbers from -1"),
+        ("indices", 0, 1 << 30, "in a matrix of 5000 columns"),
+        ("data", 0, np.nan, "`nan` is not a finite value"),
+        ("data", 0, np.inf, "`inf` is not a finite value"),
+    ],
+)
+def test_predict_proba_refuses_a_broken_matrix(run: paceline.Run, part: str, at: int, wrong: float, words: str) -> None:
+    """SciPy does not look at what is inside of a matrix, and compiled loops would read anywhere."""
+    matrix = scipy.sparse.csr_matrix(([1.0, 2, 3, 4], [1, 2, 3, 4], [0, 1, 3, 4]), shape=(3, 5_000))
+    getattr(matrix, part)[at] = wrong
+    with pytest.raises(UsageError, match=words):
+        paceline.load(run.path).predict_proba(matrix)
+
+
+def test_predict_proba_refuses_a_broken_batch(run: paceline.Run) -> None:
+    model, rows = paceline.load(run.path), paceline.Batch.from_lists([1, 0], [[3, 5], [7]], [[1.0, 0.5], [2.0]])
+    for broken, words in (
+        (rows._replace(offsets=np.array([0, 900_000, 3])), "offsets do not rise"),
+        (rows._replace(offsets=np.array([0, 3])), r"for 2 rows: \(2,\) offsets"),
+        (rows._replace(keys=np.array([-3, 5, 7])), "keys of int64"),
+        (rows._replace(values=np.ones(2, np.float32)), r"\(3,\) keys, \(2,\) values"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            model.predict_proba(broken)
+
+
 def test_evaluate_agrees_with_the_run(run: paceline.Run, clicks: Path) -> None:
     rows, quality = evaluate_model(run.path, clicks, None)
     assert rows == 2_000

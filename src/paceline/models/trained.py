@@ -25,6 +25,7 @@ from paceline.models.registry import Entry, find
 from paceline.settings import RunConfig
 
 Tensors = dict[str, NDArray[Any]]
+CSR = "rebuild the matrix: its `check_format()` says what is wrong with it"
 # Must be the same for the data that a model was trained on and the data that it predicts for.
 SAME_KEYS = ("hash_bits", "integers", "columns", "index_base")
 
@@ -94,7 +95,7 @@ class SparseInput:
     """Sparse rows, in the keys that the model was trained on."""
 
     def rows_of(self, given: Any) -> Batch:
-        return _read_only(given if isinstance(given, Batch) else _batch_of_csr(given))
+        return _read_only(_checked(given) if isinstance(given, Batch) else _batch_of_csr(given))
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
         for name in SAME_KEYS:
@@ -239,15 +240,40 @@ def _batch_of_csr(rows: Any) -> Batch:
     if not hasattr(rows, "tocsr"):
         raise UsageError(f"cannot predict for a {type(rows).__name__}", "give a paceline Batch or a SciPy CSR matrix")
     rows = rows.tocsr()
-    keys = np.ascontiguousarray(rows.indices)
-    if keys.size and keys.min() < 0:
-        raise UsageError("a CSR matrix with negative column numbers", "columns are keys: 0, 1, …")
-    return Batch(
-        np.zeros(len(rows.indptr) - 1, np.uint8),
-        np.ascontiguousarray(rows.indptr, np.int64),
-        keys.astype(np.uint32 if not keys.size or keys.max() < 1 << 32 else np.uint64),
-        np.ascontiguousarray(rows.data, np.float32),
-    )
+    keys = np.asarray(rows.indices)
+    stop = int(rows.indptr[-1]) if len(rows.indptr) else 0  # SciPy allows room after the last nonzero
+    if len(rows.indptr) != rows.shape[0] + 1 or not 0 <= stop <= min(len(keys), len(rows.data)):
+        raise UsageError(f"cannot predict: `indptr` does not fit {rows.shape[0]} rows and {len(keys)} nonzeros", CSR)
+    keys, values = keys[:stop], rows.data[:stop]
+    if keys.size and not 0 <= keys.min() <= keys.max() < rows.shape[1]:
+        raise UsageError(
+            f"cannot predict: column numbers from {keys.min()} to {keys.max()} in a matrix of {rows.shape[1]} columns",
+            CSR,
+        )
+    keys = keys.astype(np.uint32 if not keys.size or keys.max() < 1 << 32 else np.uint64)
+    return _checked(Batch(np.zeros(rows.shape[0], np.uint8), rows.indptr, keys, values))
+
+
+def _checked(rows: Batch) -> Batch:
+    """The same rows as compiled loops take them; raises if offsets, keys or values are wrong."""
+    labels, offsets, keys, values = (np.asarray(part) for part in rows)
+    if offsets.dtype.kind not in "iu" or keys.dtype not in (np.uint32, np.uint64) or values.dtype.kind not in "biuf":
+        raise UsageError(
+            f"cannot predict for offsets of {offsets.dtype}, keys of {keys.dtype} and values of {values.dtype}",
+            "offsets are int64, keys uint32 or uint64, and values float32",
+        )
+    with np.errstate(over="ignore"):
+        offsets, values = np.ascontiguousarray(offsets, np.int64), np.ascontiguousarray(values, np.float32)
+    if offsets.shape != (len(labels) + 1,) or keys.shape != values.shape or keys.ndim != 1:
+        raise UsageError(
+            f"cannot predict for {len(labels)} rows: {offsets.shape} offsets, {keys.shape} keys, {values.shape} values",
+            "there is one offset more than rows, and a value for each key",
+        )
+    if offsets[0] != 0 or offsets[-1] != len(keys) or (np.diff(offsets) < 0).any():
+        raise UsageError(f"cannot predict: offsets do not rise from 0 to the number of nonzeros, {len(keys)}", CSR)
+    if not np.isfinite(values).all():
+        raise UsageError(f"cannot predict: `{values[~np.isfinite(values)][0]}` is not a finite value", "replace it")
+    return Batch(labels, offsets, np.ascontiguousarray(keys), values)
 
 
 def _read_only(rows: Batch) -> Batch:

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.data.blocks import files as block_files
+from paceline.data.blocks.manifests import seal
 from paceline.data.blocks.reader import Reader
 from paceline.data.datasets import open_dataset
 from paceline.data.images import blocks as image_blocks
@@ -182,13 +183,17 @@ def test_a_damaged_block_is_noticed_when_it_is_read(tmp_path: Path) -> None:
 def edit_manifest(path: Path, edit: Callable[[Any], None]) -> None:
     manifest = msgspec.json.decode((path / "manifest.json").read_bytes())
     edit(manifest)
-    (path / "manifest.json").write_bytes(msgspec.json.encode(manifest))
+    manifest.pop("checksum")
+    (path / "manifest.json").write_bytes(seal(msgspec.json.encode(manifest)))
 
 
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (lambda manifest: manifest["train"]["blocks"][0].update(rows=49), "50 rows instead of 49"),
+        (
+            lambda manifest: manifest["train"].update(rows=49, blocks=[manifest["train"]["blocks"][0] | {"rows": 49}]),
+            "50 rows instead of 49",
+        ),
         (lambda manifest: manifest.update(shape=[3, 5, 1]), r"instead of label uint16, pixels fixed_size_binary\[15\]"),
         (lambda manifest: manifest.update(classes=2, class_names=["a", "b"]), "label 3 is not below its 2 classes"),
     ],
@@ -241,7 +246,8 @@ def test_each_kind_of_dataset_is_told_from_the_other(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_says_which_data_it_is(tmp_path: Path) -> None:
-    first, again, other = (make(tmp_path / name, rows(50, seed)) for name, seed in (("1", 0), ("2", 0), ("3", 1)))
+    first, again = (make(tmp_path / name, rows(50, 0)) for name in ("1", "2"))
+    other = make(tmp_path / "3", rows(50, 1), test=rows(20, 2))
     assert first.fingerprint == again.fingerprint == ImageDataset(tmp_path / "1").fingerprint
     edit_manifest(tmp_path / "2", lambda manifest: manifest.update(shape=[5, 3, 2]))
     edit_manifest(tmp_path / "3", lambda manifest: manifest.update(train=manifest["test"], test=manifest["train"]))

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.data.sources import files as sources
-from paceline.data.sources import tables
+from paceline.data.sources import table_process
 from paceline.data.sources.columnar import TableColumns, read_numbers
 from paceline.data.sources.csv_text import Csv, Header, Lines
 from paceline.errors import DataError
@@ -96,7 +96,7 @@ def test_csv_gives_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_pieces_of_any_size_give_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "CHUNK_CELLS", 6)
+    monkeypatch.setattr(table_process, "CHUNK_CELLS", 6)
     monkeypatch.setattr(sources, "CHUNK_BYTES", 30)
     for writer in WRITERS:
         path = writer(tmp_path / writer.__name__, TABLE)

@@ -38,6 +38,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     source: dict[str, Any]
     version: int = FORMAT_VERSION
 
+    def __post_init__(self) -> None:
+        for name, split in (("train", self.train), ("test", self.test)):
+            if split.rows != sum(block.rows for block in split.blocks):
+                raise ValueError(f"the blocks of `{name}` do not have its {split.rows} rows")
+        if not self.train.rows:
+            raise ValueError("there are no training rows")
+
 
 class Buffer(Protocol[R]):
     """Where a reader copies rows to."""
@@ -69,13 +76,15 @@ class RowKind(Generic[R]):
 class Dataset(Generic[R]):
     """A dataset on disk. `block` maps a block into memory, and verifies it the first time.
 
-    `features` is the number of inputs per row: keys, or the bytes of an image.
+    `features` is the number of inputs per row: keys, or the bytes of an image. `notes` tell the user what to know about
+    the dataset.
     """
 
     def __init__(self, path: Path | str, kind: RowKind[R]) -> None:
         self.folder = open_folder(path)
         self.kind = kind
-        self.manifest: Any = read_manifest(self.folder, kind.name, kind.made_by, kind.manifest)
+        self.manifest: Any
+        self.manifest, self.notes = read_manifest(self.folder, kind.name, kind.made_by, kind.manifest)
         self.features: int = self.manifest.features
         self.labels: Labels = self.manifest.labels
         self._blocks: dict[tuple[Split, int], R] = {}

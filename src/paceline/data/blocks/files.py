@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from io import FileIO
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Annotated, Any, Protocol, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -13,29 +13,31 @@ import xxhash
 from numpy.typing import NDArray
 
 from paceline.data.blocks.folders import Folder
-from paceline.errors import DataError
+from paceline.errors import DataError, in_short
 from paceline.files import translated_disk_errors
 
 BLOCK_ROWS = 65_536
 AGAIN = "prepare the data again"
 
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+
 
 class BlockInfo(msgspec.Struct, frozen=True):
     """One block as the manifest knows it; `longest` is the largest number of nonzeros in a row."""
 
-    file: str
-    rows: int
-    nonzeros: int
-    longest: int
+    file: Annotated[str, msgspec.Meta(pattern=r"^[^/\\]+$")]
+    rows: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
+    nonzeros: Count
+    longest: Count
     checksum: str
 
 
 class SplitInfo(msgspec.Struct, frozen=True):
     """The blocks of the training rows or of the test rows."""
 
-    rows: int = 0
-    positives: int = 0
-    nonzeros: int = 0
+    rows: Count = 0
+    positives: Count = 0
+    nonzeros: Count = 0
     blocks: tuple[BlockInfo, ...] = ()
 
 
@@ -51,7 +53,10 @@ def first_rows(split: SplitInfo, rows: int) -> SplitInfo:
 
 
 def read_table(folder: Folder, info: BlockInfo, *schemas: pa.Schema) -> pa.RecordBatch:
-    """Map one block file, and verify its checksum, its columns (those of one of `schemas`) and its number of rows."""
+    """Map one block file, and verify its checksum, its columns (those of one of `schemas`) and its number of rows.
+
+    The checksum tells of damage, not of intent: so all offsets and lengths are verified too, and that nothing is null.
+    """
     path = f"{folder}/{info.file}"
     try:
         content = folder.read(info.file)
@@ -59,15 +64,31 @@ def read_table(folder: Folder, info: BlockInfo, *schemas: pa.Schema) -> pa.Recor
         raise DataError(f"block `{path}` cannot be opened: {error}", AGAIN) from None
     if xxhash.xxh3_64_hexdigest(content) != info.checksum:
         raise DataError(f"block `{path}` has a wrong checksum: its bytes changed after it was written", AGAIN)
-    table = pa.ipc.open_file(content).get_batch(0)
+    try:
+        table = pa.ipc.open_file(content).get_batch(0)
+        table.validate(full=True)
+        found, wanted = (_columns(schema) for schema in (table.schema, schemas[0]))
+    except Exception as error:  # noqa: BLE001 (whatever pyarrow raises for bytes that it does not understand)
+        raise DataError(f"block `{path}` is not a valid Arrow file: {in_short(error)}", AGAIN) from None
     if table.schema not in schemas:
-        found, wanted = (
-            ", ".join(f"{column.name} {column.type}" for column in schema) for schema in (table.schema, schemas[0])
-        )
         raise mismatch(folder, info, f"its columns are {found} instead of {wanted}")
     if table.num_rows != info.rows:
         raise mismatch(folder, info, f"{table.num_rows} rows instead of {info.rows}")
+    if any(_has_nulls(column) for column in table.columns):
+        raise mismatch(folder, info, "some of its cells are null")
     return table
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{column.name} {column.type}" for column in schema)
+
+
+def _has_nulls(column: pa.Array) -> bool:
+    if pa.types.is_large_list(column.type):
+        return bool(column.null_count) or _has_nulls(column.values)
+    if pa.types.is_struct(column.type):
+        return bool(column.null_count) or any(_has_nulls(column.field(i)) for i in range(column.type.num_fields))
+    return bool(column.null_count)
 
 
 def mismatch(folder: Folder, info: BlockInfo, what: str) -> DataError:

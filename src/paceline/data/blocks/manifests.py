@@ -1,6 +1,7 @@
 """What does a dataset folder say about itself?
 
-A manifest names the kind of its rows, except for sparse rows, which are older than the field.
+A manifest names the kind of its rows, except for sparse rows, which are older than the field. It ends with the
+checksum of everything before it; those of older datasets have none.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 from typing import TypeVar
 
 import msgspec
+import xxhash
 
 from paceline.data.blocks.folders import Folder
 from paceline.errors import DataError
 
 FORMAT_VERSION = 1
+SEAL = b',"checksum":"'
 
 M = TypeVar("M", bound=msgspec.Struct)
 
@@ -22,6 +25,12 @@ class Head(msgspec.Struct, frozen=True):
 
     kind: str = "rows"
     version: int = FORMAT_VERSION
+    checksum: str = ""
+
+
+def seal(manifest: bytes) -> bytes:
+    """A manifest, a JSON object, with its checksum as the last field."""
+    return manifest[:-1] + SEAL + xxhash.xxh3_64_hexdigest(manifest).encode() + b'"}'
 
 
 def kind_of(folder: Folder) -> str:
@@ -29,8 +38,11 @@ def kind_of(folder: Folder) -> str:
     return _decode(folder, _read(folder), Head).kind
 
 
-def read_manifest(folder: Folder, kind: str, made_by: str, manifest: type[M]) -> M:
-    """The manifest of a folder that must hold a dataset of this kind; `made_by` is the hint if it does not."""
+def read_manifest(folder: Folder, kind: str, made_by: str, manifest: type[M]) -> tuple[M, tuple[str, ...]]:
+    """The manifest of a folder that must hold a dataset of this kind; `made_by` is the hint if it does not.
+
+    Also what the user should know about it, if anything.
+    """
     text = _read(folder)
     head = _decode(folder, text, Head)
     if head.kind != kind:
@@ -40,7 +52,12 @@ def read_manifest(folder: Folder, kind: str, made_by: str, manifest: type[M]) ->
             f"`{folder}` has format version {head.version}; this version of paceline reads {FORMAT_VERSION}",
             "prepare the data again",
         )
-    return _decode(folder, text, manifest)
+    if head.checksum and seal(text.rpartition(SEAL)[0] + b"}") != text:
+        raise DataError(
+            f"`{folder}/manifest.json` has a wrong checksum: it changed after it was written", "prepare the data again"
+        )
+    unsealed = f"`{folder}/manifest.json` is older than checksums of manifests: nobody can tell whether it changed"
+    return _decode(folder, text, manifest), () if head.checksum else (unsealed,)
 
 
 def _read(folder: Folder) -> bytes:

@@ -11,6 +11,7 @@ import msgspec
 
 from paceline.data.blocks.dataset import SPLITS, RowKind, Split
 from paceline.data.blocks.files import BlockInfo, R, SplitInfo
+from paceline.data.blocks.manifests import seal
 from paceline.data.blocks.partial import PartialFolder
 from paceline.errors import DataError
 from paceline.files import refuse_existing, replace_file, sync_to_disk, translated_disk_errors
@@ -70,7 +71,8 @@ class DatasetWriter(Generic[R, D]):
             raise DataError(
                 "the input has no training rows", "check the paths, and that --test-fraction leaves some rows"
             )
-        replace_file(self._partial.path / "manifest.json", msgspec.json.encode(self._intake.manifest(train, test)))
+        manifest = seal(msgspec.json.encode(self._intake.manifest(train, test)))
+        replace_file(self._partial.path / "manifest.json", manifest)
         refuse_existing(self.out)
         if self.out.is_dir():
             self.out.rmdir()

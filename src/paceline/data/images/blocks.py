@@ -37,6 +37,7 @@ class ImageManifest(Manifest, frozen=True):
     class_names: list[str]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.class_names) != self.classes:
             raise ValueError(f"{len(self.class_names)} class names for {self.classes} classes")
 

@@ -8,6 +8,7 @@ absent. All files have the columns of the first.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from paceline.data.sources.files import Source
-from paceline.data.sources.parsed import BadRow, Parsed, key_dtype, shown
+from paceline.data.sources.parsed import BadRow, Parsed, key_dtype, printable, shown
 from paceline.data.sparse.batch import Batch
 from paceline.errors import DataError
 from paceline.kernels.columns import BLANK, LONGEST_NUMBER, hash_cells, read_cells
@@ -75,7 +76,7 @@ class Columnar:
                 present[:, j] = cells.present & (cells.numbers != 0)
                 next_key += 1
                 for row, problem in cells.problems.items():
-                    bad.setdefault(row, BadRow(0, f"column {name}", problem, NUMBER_HINT))
+                    bad.setdefault(row, BadRow(0, f"column {printable(name)}", problem, NUMBER_HINT))
             else:
                 keys[:, j], present[:, j] = self._hash(name, column)
         good = np.ones(table.num_rows, bool)
@@ -88,6 +89,10 @@ class Columnar:
         return Parsed(batch, row_numbers[good], table.num_rows, bad_rows[:most_bad])
 
     def _hash(self, name: str, column: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        if pa.types.is_dictionary(column.type):
+            places, valid, dictionary = _dictionary_of(column)
+            hashed, filled = self._hash(name, dictionary)
+            return hashed[places], filled[places] & valid
         text, offsets, filled = _text_of(column)
         keys: NDArray[Any] = np.empty(len(column), key_dtype(self.features))
         hash_cells(text, offsets, salt_of(name), self._mask, np.uint64(self.num_numeric), keys)
@@ -97,7 +102,13 @@ class Columnar:
 def read_numbers(column: pa.Array) -> Cells:
     """A column of any type as numbers."""
     if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+        places, valid, dictionary = _dictionary_of(column)
+        cells = read_numbers(dictionary)
+        problems = {
+            row: cells.problems[places[row]]
+            for row in np.flatnonzero(np.isin(places, list(cells.problems)) & valid).tolist()
+        }
+        return Cells(cells.numbers[places], cells.present[places] & valid, problems)
     if column.type in TEXT_TYPES:
         return _read_text_numbers(column)
     if pa.types.is_boolean(column.type):
@@ -130,13 +141,31 @@ def _read_text_numbers(column: pa.Array) -> Cells:
 
 def _text_of(column: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_]]:
     """The bytes of a text column, where each cell begins, and which are neither null nor blank."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    column = column.cast(pa.large_binary()).fill_null(b"")
+    # Each call takes microseconds, which add up if there are tens of thousands of columns.
+    if column.type != pa.large_binary():
+        column = column.cast(pa.large_binary())
+    if column.null_count:
+        column = column.fill_null(b"")
     _, offsets_buffer, text_buffer = column.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int64)[column.offset : column.offset + len(column) + 1]
     text = np.frombuffer(text_buffer, np.uint8) if text_buffer is not None else np.zeros(0, np.uint8)
     return text, offsets, np.diff(offsets) > 0
+
+
+def _dictionary_of(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.bool_], pa.Array]:
+    """Where each cell of a dictionary column is in the dictionary, which cells are not null, and the dictionary.
+
+    Cells are never spelled out, because a dictionary of one long text and many references to it would fill the memory.
+    """
+    valid = column.indices.is_valid().to_numpy(zero_copy_only=False)
+    places = column.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    dictionary = column.dictionary
+    if len(dictionary) > len(column):
+        used, places = np.unique(places, return_inverse=True)
+        dictionary = dictionary.take(pa.array(used)) if valid.any() else dictionary.slice(0, 1)
+    if not len(dictionary):
+        dictionary = pa.nulls(1, dictionary.type)
+    return places, valid, dictionary
 
 
 def columns_of(schema: pa.Schema, label: str, source: Source) -> TableColumns:
@@ -154,7 +183,7 @@ def columns_of(schema: pa.Schema, label: str, source: Source) -> TableColumns:
             kinds[field.name] = "text"
         else:
             raise DataError(
-                f"`{source.name}`, column {field.name}: the type is {field.type}",
+                f"`{source.name}`, column {printable(field.name)}: the type is {printable(str(field.type))}",
                 "columns are numbers or text; cast it or leave it out",
             )
     return TableColumns(label, kinds)
@@ -171,17 +200,17 @@ def describe_columns(kinds: dict[str, Kind]) -> str:
         names = [name for name, found in kinds.items() if found == kind]
         more = f", … ({len(names)} in all)" if len(names) > NAMES_SHOWN else ""
         if names:
-            parts.append(f"{word} columns: {', '.join(names[:NAMES_SHOWN])}{more}")
+            parts.append(f"{word} columns: {printable(', '.join(names[:NAMES_SHOWN]))}{more}")
     return "; ".join(parts)
 
 
 def require_label(names: list[str], label: str, source: Source) -> None:
     """Raise unless the columns are a label and something to learn from, each once."""
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise DataError(f"`{source.name}` has the column `{twice}` twice", "rename one of them")
+        twice = Counter(names).most_common(1)[0][0]
+        raise DataError(f"`{source.name}` has the column `{printable(twice)}` twice", "rename one of them")
     if label not in names:
-        listed = ", ".join(names[:20])
+        listed = printable(", ".join(names[:20]))
         raise DataError(
             f"`{source.name}` has no label column `{label}`; it has {listed}", "`--label NAME` says which it is"
         )
@@ -201,6 +230,6 @@ def require_columns(first: TableColumns, columns: TableColumns, source: Source) 
         if first.kinds.get(name, kind) != kind
     ]
     raise DataError(
-        f"`{source.name}` has other columns than the first file: {', '.join(differences[:10])}",
+        f"`{source.name}` has other columns than the first file: {printable(', '.join(differences[:10]))}",
         "all files need the same columns",
     )

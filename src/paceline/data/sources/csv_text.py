@@ -132,7 +132,7 @@ def _read_cells(source: Source, header: Header, text: Text) -> tuple[pa.RecordBa
         wrong.append(row)
         return "skip"
 
-    types = {name: pa.binary() for name in header.names}
+    types = {name: pa.large_binary() for name in header.names}
     if not len(text):
         return _record_batch(pa.schema(types).empty_table()), np.zeros(0, np.int64), []
     problems = _quote_problems(text, header.separator)
@@ -159,13 +159,15 @@ def _read_cells(source: Source, header: Header, text: Text) -> tuple[pa.RecordBa
     batch = _record_batch(table)
     filled = np.zeros(batch.num_rows, bool)
     for column in batch.columns:
+        if filled.all():
+            break
         filled |= pa.compute.binary_length(column).to_numpy() > 0
-    return batch.filter(pa.array(filled)), numbers[filled], bad + [_explain(row, len(types)) for row in wrong]
+    batch = batch if filled.all() else batch.filter(pa.array(filled))
+    return batch, numbers[filled], bad + [_explain(row, len(types)) for row in wrong]
 
 
 def _record_batch(table: pa.Table) -> pa.RecordBatch:
-    columns = [pa.concat_arrays([*column.chunks, pa.array([], column.type)]) for column in table.columns]
-    return pa.RecordBatch.from_arrays(columns, table.column_names)
+    return pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], table.column_names)
 
 
 def _explain(row: Any, num_columns: int) -> BadRow:

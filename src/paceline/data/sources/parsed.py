@@ -138,5 +138,13 @@ def shown(text: bytes) -> str:
     '`caf\\\\xe9\\\\txxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…`'
     """
     cut = text[:LONGEST_TEXT].decode(errors="backslashreplace")
-    visible = "".join(c if c.isprintable() else repr(c)[1:-1] for c in cut)
-    return f"`{visible}{'…' if len(text) > LONGEST_TEXT else ''}`"
+    return f"`{printable(cut)}{'…' if len(text) > LONGEST_TEXT else ''}`"
+
+
+def printable(text: str) -> str:
+    """A name from the input, on one line and without what a terminal would obey.
+
+    >>> printable("a\\x1b[2J\\n")
+    'a\\\\x1b[2J\\\\n'
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -6,8 +6,9 @@ A block is an Arrow IPC file with the columns `label` and `features`, a list of 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -26,10 +27,18 @@ BLOCK_BYTES = 64 << 20
 class SparseManifest(Manifest, frozen=True):
     """The manifest of a dataset of sparse rows. `hot_keys` are the hottest first."""
 
-    features: int
+    features: Annotated[int, msgspec.Meta(ge=1, lt=1 << 62)]
     hot_keys: list[int]
     hot_counts: list[int]
     labels: Labels = Labels()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        hot = self.hot_keys
+        if hot and not (min(hot) >= 0 and max(hot) < self.features and len(set(hot)) == len(hot)):
+            raise ValueError(f"the hot keys are not distinct keys below {self.features}")
+        if len(self.hot_counts) != len(hot):
+            raise ValueError(f"{len(self.hot_counts)} counts for {len(hot)} hot keys")
 
 
 def read_block(folder: Folder, info: BlockInfo, manifest: SparseManifest) -> Batch:
@@ -53,8 +62,10 @@ def read_block(folder: Folder, info: BlockInfo, manifest: SparseManifest) -> Bat
     if rows.offsets[0] != 0 or rows.offsets[-1] != rows.num_nonzeros or lengths.min(initial=0) < 0:
         raise mismatch(folder, info, "its rows are not one after the other")
     check_below(folder, info, "key", rows.keys, manifest.features, "features")
-    if manifest.labels.kind == "classes":
+    if manifest.labels.kind != "numbers":
         check_below(folder, info, "label", rows.labels, manifest.labels.classes, "classes")
+    elif not np.isfinite([rows.labels.min(), rows.labels.max()]).all():  # NaN shows in both
+        raise mismatch(folder, info, "some labels are not finite numbers")
     return rows
 
 

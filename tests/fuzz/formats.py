@@ -1,0 +1,261 @@
+"""Which inputs are damaged, and what is done with them?
+
+Every format is a folder of small valid files. A case damages one of them and prepares the folder, or, if it is a
+dataset, trains on it for a few steps. Checksums of datasets are put right again, so that what lies behind them is
+reached.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet
+import xxhash
+
+from paceline.data.blocks.manifests import seal
+from paceline.data.sources import tables
+from paceline.data.sources.table_process import TableProcess
+from tests.conftest import small_blocks
+from tests.data import image_inputs, inputs
+from tests.data.image_inputs import random_images, random_pixels, save_image, write_idx
+from tests.fuzz.mutators import mutate
+
+ROWS = 40
+
+
+class FuzzFormat(NamedTuple):
+    """How valid files are made, which of them (a glob) are damaged, and what is done with the folder.
+
+    `mend` puts the checksums of a dataset right after one of its files was damaged.
+    """
+
+    make: Callable[[Path], Any]
+    use: Callable[[Path, Path], Any]
+    damaged: str = "*"
+    mend: Callable[[Path, Path], None] | None = None
+
+
+def damage(format_: FuzzFormat, valid: Path, folder: Path, seed: int) -> str:
+    """A copy of the valid files with one of them damaged; what was done."""
+    chance = random.Random(seed)
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(valid, folder)
+    path = chance.choice(sorted(path for path in folder.rglob(format_.damaged) if path.is_file()))
+    if format_.mend is not None and path.name == "manifest.json":
+        return f"manifest.json: {edit_manifest(path, chance)}"
+    content, what = mutate(path.read_bytes(), chance)
+    path.write_bytes(content)
+    if format_.mend is not None:
+        format_.mend(folder, path)
+    return f"{path.relative_to(folder)}: {what}"
+
+
+# -- what is done with files
+
+
+def prepare_as(name: str, **settings: Any) -> Callable[[Path, Path], None]:
+    """Prepare a folder in this format."""
+
+    def use(folder: Path, scratch: Path) -> None:
+        inputs.run_any(scratch, folder, format=name, **settings)
+
+    return use
+
+
+def train_on(model: str) -> Callable[[Path, Path], None]:
+    """Train for a few steps, and open the test rows."""
+
+    def use(folder: Path, scratch: Path) -> None:
+        import paceline
+
+        pace = "async" if model == "logistic" else "sync"
+        paceline.train(data=folder, model=model, pace=pace, batch_size=1 if model == "logistic" else 8, workers=1,
+                       steps=30, run=scratch / "run", seed=1)  # fmt: skip
+
+    return use
+
+
+class KeptProcess(NamedTuple):
+    """The reader of tables of all cases: starting one takes longer than a case."""
+
+    read_schema: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+    def close(self) -> None:
+        pass
+
+
+def prepare_tables(name: str) -> Callable[[Path, Path], None]:
+    """Prepare a folder of tables, with one process that reads them as long as it does not crash."""
+    process = TableProcess(name)
+    prepare = prepare_as(name, hash_bits=8, skip_bad_rows=3)
+
+    def use(folder: Path, scratch: Path) -> None:
+        gc.collect()  # an answer that the case before did not read to its end ends the process now, not during this one
+        setattr(tables, "TableProcess", lambda _: KeptProcess(process.read_schema, process.read))  # noqa: B010
+        prepare(folder, scratch)
+
+    return use
+
+
+# -- valid files
+
+
+def make_table() -> pa.Table:
+    count = range(ROWS)
+    return pa.table({
+        "label": [i % 2 for i in count],
+        "age": pa.array([i if i % 5 else None for i in count], pa.int16()),
+        "site": [f"s{i % 7}" for i in count],
+        "app": pa.array([f"x{i % 3}" for i in count]).dictionary_encode(),
+        "price": [i * 0.5 for i in count],
+        "seen": [bool(i % 3) for i in count],
+        "cost": pa.array(list(count), pa.decimal128(12, 2)),
+        "page": pa.array([f"t{i}" for i in count], pa.large_string()),
+    })  # fmt: skip
+
+
+def make_arrow(folder: Path) -> None:
+    for name, compression in (("a", None), ("b", "lz4")):
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        with pa.ipc.new_file(folder / f"{name}.arrow", make_table().schema, options=options) as writer:
+            writer.write_table(make_table(), max_chunksize=15)
+
+
+def make_stream(folder: Path) -> None:
+    with pa.ipc.new_stream(folder / "a.arrow", make_table().schema) as writer:
+        writer.write_table(make_table(), max_chunksize=15)
+
+
+def make_parquet(folder: Path) -> None:
+    pa.parquet.write_table(make_table(), folder / "a.parquet", row_group_size=15)
+    plain = {"use_dictionary": False, "compression": "none", "data_page_version": "2.0"}
+    pa.parquet.write_table(make_table(), folder / "b.parquet", row_group_size=15, **plain)
+
+
+def make_libsvm(folder: Path) -> None:
+    lines = [f"{1 - 2 * (i % 2)} {i + 1}:{i / 7} 99:1e-3 {100 + i}:-2.5 # c" for i in range(ROWS)]
+    (folder / "a.svm").write_text("\n".join(lines) + "\n")
+
+
+def make_criteo(folder: Path) -> None:
+    rows = [inputs.criteo_row(str(i % 2), ["1", "", "-3", str(i)], ["68fd1e64", "", f"{i:08x}"]) for i in range(ROWS)]
+    (folder / "a.tsv").write_text("".join(rows))
+
+
+def make_csv(folder: Path) -> None:
+    lines = ['label,"a,b",n'] + [f'{i % 2},"x ""{i}""",{i / 3}' for i in range(ROWS)]
+    (folder / "a.csv").write_text("\n".join(lines) + "\n")
+
+
+def make_tfrecord(folder: Path) -> None:
+    rows = [inputs.sparse_example(i % 2, [1, i + 2, 50 + i], [1.0, -0.5, i]) for i in range(ROWS)]
+    (folder / "a.tfrecord").write_bytes(b"".join(inputs.record(row) for row in rows))
+
+
+def make_idx(folder: Path) -> None:
+    write_idx(folder, "train", random_images(ROWS, 20, 4), 4, 5)
+    write_idx(folder, "t10k", random_images(8, 20, 4, seed=1), 4, 5)
+
+
+def make_cifar(folder: Path) -> None:
+    images = random_images(6, 32 * 32 * 3, 10)
+    (folder / "data_batch_1.bin").write_bytes(image_inputs.cifar_rows(images))
+
+
+def make_images(folder: Path) -> None:
+    for i in range(6):
+        name = f"{'cats' if i % 2 else 'dogs'}/{i}{('.png', '.jpg', '.gif', '.webp', '.bmp', '.tiff')[i]}"
+        save_image(folder / name, random_pixels(12, 9, 3, seed=i))
+
+
+def make_rows(folder: Path) -> None:
+    """A dataset of sparse rows."""
+    source = folder.with_name(f"{folder.name}-source")
+    source.mkdir()
+    make_libsvm(source)
+    shutil.rmtree(folder)
+    with small_blocks(25):
+        made = inputs.run_any(source, source / "a.svm", test_fraction=0.2)
+    shutil.move(str(made.dataset.folder), folder)
+    shutil.rmtree(source)
+
+
+def make_image_rows(folder: Path) -> None:
+    """A dataset of images."""
+    source = folder.with_name(f"{folder.name}-source")
+    source.mkdir()
+    make_idx(source)
+    shutil.rmtree(folder)
+    with small_blocks(25):
+        made = inputs.run_any(folder.parent, source)
+    shutil.move(str(made.dataset.folder), folder)
+    shutil.rmtree(source)
+
+
+# -- datasets whose checksums are right
+
+
+def mend_checksums(folder: Path, path: Path) -> None:
+    """Enter the checksum of a damaged block into the manifest, as someone would who means harm."""
+    manifest = msgspec.json.decode((folder / "manifest.json").read_bytes())
+    for split in ("train", "test"):
+        for block in manifest[split]["blocks"]:
+            if block["file"] == path.name:
+                block["checksum"] = xxhash.xxh3_64_hexdigest(path.read_bytes())
+    write_manifest(folder / "manifest.json", manifest)
+
+
+def write_manifest(path: Path, manifest: Any) -> None:
+    manifest.pop("checksum", None)
+    path.write_bytes(seal(msgspec.json.encode(manifest)))
+
+
+def edit_manifest(path: Path, chance: random.Random) -> str:
+    """Replace one value somewhere in a manifest."""
+    manifest = msgspec.json.decode(path.read_bytes())
+    node, trail = manifest, []
+    while True:
+        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+        key = chance.choice([key for key in keys if key != "checksum" or node is not manifest])
+        trail.append(str(key))
+        if isinstance(node[key], dict | list) and node[key] and chance.random() < 0.9:
+            node = node[key]
+            continue
+        before = node[key]
+        values = [0, -1, 1, 2, 1 << 20, 1 << 31, 1 << 40, -(1 << 63), 0.5, "", "../../x", None, [], {}, True, "numbers"]
+        if isinstance(before, int):
+            values += [before + 1, before - 1, 2 * before]
+        node[key] = chance.choice(values)
+        break
+    write_manifest(path, manifest)
+    return f"{'.'.join(trail)} set to {node[key]!r}"
+
+
+DATASET = {"damaged": "*.arrow", "mend": mend_checksums}
+MANIFEST = {"damaged": "manifest.json", "mend": mend_checksums}
+
+FORMATS: dict[str, FuzzFormat] = {
+    "libsvm": FuzzFormat(make_libsvm, prepare_as("libsvm", skip_bad_rows=3)),
+    "criteo": FuzzFormat(make_criteo, prepare_as("criteo", hash_bits=8, skip_bad_rows=3)),
+    "csv": FuzzFormat(make_csv, prepare_as("csv", hash_bits=8, skip_bad_rows=3)),
+    "tfrecord": FuzzFormat(make_tfrecord, prepare_as("tfrecord", skip_bad_rows=3)),
+    "parquet": FuzzFormat(make_parquet, prepare_tables("parquet")),
+    "arrow": FuzzFormat(make_arrow, prepare_tables("arrow")),
+    "arrow-stream": FuzzFormat(make_stream, prepare_tables("arrow")),
+    "idx": FuzzFormat(make_idx, prepare_as("idx")),
+    "cifar": FuzzFormat(make_cifar, prepare_as("cifar")),
+    "images": FuzzFormat(make_images, prepare_as("images")),
+    "rows": FuzzFormat(make_rows, train_on("logistic"), **DATASET),  # type: ignore[arg-type]
+    "rows-manifest": FuzzFormat(make_rows, train_on("logistic"), **MANIFEST),  # type: ignore[arg-type]
+    "image-rows": FuzzFormat(make_image_rows, train_on("softmax"), **DATASET),  # type: ignore[arg-type]
+    "image-rows-manifest": FuzzFormat(make_image_rows, train_on("softmax"), **MANIFEST),  # type: ignore[arg-type]
+}
