@@ -164,7 +164,7 @@ class Disturbed:
     def finished(self) -> bool:
         """Whether the command had ended its work before it was killed."""
         with suppress(OSError, ValueError):
-            return bool(json.loads((self.path / "result.json").read_text())["status"] == "finished")
+            return bool(json.loads((self.path / "result.json").read_text())["status"] == "done")
         return False
 
     @property
