@@ -40,9 +40,11 @@ class Echo:
 
 
 @contextlib.contextmanager
-def serving(service: Service, tls: Tls | None = None, tick_seconds: float = 0.05) -> Iterator[Server]:
+def serving(
+    service: Service, tls: Tls | None = None, tick_seconds: float = 0.05, mac: bool = False
+) -> Iterator[Server]:
     """A server that runs on a thread of its own while it lasts; what the service raises is raised at the end."""
-    server = Server("127.0.0.1", 0, TOKEN, tls)
+    server = Server("127.0.0.1", 0, TOKEN, tls, mac=mac)
     failures: list[BaseException] = []
 
     def serve() -> None:

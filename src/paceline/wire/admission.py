@@ -14,7 +14,7 @@ from functools import partial
 from paceline.errors import ConfigError
 from paceline.wire.frames import LostConnectionError, WireError
 from paceline.wire.handshake import Deadline, greet_client
-from paceline.wire.seals import Seals
+from paceline.wire.macs import Macs
 from paceline.wire.streams import join_address
 
 NUM_HANDSHAKES = 64
@@ -23,7 +23,7 @@ BACKLOG = 512
 RESET = struct.pack("ii", 1, 0)
 """Of `SO_LINGER`: closing is a reset, which tells the client to try again. One that is refused sees a proper end."""
 
-Admit = Callable[[socket.socket, str, Seals | None], None]
+Admit = Callable[[socket.socket, str, Macs | None], None]
 
 
 class Admission:
@@ -34,8 +34,8 @@ class Admission:
     """
 
     def __init__(self, host: str, port: int, token: bytes, context: ssl.SSLContext | None, admit: Admit,
-                 sealed: bool = False) -> None:  # fmt: skip
-        """Listen at once; `admit` is called with each known client's socket, address and seals, on the handshake's
+                 mac: bool = False) -> None:  # fmt: skip
+        """Listen at once; `admit` is called with each known client's socket, address and MACs, on the handshake's
         thread.
         """
         self.listener = _listen(host, port)
@@ -44,7 +44,7 @@ class Admission:
         self._token = token
         self._context = context
         self._admit = admit
-        self._sealed = sealed
+        self._mac = mac
         self._lock = threading.Lock()
         # The oldest first; those whose client is known are in `_threads` only.
         self._unknown: dict[_Handshake, None] = {}
@@ -104,8 +104,8 @@ class Admission:
                 with deadline.limits(connected):
                     connected.do_handshake()
             known = partial(self._known, handshake)
-            seals = greet_client(connected, self._token, peer, deadline, self._sealed, known)
-            self._admit(connected, peer, seals)
+            macs = greet_client(connected, self._token, peer, deadline, self._mac, known)
+            self._admit(connected, peer, macs)
         except (WireError, OSError):
             # Nobody here waits for this client; that it was refused is counted.
             if handshake.is_evicted:

@@ -25,7 +25,7 @@ _LONGEST_POLL_MS = 2**31 - 1
 
 
 def connect(address: str, token: bytes, tls: Tls | None, timeout_seconds: float = 5.0, *,
-            sealed: bool = False) -> Connection:  # fmt: skip
+            mac: bool = False) -> Connection:  # fmt: skip
     """Connect to the server at `address` ("host:port", "[::1]:5") and make sure that it belongs to the run.
 
     Tries again, less and less often, for `RETRY_SECONDS` when the server resets the connection during the handshake; an
@@ -35,7 +35,7 @@ def connect(address: str, token: bytes, tls: Tls | None, timeout_seconds: float 
     until, pause = time.monotonic() + RETRY_SECONDS, FIRST_PAUSE_SECONDS
     while True:
         try:
-            return _greet(_dial(address, timeout_seconds), address, token, tls, sealed)
+            return _greet(_dial(address, timeout_seconds), address, token, tls, mac)
         except ResetError:
             if time.monotonic() + pause > until:
                 raise
@@ -57,13 +57,13 @@ def _dial(address: str, timeout_seconds: float) -> socket.socket:
         ) from None
 
 
-def _greet(connected: socket.socket, address: str, token: bytes, tls: Tls | None, sealed: bool) -> Connection:
+def _greet(connected: socket.socket, address: str, token: bytes, tls: Tls | None, mac: bool) -> Connection:
     try:
         deadline = Deadline(address)
         if tls is not None:
             connected = _speak_tls(connected, tls, address, deadline)
-        seals = greet_server(connected, token, address, deadline, sealed)
-        return Connection(stream_of(connected, address, seals))
+        macs = greet_server(connected, token, address, deadline, mac)
+        return Connection(stream_of(connected, address, macs))
     except BaseException:
         connected.close()
         raise

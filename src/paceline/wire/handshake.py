@@ -8,8 +8,8 @@ and nothing else is read before the other side is known:
     client: nonce (32), HMAC-SHA256(token, "client", both nonces) (32)
     server: HMAC-SHA256(token, "server", both nonces) (32)
 
-If frames are sealed (`seals.py`), "client sealed" and "server sealed" are hashed instead, so that nobody on the way can
-make one side believe that they are not; and the keys of both directions come from the token and the nonces, too.
+If frames have MACs (`macs.py`), "client mac" and "server mac" are hashed instead, so that nobody on the way can make
+one side believe that they have none. The MACs' keys are hashes of the nonces, too, under the token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from paceline.wire.frames import LostConnectionError, RefusedError, SilentPeerError
-from paceline.wire.seals import Seal, Seals
+from paceline.wire.macs import Mac, Macs
 from paceline.wire.streams import SEE_OTHER_SIDE, wire_error
 
 MAGIC = b"paceline wire 1\n"
@@ -62,8 +62,8 @@ class Deadline:
             raise wire_error(self._peer, error) from None
 
 
-def greet_client(connected: socket.socket, token: bytes, peer: str, deadline: Deadline, sealed: bool,
-                 known: Callable[[], None]) -> Seals | None:  # fmt: skip
+def greet_client(connected: socket.socket, token: bytes, peer: str, deadline: Deadline, mac: bool,
+                 known: Callable[[], None]) -> Macs | None:  # fmt: skip
     """The server's part. Returns when both know each other, else raises a `WireError`.
 
     `known` is called once the client is known, before it is told so.
@@ -72,22 +72,22 @@ def greet_client(connected: socket.socket, token: bytes, peer: str, deadline: De
     _send(connected, MAGIC + server_nonce, deadline)
     answer = _receive(connected, NONCE_BYTES + PROOF_BYTES, peer, deadline)
     client_nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
-    session = _Session(token, server_nonce + client_nonce, sealed)
+    session = _Session(token, server_nonce + client_nonce, mac)
     if not hmac.compare_digest(proof, session.proof(b"client")):
         raise RefusedError(f"{peer} does not know this run's token", CHECK_ADDRESS)
     known()
     _send(connected, session.proof(b"server"), deadline)
-    return session.seals(b"server", b"client")
+    return session.macs(b"server", b"client")
 
 
-def greet_server(connected: socket.socket, token: bytes, peer: str, deadline: Deadline, sealed: bool) -> Seals | None:
+def greet_server(connected: socket.socket, token: bytes, peer: str, deadline: Deadline, mac: bool) -> Macs | None:
     """The client's part. Returns when both know each other, else raises a `WireError`."""
     magic = _receive(connected, len(MAGIC), peer, deadline)
     if magic != MAGIC:
         raise RefusedError(f"{peer} is not paceline: it began with {magic!r}, expected {MAGIC!r}", CHECK_ADDRESS)
     server_nonce = _receive(connected, NONCE_BYTES, peer, deadline)
     client_nonce = secrets.token_bytes(NONCE_BYTES)
-    session = _Session(token, server_nonce + client_nonce, sealed)
+    session = _Session(token, server_nonce + client_nonce, mac)
     _send(connected, client_nonce + session.proof(b"client"), deadline)
     try:
         proof = _receive(connected, PROOF_BYTES, peer, deadline)
@@ -95,7 +95,7 @@ def greet_server(connected: socket.socket, token: bytes, peer: str, deadline: De
         raise RefusedError(f"{peer} refused this run's token", CHECK_ADDRESS) from None
     if not hmac.compare_digest(proof, session.proof(b"server")):
         raise RefusedError(f"{peer} does not know this run's token", CHECK_ADDRESS)
-    return session.seals(b"client", b"server")
+    return session.macs(b"client", b"server")
 
 
 class _ClosedError(LostConnectionError):
@@ -103,19 +103,19 @@ class _ClosedError(LostConnectionError):
 
 
 class _Session(NamedTuple):
-    """What both sides know by now, and whether they seal frames."""
+    """What both sides know by now, and whether frames have MACs."""
 
     token: bytes
     nonces: bytes
-    sealed: bool
+    mac: bool
 
     def proof(self, role: bytes) -> bytes:
-        return self._hash(role + b" sealed" if self.sealed else role)
+        return self._hash(role + b" mac" if self.mac else role)
 
-    def seals(self, ours: bytes, theirs: bytes) -> Seals | None:
-        if not self.sealed:
+    def macs(self, ours: bytes, theirs: bytes) -> Macs | None:
+        if not self.mac:
             return None
-        return Seals(Seal(self._hash(b"frames of the " + ours)), Seal(self._hash(b"frames of the " + theirs)))
+        return Macs(Mac(self._hash(b"frames of the " + ours)), Mac(self._hash(b"frames of the " + theirs)))
 
     def _hash(self, purpose: bytes) -> bytes:
         return hmac.digest(self.token, purpose + self.nonces, "sha256")

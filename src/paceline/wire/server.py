@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from paceline.wire.admission import Admission
 from paceline.wire.frames import Buffer, Frame, Kind, WireError, views_of
-from paceline.wire.seals import AlteredFrameError, Seals
+from paceline.wire.macs import AlteredFrameError, Macs
 from paceline.wire.spinning import Spinner
 from paceline.wire.streams import Incoming, stream_of
 from paceline.wire.tls import Tls, server_context
@@ -47,14 +47,14 @@ class Service(Protocol):
 class Peer:
     """The server's end of one connection. For the thread of `Server.serve` alone."""
 
-    def __init__(self, server: Server, connected: socket.socket, address: str, seals: Seals | None) -> None:
+    def __init__(self, server: Server, connected: socket.socket, address: str, macs: Macs | None) -> None:
         self.address = address
         self.arrived = 0.0
         """When the loop woke up for the frame that is being received (`time.perf_counter`)."""
         self.tag: Any = None
         """Free for the service."""
         self.open = True
-        self.stream = stream_of(connected, address, seals)
+        self.stream = stream_of(connected, address, macs)
         self.incoming = Incoming(self.stream)
         self.stalled_since: float | None = None
         """When the socket last took bytes (`time.monotonic`), if some are queued for it."""
@@ -116,16 +116,16 @@ class Peer:
 class Server:
     """Listens from the moment it is made; serves while `serve` runs."""
 
-    def __init__(self, host: str, port: int, token: bytes, tls: Tls | None, *, sealed: bool = False) -> None:
-        """Port 0 is any free one; `sealed` for frames with seals. Raises `ConfigError` where it cannot listen."""
+    def __init__(self, host: str, port: int, token: bytes, tls: Tls | None, *, mac: bool = False) -> None:
+        """Port 0 is any free one; `mac`: frames have MACs. Raises `ConfigError` where it cannot listen."""
         context = None if tls is None else server_context(tls)
-        self._admission = Admission(host, port, token, context, self._admit, sealed)
+        self._admission = Admission(host, port, token, context, self._admit, mac)
         self.address = self._admission.address
         self.peers: set[Peer] = set()
         self._gone: list[Peer] = []
         # Peers with received bytes that the socket does not tell of; ordered, as sets are not.
         self._with_more: dict[Peer, None] = {}
-        self._admitted: deque[tuple[socket.socket, str, Seals | None]] = deque()
+        self._admitted: deque[tuple[socket.socket, str, Macs | None]] = deque()
         self._num_altered = 0
         self._calls: deque[Callable[[], None]] = deque()
         self._stopping = self._closed = False
@@ -237,9 +237,9 @@ class Server:
 
     def _open_admitted(self) -> None:
         while self._admitted:
-            connected, address, seals = self._admitted.popleft()
+            connected, address, macs = self._admitted.popleft()
             try:
-                peer = Peer(self, connected, address, seals)
+                peer = Peer(self, connected, address, macs)
             except OSError:
                 connected.close()
                 continue
@@ -263,8 +263,8 @@ class Server:
             if peer.stalled_since is not None and now - peer.stalled_since > STALL_SECONDS:
                 peer.close()
 
-    def _admit(self, connected: socket.socket, address: str, seals: Seals | None) -> None:
-        self._admitted.append((connected, address, seals))
+    def _admit(self, connected: socket.socket, address: str, macs: Macs | None) -> None:
+        self._admitted.append((connected, address, macs))
         self._wake()
 
     def _wake(self) -> None:

@@ -23,7 +23,7 @@ from paceline.wire.frames import (
     read_header,
     views_of,
 )
-from paceline.wire.seals import SEAL_BYTES, Seals
+from paceline.wire.macs import MAC_BYTES, Macs
 
 USER_TIMEOUT_SECONDS = 30
 """When the system gives a connection up: for that long, nothing was acknowledged or, on Linux, no room was made."""
@@ -79,23 +79,23 @@ class Stream:
     wakes_late = True
     """Whether waiting for the socket can be made to last until enough bytes are there."""
 
-    def __init__(self, connected: socket.socket, peer: str, seals: Seals | None = None) -> None:
+    def __init__(self, connected: socket.socket, peer: str, macs: Macs | None = None) -> None:
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_SECONDS * 1000)
         self.socket = connected
         self.peer = peer
-        self.seals = seals
+        self.macs = macs
         self.bytes_sent = 0
         self.bytes_received = 0
 
     def next_frame(self, kind: Kind, flags: int, parts: tuple[Buffer, ...]) -> tuple[list[Buffer], int]:
-        """A frame for `start`, sealed if need be, and its bytes. It must be sent, and before the next one is made."""
+        """A frame for `start`, and its bytes. With a MAC, it must be sent before the next one is made."""
         buffers, num_bytes = frame_buffers(kind, flags, parts, self.peer)
-        if self.seals is None:
+        if self.macs is None:
             return buffers, num_bytes
-        return [*buffers, self.seals.sent.next(buffers)], num_bytes + SEAL_BYTES
+        return [*buffers, self.macs.sent.next(buffers)], num_bytes + MAC_BYTES
 
     def read_into(self, room: memoryview) -> int:
         """Receive into `room`; how many bytes came, 0 when none are there now."""
@@ -165,8 +165,8 @@ class TlsStream(Stream):
 
     wakes_late = False  # what comes is not what is read
 
-    def __init__(self, connected: ssl.SSLSocket, peer: str, seals: Seals | None = None) -> None:
-        super().__init__(connected, peer, seals)
+    def __init__(self, connected: ssl.SSLSocket, peer: str, macs: Macs | None = None) -> None:
+        super().__init__(connected, peer, macs)
         self._tls = connected
         self._using = threading.Lock()
 
@@ -196,9 +196,9 @@ class TlsStream(Stream):
             return self._tls.send(views[0][:TLS_PIECE_BYTES])
 
 
-def stream_of(connected: socket.socket, peer: str, seals: Seals | None = None) -> Stream:
-    """The stream of a socket, plain or TLS; with seals, if frames have them."""
-    return (TlsStream if isinstance(connected, ssl.SSLSocket) else Stream)(connected, peer, seals)  # type: ignore[arg-type]
+def stream_of(connected: socket.socket, peer: str, macs: Macs | None = None) -> Stream:
+    """The stream of a socket, plain or TLS, whose frames have MACs or not."""
+    return (TlsStream if isinstance(connected, ssl.SSLSocket) else Stream)(connected, peer, macs)  # type: ignore[arg-type]
 
 
 class Incoming:
@@ -206,8 +206,8 @@ class Incoming:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._seal = stream.seals and stream.seals.received
-        self._tail = 0 if self._seal is None else SEAL_BYTES
+        self._mac = stream.macs and stream.macs.received
+        self._tail = 0 if self._mac is None else MAC_BYTES
         self._use(np.empty(FIRST_BYTES, np.uint8))
         self._filled = 0
         # Where the frame ends; 0 while its header is not there.
@@ -230,8 +230,8 @@ class Incoming:
                 self._kind, self._flags, length = read_header(self._view, self._stream.peer)
                 self._end = HEADER.size + length + self._tail
             if self._end and self._filled >= self._end:
-                if self._seal is not None:
-                    self._seal.check(self._view[: self._end], self._stream.peer)
+                if self._mac is not None:
+                    self._mac.check(self._view[: self._end], self._stream.peer)
                 self._handed_out = True
                 self._wake_at(1)
                 return Frame(self._kind, self._flags, self._buffer[HEADER.size : self._end - self._tail])
