@@ -92,7 +92,7 @@ def send_many(connection: Connection, num_bytes: int) -> None:
 
 def joined(server: Server, tls: Tls | None = None) -> Connection:
     """A connection to a server of these tests."""
-    return connect(server.address, TOKEN, tls)
+    return connect(server.address, TOKEN, tls, mac=False)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

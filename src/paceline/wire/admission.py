@@ -14,7 +14,7 @@ from functools import partial
 from paceline.errors import ConfigError
 from paceline.wire.frames import LostConnectionError, WireError
 from paceline.wire.handshake import Deadline, greet_client
-from paceline.wire.macs import Macs
+from paceline.wire.macs import Macs, load_cipher
 from paceline.wire.streams import join_address
 
 NUM_HANDSHAKES = 64
@@ -34,7 +34,7 @@ class Admission:
     """
 
     def __init__(self, host: str, port: int, token: bytes, context: ssl.SSLContext | None, admit: Admit,
-                 mac: bool = False) -> None:  # fmt: skip
+                 mac: bool = True) -> None:  # fmt: skip
         """Listen at once; `admit` is called with each known client's socket, address and MACs, on the handshake's
         thread.
         """
@@ -42,6 +42,8 @@ class Admission:
         self.address = join_address(host, self.listener.getsockname()[1])
         self.refused = 0
         self._token = token
+        if mac:
+            load_cipher()
         self._context = context
         self._admit = admit
         self._mac = mac

@@ -25,7 +25,7 @@ _LONGEST_POLL_MS = 2**31 - 1
 
 
 def connect(address: str, token: bytes, tls: Tls | None, timeout_seconds: float = 5.0, *,
-            mac: bool = False) -> Connection:  # fmt: skip
+            mac: bool = True) -> Connection:  # fmt: skip
     """Connect to the server at `address` ("host:port", "[::1]:5") and make sure that it belongs to the run.
 
     Tries again, less and less often, for `RETRY_SECONDS` when the server resets the connection during the handshake; an

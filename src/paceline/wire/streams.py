@@ -95,7 +95,7 @@ class Stream:
         buffers, num_bytes = frame_buffers(kind, flags, parts, self.peer)
         if self.macs is None:
             return buffers, num_bytes
-        return [*buffers, self.macs.sent.next(buffers)], num_bytes + MAC_BYTES
+        return [*buffers, self.macs.sent.next(buffers, self.peer)], num_bytes + MAC_BYTES
 
     def read_into(self, room: memoryview) -> int:
         """Receive into `room`; how many bytes came, 0 when none are there now."""
