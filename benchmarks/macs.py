@@ -2,9 +2,11 @@
 
     python benchmarks/macs.py codes                          microseconds per frame of 1 KB, 12 KB and 600 KB
     python benchmarks/macs.py cluster [--rounds 5] [--batch-size 1000] [--folder DATA]    rows per second over Ray
+    python benchmarks/macs.py hosts [--bandwidth 1.8Gbit] [...]    the same between three network namespaces (as root)
 
 `codes` computes each MAC once per frame; a frame needs two, one on each side. `cluster` trains with two workers and a
-shard on this machine, async: without protection, with MACs and with TLS, in turns. Prints one table per sub-command.
+shard on this machine, async: without protection, with MACs and with TLS, in turns. `hosts` gives each role a host of its
+own. Prints one table per sub-command.
 """
 
 from __future__ import annotations
@@ -12,21 +14,36 @@ from __future__ import annotations
 import argparse
 import hashlib
 import hmac
+import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cluster import SECONDS, exit_on_signals, make_data, running_ray, say, train
+from cluster import (
+    RAY_PORT,
+    SECONDS,
+    environment,
+    lab,
+    make_data,
+    running_ray,
+    say,
+    session,
+    train_command,
+    wait_for,
+)
 from embedded import machine
+from hosts import exit_on_signals
 from paceline.wire.macs import Mac
 
 KEY = bytes(range(32))
 HEADER = bytes(16)
 SENT = Mac(KEY)
+STARTS_SECONDS = 1.5
 SIZES = {"1 KB": 1_000, "12 KB": 12_000, "600 KB": 600_000}
 # Enough for a median on a busy machine.
 ROUNDS_OF_CODES = 9
@@ -100,34 +117,84 @@ def measure_codes() -> None:
         print(f"| {name} | {' | '.join(f'{one:.1f}' for one in times)} | {rate:.1f} |")
 
 
-def measure_cluster(folder: Path, rows: int, rounds: int, batch_size: int) -> None:
-    exit_on_signals()
-    data = make_data(folder.resolve(), rows)
-    rates: dict[str, list[float]] = {name: [] for name in CASES}
+Start = Callable[[list[str], Any], Any]
+"""Starts a command whose output goes into a file, as a context."""
+
+
+def train(data: Path, flags: dict[str, Any], settings: list[str], start: Start) -> tuple[float, float]:
+    """Rows per second; and microseconds of processor time per row, of workers and shard, spinning not counted.
+
+    The second figure depends less on what else the machine does.
+    """
+    with tempfile.TemporaryDirectory(prefix="plb") as folder:
+        run, log = Path(folder, "run"), Path(folder, "log")
+        command = train_command(data, run, {"workers": 2, "shards": 1, **flags}, settings)
+        with log.open("wb") as out, start(command, out) as process:
+            wait_for(process, log)
+        rate = json.loads((run / "result.json").read_text())["rows_per_second"]
+        recorded = [
+            [json.loads(line) for line in (run / "telemetry" / f"{name}.jsonl").read_text().splitlines()]
+            for name in ("workers", "shards")
+        ]
+    # The first chunks contain the start.
+    workers, shards = ([chunk for chunk in chunks if chunk["time"] > STARTS_SECONDS] for chunks in recorded)
+    rows = sum(chunk["rows"] for chunk in workers)
+    per_second = rows / (sum(chunk["seconds"] for chunk in workers) / 2)
+    return rate, (2 * busy_share(workers) + busy_share(shards)) / per_second * 1e6
+
+
+def busy_share(chunks: list[dict[str, Any]]) -> float:
+    """Processor seconds per second of a role."""
+    busy = sum(chunk["processor"] - chunk.get("looked", 0.0) for chunk in chunks)
+    return float(busy / sum(chunk["seconds"] for chunk in chunks))
+
+
+@contextmanager
+def one_machine() -> Iterator[tuple[str, Start]]:
+    """The address of a Ray on this machine, and how a command is started there."""
     with running_ray() as (address, env):
-        flags = {"pace": "async", "batch_size": batch_size, "address": address}
-        train(data, {**flags, "steps": 10}, (), env)  # compiles everything
+        yield address, lambda command, out: session(command, environment(env), stdout=out, stderr=out)
+
+
+@contextmanager
+def three_hosts(bandwidth: str) -> Iterator[tuple[str, Start]]:
+    """The same for a Ray of three hosts with one processor each."""
+    with lab(3, bandwidth) as (hosts, env):
+
+        def start(command: list[str], out: Any) -> Any:
+            return nullcontext(hosts.start(0, command, env=environment(env), stdout=out, stderr=out))
+
+        yield f"{hosts.addresses[0]}:{RAY_PORT}", start
+
+
+def measure_cluster(cluster: Any, data: Path, rounds: int, batch_size: int) -> None:
+    exit_on_signals()
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}
+    with cluster as (address, start):
+        flags = {"pace": "async", "batch_size": batch_size, "address": address, "seconds": SECONDS}
+        train(data, flags, [], start)  # compiles everything
         for number in range(rounds):
             # Each case is first equally often.
             names = list(CASES)[number % len(CASES) :] + list(CASES)[: number % len(CASES)]
             for name in names:
-                result = train(data, {**flags, "seconds": SECONDS}, CASES[name], env)
-                rates[name].append(result["rows_per_second"])
-                say({"case": name, "rows_per_second": round(result["rows_per_second"])})
-    plain = statistics.median(rates["neither"])
+                found[name].append(train(data, flags, CASES[name], start))
+                rate, processor = found[name][-1]
+                say({"case": name, "rows_per_second": round(rate), "processor_us_per_row": round(processor, 4)})
     print(f"\n{machine()}. Async, batch {batch_size:,}, {SECONDS:g} s per measurement, medians of {rounds} rounds.\n")
-    print("| | rows/s | least to most | cost |\n|---|---|---|---|")
-    for name, found in rates.items():
-        median = statistics.median(found)
-        print(f"| {name} | {median:,.0f} | {min(found):,.0f} to {max(found):,.0f} | {1 - median / plain:.1%} |")
+    print("| | rows/s | most rows/s | processor time per row, µs | least, µs |\n|---|---|---|---|---|")
+    for name, pairs in found.items():
+        rates, times = zip(*pairs, strict=True)
+        print(f"| {name} | {statistics.median(rates):,.0f} | {max(rates):,.0f} "
+              f"| {statistics.median(times):.3f} | {min(times):.3f} |")  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["codes", "cluster"])
+    parser.add_argument("what", choices=["codes", "cluster", "hosts"])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5, help="of `cluster`")
     parser.add_argument("--batch-size", type=int, default=1000)
+    parser.add_argument("--bandwidth", default="1.8Gbit", help="of each of the `hosts`, in tc's notation")
     parser.add_argument("--folder", type=Path, help="where the data is kept; default: a temporary folder")
     arguments = parser.parse_args()
     if arguments.what == "codes":
@@ -136,7 +203,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        measure_cluster(folder, arguments.rows, arguments.rounds, arguments.batch_size)
+        data = make_data(folder.resolve(), arguments.rows)
+        cluster = three_hosts(arguments.bandwidth) if arguments.what == "hosts" else one_machine()
+        measure_cluster(cluster, data, arguments.rounds, arguments.batch_size)
 
 
 if __name__ == "__main__":

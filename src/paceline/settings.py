@@ -50,8 +50,8 @@ class WireConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     `pull` is `keys` (the weights of a batch's keys) or `all` (the whole model in every step). `port` 0 takes any free
     port; otherwise the coordinator listens on `port`, and shard s on `port` + 1 + s. If all processes are on one
     machine, dense models go through shared memory instead, unless `shared_memory` is false. `tls` encrypts.
-    Without it, frames have a MAC, by which altered ones are found out: on the `network`, unless all processes are on one
-    machine, `always` or `never`.
+    Without it, frames have a MAC, by which altered ones are found out: on the `network` (unless all processes are on
+    one machine), `always` or `never`.
     """
 
     pull: str = "keys"

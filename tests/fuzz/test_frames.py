@@ -47,7 +47,7 @@ from paceline.wire.handshake import MAGIC
 from paceline.wire.server import Server
 from paceline.wire.streams import split_address
 from tests.processes.fakes import News, Ping, Pong, hello_of
-from tests.training.cluster.shards import FakePeer, TestedShard, frame_of, open_shard
+from tests.training.cluster.shards import FakePeer, TestedShard, open_shard
 from tests.wire.serving import SECONDS, TOKEN, Echo, bare_pair, is_served, serving
 
 FUZZ_SECONDS = float(os.environ.get("PACELINE_FUZZ_SECONDS", "1"))
@@ -99,8 +99,8 @@ def only_refused(case: int, data: bytes) -> Iterator[None]:
     """A `WireError` is what a server expects of a service; any other error is a failure."""
     try:
         yield
-    except WireError as error:
-        assert str(error)
+    except WireError:
+        pass
     except Exception as error:
         raise AssertionError(f"seed {SEED}, case {case}: {data[:400]!r}") from error
 
@@ -223,8 +223,9 @@ def conversation(name: str, values: str = "float32", deltas: bool = False) -> li
             m.FetchPart(what="states", of=name, start=0, count=9), m.Fetched(), m.Open(bases=[0, 0], done=[1, 1]),
             m.Reset(generation=1, applied=[0, 0], rows=3)]  # fmt: skip
     states = np.ones((4, 1), np.float32)
+    join = m.Join(rank=0, incarnation=0, generation=1, gradient="/proc/1/fd/2 " + "0" * 32)
     return [
-        bytes_of(Kind.MESSAGE, 0, encode(m.Join(rank=0, incarnation=0, generation=1, gradient="/proc/1/fd/2 " + "0" * 32))),
+        bytes_of(Kind.MESSAGE, 0, encode(join)),
         *(bytes_of(Kind.STEP, ask.flags, *step_parts(ask, values, writer)) for ask in steps),
         bytes_of(Kind.CHUNK, 1, *chunk_parts(0, np.ones(40, np.float32))),
         *(bytes_of(Kind.MESSAGE, 0, encode(message)) for message in told),
@@ -255,4 +256,3 @@ def test_a_shard_refuses_damaged_frames(name: str, wire: dict[str, Any]) -> None
                 send_to(service, peer if chance.random() < 0.9 else other, data)
             service.tick()
         service.closed(peer)  # type: ignore[arg-type]
-        assert frame_of(Kind.HELD, 0).kind is Kind.HELD

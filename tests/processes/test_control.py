@@ -137,7 +137,7 @@ def test_a_failure_may_name_a_file_that_is_not_utf8() -> None:
     assert "caf" in failed.message
     assert encode(failed)
     with pytest.raises(FileNotFoundError) as caught:
-        open(name)
+        os.stat(name)
     assert encode(Failed.of(caught.value))
 
 

@@ -8,7 +8,6 @@ import select
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -21,6 +20,7 @@ from paceline.wire.handshake import MAGIC, new_token
 from paceline.wire.streams import split_address
 from paceline.wire.tls import Tls
 from tests.skips import needs_linux
+from tests.wire.hostile import harassed
 from tests.wire.serving import SECONDS, TOKEN, Echo, is_served, joined, serving, wait_until
 
 
@@ -205,40 +205,15 @@ def is_quiet(silent: socket.socket) -> bool:
 @pytest.mark.parametrize("attack", ["idle", "leaving", "wrong"])
 def test_clients_of_the_run_connect_beside_200_hostile_ones_per_second(attack: str) -> None:
     """From the same machine, with and without ever saying something."""
-    over = threading.Event()
-    hostile: deque[socket.socket] = deque(maxlen=500)
-
-    def harass() -> None:
-        begin, count = time.monotonic(), 0
-        while not over.wait(0.005):
-            while count < (time.monotonic() - begin) * 250:
-                count += 1
-                with contextlib.suppress(OSError):
-                    hostile.append(socket.create_connection(address, SECONDS))
-                    if attack == "wrong":
-                        hostile[-1].sendall(bytes(64))
-                    elif attack == "leaving":
-                        hostile[-1].close()
-
-    with serving(Echo()) as server:
-        address = split_address(server.address)
-        hostile.extend(socket.create_connection(address, SECONDS) for _ in range(66))
-        attacker = threading.Thread(target=harass)
-        attacker.start()
-        try:
-            end = time.monotonic() + 1.0
-            while time.monotonic() < end:
-                began = time.monotonic()
-                with joined(server) as connection:
-                    assert is_served(connection)
-                assert time.monotonic() - began < 5.0
-                time.sleep(0.02)
-            assert server.refused > 100
-        finally:
-            over.set()
-            attacker.join(SECONDS)
-            for each in hostile:
-                each.close()
+    with serving(Echo()) as server, harassed(server.address, attack=attack):
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            began = time.monotonic()
+            with joined(server) as connection:
+                assert is_served(connection)
+            assert time.monotonic() - began < 5.0
+            time.sleep(0.02)
+        assert server.refused > 100
 
 
 def test_a_client_that_is_broken_off_tries_again() -> None:

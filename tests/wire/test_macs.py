@@ -1,16 +1,19 @@
-"""Somebody between client and server lets the handshake pass, and then changes what is sent: nothing of it is accepted."""
+"""Somebody between client and server lets the handshake pass, and then alters what is sent: it is not accepted."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from paceline.errors import ConfigError
+from paceline.wire import macs
 from paceline.wire.connection import Connection, connect
-from paceline.wire.frames import HEADER, Kind, LostConnectionError, RefusedError
+from paceline.wire.frames import HEADER, BadFrameError, Kind, LostConnectionError, RefusedError
 from paceline.wire.handshake import MAGIC
 from paceline.wire.macs import MAC_BYTES, AlteredFrameError, Mac
 from paceline.wire.server import Server
@@ -59,16 +62,17 @@ def relay(address: str, mac: bool, to_server: Alter = list, to_client: Alter = l
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def pass_on() -> None:
-            with contextlib.suppress(OSError), listener.accept()[0] as client:
-                with socket.create_connection(split_address(address), SECONDS) as server:
-                    client.settimeout(SECONDS)
-                    for there, here, length in ((server, client, len(MAGIC) + 32), (client, server, 64),
+            with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+                client = stack.enter_context(listener.accept()[0])
+                server = stack.enter_context(socket.create_connection(split_address(address), SECONDS))
+                client.settimeout(SECONDS)
+                for there, here, length in ((server, client, len(MAGIC) + 32), (client, server, 64),
                                                 (server, client, 32)):  # fmt: skip
-                        here.sendall(read_exactly(there, length))
-                    for there, here, alter in ((client, server, to_server), (server, client, to_client)):
-                        size = count * (FRAME_BYTES + (MAC_BYTES if mac else 0))
-                        here.sendall(b"".join(alter(frames_of(read_exactly(there, size), count, mac))))
-                    client.recv(1)
+                    here.sendall(read_exactly(there, length))
+                for there, here, alter in ((client, server, to_server), (server, client, to_client)):
+                    size = count * (FRAME_BYTES + (MAC_BYTES if mac else 0))
+                    here.sendall(b"".join(alter(frames_of(read_exactly(there, size), count, mac))))
+                client.recv(1)
 
         thread = threading.Thread(target=pass_on)
         thread.start()
@@ -90,23 +94,31 @@ def receive_two(connection: Connection) -> list[tuple[Kind, int, bytes]]:
 SENT = [(Kind.STEP, flags, BODY) for flags in (2, 3)]
 
 
+@contextlib.contextmanager
+def relayed(server: Server, mac: bool = True, **alterations: Alter) -> Iterator[Connection]:
+    """A connection through a relay."""
+    with relay(server.address, mac, **alterations) as address, connect(address, TOKEN, None, mac=mac) as connection:
+        send_two(connection)
+        yield connection
+
+
 @pytest.mark.parametrize("mac", [True, False])
 def test_a_relay_that_alters_nothing_is_a_cable(mac: bool) -> None:
-    with serving(Echo(), mac=mac) as server, relay(server.address, mac) as address:
-        with connect(address, TOKEN, None, mac=mac) as connection:
-            send_two(connection)
-            assert receive_two(connection) == SENT
+    with serving(Echo(), mac=mac) as server, relayed(server, mac) as connection:
+        assert receive_two(connection) == SENT
+
+
+def test_without_macs_nobody_would_know() -> None:
+    with serving(Echo(), mac=False) as server, relayed(server, False, to_server=ALTERATIONS["the flags"]) as connection:
+        assert receive_two(connection) != SENT
 
 
 @pytest.mark.parametrize("what", ALTERATIONS)
 def test_a_server_accepts_nothing_that_was_altered(what: str) -> None:
     echo = Echo()
     with serving(echo, mac=True) as server, joined(server) as other:
-        with relay(server.address, True, to_server=ALTERATIONS[what]) as address:
-            with connect(address, TOKEN, None, mac=True) as connection:
-                send_two(connection)
-                with pytest.raises(LostConnectionError):
-                    receive_two(connection)
+        with relayed(server, to_server=ALTERATIONS[what]) as connection, pytest.raises(LostConnectionError):
+            receive_two(connection)
         wait_until(lambda: len(echo.gone) == 1)
         assert echo.num_received == (what == "repeated")
         assert server.refused == 1
@@ -115,13 +127,10 @@ def test_a_server_accepts_nothing_that_was_altered(what: str) -> None:
 
 @pytest.mark.parametrize("what", ALTERATIONS)
 def test_a_client_accepts_nothing_that_was_altered(what: str) -> None:
-    with serving(Echo(), mac=True) as server:
-        with relay(server.address, True, to_client=ALTERATIONS[what]) as address:
-            with connect(address, TOKEN, None, mac=True) as connection:
-                send_two(connection)
-                with pytest.raises(AlteredFrameError, match="altered on its way") as caught:
-                    receive_two(connection)
-    assert address in caught.value.message
+    with serving(Echo(), mac=True) as server, relayed(server, to_client=ALTERATIONS[what]) as connection:
+        with pytest.raises(AlteredFrameError, match="altered on its way") as caught:
+            receive_two(connection)
+        assert connection.peer in caught.value.message
 
 
 def test_frames_of_one_direction_are_worth_nothing_in_the_other() -> None:
@@ -131,12 +140,12 @@ def test_frames_of_one_direction_are_worth_nothing_in_the_other() -> None:
         kept.extend(frames)
         return frames
 
-    with serving(Echo(), mac=True) as server:
-        with relay(server.address, True, to_server=keep, to_client=lambda _: kept) as address:
-            with connect(address, TOKEN, None, mac=True) as connection:
-                send_two(connection)
-                with pytest.raises(AlteredFrameError):
-                    receive_two(connection)
+    with (
+        serving(Echo(), mac=True) as server,
+        relayed(server, to_server=keep, to_client=lambda _: kept) as connection,
+        pytest.raises(AlteredFrameError),
+    ):
+        receive_two(connection)
 
 
 @pytest.mark.parametrize("mac", [True, False])
@@ -151,6 +160,23 @@ def test_a_mac_depends_on_the_key_and_not_on_the_parts() -> None:
     assert first == parts.next([BODY[:3], b"", BODY[3:]], "peer")
     assert first != other.next([BODY], "peer")
     assert whole.next([BODY], "peer") == parts.next([BODY], "peer") != first
+
+
+def test_without_cryptography_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cryptography.exceptions", "cryptography.hazmat.primitives.ciphers.aead"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match="is not installed") as caught:
+        Server("127.0.0.1", 0, TOKEN, None)
+    assert "wire.mac=never" in caught.value.hint
+    Server("127.0.0.1", 0, TOKEN, None, mac=False).close()
+
+
+def test_a_frame_that_is_too_long_for_a_mac_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(Echo(), mac=True) as server, joined(server) as connection:
+        monkeypatch.setattr(macs, "MOST_BYTES", 1000)
+        with pytest.raises(BadFrameError, match="too long for a MAC"):
+            connection.send(Kind.STEP, 0, bytes(2000))
+        assert is_served(connection)
 
 
 def joined(server: Server) -> Connection:

@@ -265,8 +265,7 @@ def test_a_peer_that_reads_nothing_is_closed_before_its_queue_is_large(kind: Kin
     measuring = Measuring()
     with serving(measuring, tls) as server, joined(server, tls) as other, joined(server, tls) as deaf:
         with pytest.raises(LostConnectionError):
-            for _ in range(200):
-                deaf.send(kind, 0, bytes(1 << 20))
+            send_many(deaf, 1 << 20, kind)
         wait_until(lambda: len(measuring.gone) == 1)
         assert server_module.QUEUE_BYTES // 2 < largest <= server_module.QUEUE_BYTES
         assert not measuring.gone[0]._queue

@@ -28,9 +28,10 @@ def connect(address: str, token: bytes, tls: Tls | None, timeout_seconds: float 
             mac: bool = True) -> Connection:  # fmt: skip
     """Connect to the server at `address` ("host:port", "[::1]:5") and make sure that it belongs to the run.
 
-    Tries again, less and less often, for `RETRY_SECONDS` when the server resets the connection during the handshake; an
-    attempt blocks for `timeout_seconds`, then for a handshake's, at most. Raises `LostConnectionError` where nobody listens or the
-    server hangs up, `SilentPeerError` where nothing answers in time, `RefusedError` where it is not the run's.
+    An attempt blocks for `timeout_seconds`, then for a handshake's, at most. If the server resets the connection during
+    the handshake, tries again, less and less often, for `RETRY_SECONDS`. Raises `LostConnectionError` where nobody
+    listens or the server hangs up, `SilentPeerError` where nothing answers in time, `RefusedError` where it is not the
+    run's.
     """
     until, pause = time.monotonic() + RETRY_SECONDS, FIRST_PAUSE_SECONDS
     while True:

@@ -114,9 +114,7 @@ class ClusterBackend:
         roles = [*self._shards, *self._workers]
         control = ControlServer(server, roles, engine.name_of, kinds=[m.Idle], answers={m.Take: self._take})
         settings, layout = encode(config), encode(self.model.layout)
-        spec = partial(
-            m.RoleSpec, token=self._token, tls=self._tls, mac=self._mac, config=settings, layout=layout
-        )
+        spec = partial(m.RoleSpec, token=self._token, tls=self._tls, mac=self._mac, config=settings, layout=layout)
         return Supervisor(engine, control, spec, LIMITS, self._return_to_checkpoint)
 
     def close(self) -> None:
