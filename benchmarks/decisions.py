@@ -66,7 +66,7 @@ def serve_paceline(spin_seconds: float, ready: Any) -> None:
         def received(self, peer: Peer, frame: Frame) -> None:
             peer.send(Kind.VALUES, 0, REPLY)
 
-    server = Server("127.0.0.1", 0, TOKEN, None, mac=False)
+    server = Server("127.0.0.1", 0, TOKEN, None)
     ready.send(server.address)
     server.serve(Echo(), 0.5, spin_seconds)
 
@@ -75,7 +75,7 @@ def ask_paceline(spin_seconds: float, address: str) -> Callable[[], int]:
     from paceline.wire.connection import connect
     from paceline.wire.frames import Kind
 
-    connection = connect(address, TOKEN, None, mac=False)
+    connection = connect(address, TOKEN, None)
 
     def ask() -> int:
         connection.send(Kind.STEP, 0, REPLY)

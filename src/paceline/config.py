@@ -31,7 +31,6 @@ CHOICES = {
     "precision": ("float32", "bfloat16"),
     "optimizer.name": tuple(OPTIMIZERS),
     "wire.pull": ("keys", "all"),
-    "wire.mac": ("network", "always", "never"),
     "wire.values": ("float32", "float16", "bfloat16"),
 }
 MOST_WORKERS = 1024
@@ -204,8 +203,8 @@ def _check_keyed(config: RunConfig, keyed: bool) -> None:
 
 
 def _check_allreduce(config: RunConfig) -> None:
-    for name, is_set in (("tls", config.wire.tls), ("mac", config.wire.mac == "always")):
-        if is_set:
+    for name in ("tls", "mac"):
+        if getattr(config.wire, name):
             message = f"`wire.{name}` is set, but gloo and NCCL (`allreduce`) protect nothing that they send"
             raise ConfigError(message, "--exchange shard")
     if not ENGINES[config.engine].has_processes:

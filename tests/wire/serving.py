@@ -92,7 +92,7 @@ def send_many(connection: Connection, num_bytes: int, kind: Kind = Kind.CHUNK) -
 
 def joined(server: Server, tls: Tls | None = None) -> Connection:
     """A connection to a server of these tests."""
-    return connect(server.address, TOKEN, tls, mac=False)
+    return connect(server.address, TOKEN, tls)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

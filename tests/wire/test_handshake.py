@@ -61,7 +61,7 @@ def test_tokens_are_long_and_differ() -> None:
 def test_a_client_with_a_wrong_token_is_refused_and_told_so() -> None:
     with serving(Echo()) as server:
         with pytest.raises(RefusedError, match="refused this run's token") as caught:
-            connect(server.address, new_token(), None, mac=False)
+            connect(server.address, new_token(), None)
         assert server.address in caught.value.message
         assert caught.value.hint
         wait_until(lambda: server.refused == 1)
@@ -76,7 +76,7 @@ def test_a_client_refuses_a_server_with_a_wrong_token() -> None:
         connected.sendall(hmac.digest(bytes(32), b"server" + bytes(32) + nonce, "sha256"))
 
     with fake_server(act) as address, pytest.raises(RefusedError, match="does not know"):
-        connect(address, TOKEN, None, mac=False)
+        connect(address, TOKEN, None)
 
 
 def test_a_client_is_not_fooled_by_its_own_answer() -> None:
@@ -85,7 +85,7 @@ def test_a_client_is_not_fooled_by_its_own_answer() -> None:
         connected.sendall(read_exactly(connected, 64)[32:])
 
     with fake_server(act) as address, pytest.raises(RefusedError, match="does not know"):
-        connect(address, TOKEN, None, mac=False)
+        connect(address, TOKEN, None)
 
 
 def test_a_server_is_not_fooled_by_what_another_connection_was_told() -> None:

@@ -21,6 +21,7 @@ from paceline.wire.streams import split_address
 from tests.wire.serving import SECONDS, TOKEN, Echo, is_served, serving, wait_until
 
 BODY = bytes(range(200))
+COUNT = 2
 FRAME_BYTES = HEADER.size + len(BODY)
 
 # What becomes of the frames of one direction.
@@ -42,9 +43,9 @@ ALTERATIONS: dict[str, Alter] = {
 }
 
 
-def frames_of(data: bytes, count: int, mac: bool) -> list[bytes]:
+def frames_of(data: bytes, mac: bool) -> list[bytes]:
     size = FRAME_BYTES + (MAC_BYTES if mac else 0)
-    if len(data) < size * count:
+    if len(data) < size * COUNT:
         raise ConnectionError("the other side has hung up")
     return [data[start : start + size] for start in range(0, len(data), size)]
 
@@ -57,8 +58,8 @@ def read_exactly(there: socket.socket, length: int) -> bytes:
 
 
 @contextlib.contextmanager
-def relay(address: str, mac: bool, to_server: Alter = list, to_client: Alter = list, count: int = 2) -> Iterator[str]:
-    """The address of a relay to a server: the handshake passes, then `count` frames each way, altered."""
+def relay(address: str, mac: bool, to_server: Alter = list, to_client: Alter = list) -> Iterator[str]:
+    """The address of a relay to a server: the handshake passes, then two frames each way, altered."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def pass_on() -> None:
@@ -70,8 +71,8 @@ def relay(address: str, mac: bool, to_server: Alter = list, to_client: Alter = l
                                                 (server, client, 32)):  # fmt: skip
                     here.sendall(read_exactly(there, length))
                 for there, here, alter in ((client, server, to_server), (server, client, to_client)):
-                    size = count * (FRAME_BYTES + (MAC_BYTES if mac else 0))
-                    here.sendall(b"".join(alter(frames_of(read_exactly(there, size), count, mac))))
+                    size = COUNT * (FRAME_BYTES + (MAC_BYTES if mac else 0))
+                    here.sendall(b"".join(alter(frames_of(read_exactly(there, size), mac))))
                 client.recv(1)
 
         thread = threading.Thread(target=pass_on)
@@ -166,9 +167,9 @@ def test_without_cryptography_the_error_says_what_to_do(monkeypatch: pytest.Monk
     for name in ("cryptography.exceptions", "cryptography.hazmat.primitives.ciphers.aead"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match="is not installed") as caught:
-        Server("127.0.0.1", 0, TOKEN, None)
-    assert "wire.mac=never" in caught.value.hint
-    Server("127.0.0.1", 0, TOKEN, None, mac=False).close()
+        Server("127.0.0.1", 0, TOKEN, None, mac=True)
+    assert caught.value.hint == "pip install 'paceline[tls]'"
+    Server("127.0.0.1", 0, TOKEN, None).close()
 
 
 def test_a_frame_that_is_too_long_for_a_mac_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ def test_what_else_a_service_raises_ends_serve() -> None:
         def received(self, peer: Peer, frame: Frame) -> None:
             raise ZeroDivisionError
 
-    server = Server("127.0.0.1", 0, TOKEN, None, mac=False)
+    server = Server("127.0.0.1", 0, TOKEN, None)
     connecting = threading.Thread(target=knock, args=(server,))
     connecting.start()
     with pytest.raises(ZeroDivisionError):
@@ -322,7 +322,7 @@ def test_ipv6_addresses_are_understood() -> None:
 
 
 def test_a_server_that_was_stopped_can_serve_again_and_closing_breaks_off_handshakes() -> None:
-    server = Server("127.0.0.1", 0, TOKEN, None, mac=False)
+    server = Server("127.0.0.1", 0, TOKEN, None)
     server.stop()
     server.serve(Echo(), 1.0)
     thread = threading.Thread(target=server.serve, args=(Echo(), 1.0))

@@ -40,7 +40,7 @@ def measure_links(address: str, say: Callable[[str], None], seconds: float = 0.9
     with ExitStack() as stack:
         engine = stack.enter_context(open_engine("ray", address, [ProcessRequest(ENTRY, per_node=True)])).get()
         count = engine.num_processes
-        admission = Admission(engine.host, 0, token, None, lambda *client: admitted.put(client), mac=False)
+        admission = Admission(engine.host, 0, token, None, lambda *client: admitted.put(client))
         stack.callback(admission.close)
         for number in range(count):
             engine.begin(number, msgspec.msgpack.encode((admission.address, token)))
@@ -86,7 +86,7 @@ def _measure(engine: ClusterEngine, connection: Connection, seconds: float) -> L
 def answer(content: bytes, node: str, _host: str) -> None:
     """What a node's process does: connect, swallow chunks, send messages back, until the other side has enough."""
     address, token = msgspec.msgpack.decode(content, type=tuple[str, bytes])
-    with suppress(WireError), connect(address, token, None, mac=False) as connection:
+    with suppress(WireError), connect(address, token, None) as connection:
         connection.send(Kind.MESSAGE, 0, node.encode())
         while True:
             frame = connection.receive(ANSWER_SECONDS)

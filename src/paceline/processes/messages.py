@@ -93,7 +93,7 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
     coordinator: str
     token: bytes
     tls: Tls | None = None
-    mac: bool = True
+    mac: bool = False
     loopback: bool
 
     def __repr__(self) -> str:

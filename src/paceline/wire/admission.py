@@ -34,7 +34,7 @@ class Admission:
     """
 
     def __init__(self, host: str, port: int, token: bytes, context: ssl.SSLContext | None, admit: Admit,
-                 mac: bool = True) -> None:  # fmt: skip
+                 mac: bool = False) -> None:  # fmt: skip
         """Listen at once; `admit` is called with each known client's socket, address and MACs, on the handshake's
         thread.
         """

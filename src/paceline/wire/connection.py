@@ -25,7 +25,7 @@ _LONGEST_POLL_MS = 2**31 - 1
 
 
 def connect(address: str, token: bytes, tls: Tls | None, timeout_seconds: float = 5.0, *,
-            mac: bool = True) -> Connection:  # fmt: skip
+            mac: bool = False) -> Connection:  # fmt: skip
     """Connect to the server at `address` ("host:port", "[::1]:5") and make sure that it belongs to the run.
 
     An attempt blocks for `timeout_seconds`, then for a handshake's, at most. If the server resets the connection during

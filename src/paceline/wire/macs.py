@@ -69,8 +69,7 @@ def load_cipher() -> tuple[type[AESGCM], type[Exception]]:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError:
         raise ConfigError(
-            "the package `cryptography` is not installed, by which connections are protected",
-            "pip install 'paceline[ray]', or --set wire.mac=never on a network that you trust",
+            "`wire.mac` needs the package `cryptography`, which is not installed", "pip install 'paceline[tls]'"
         ) from None
     return AESGCM, InvalidTag
 

@@ -116,7 +116,7 @@ class Peer:
 class Server:
     """Listens from the moment it is made; serves while `serve` runs."""
 
-    def __init__(self, host: str, port: int, token: bytes, tls: Tls | None, *, mac: bool = True) -> None:
+    def __init__(self, host: str, port: int, token: bytes, tls: Tls | None, *, mac: bool = False) -> None:
         """Port 0 is any free one; `mac`: frames have MACs. Raises `ConfigError` where it cannot listen."""
         context = None if tls is None else server_context(tls)
         self._admission = Admission(host, port, token, context, self._admit, mac)

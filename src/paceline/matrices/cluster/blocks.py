@@ -34,7 +34,7 @@ AWAY_SECONDS = 3.0
 class Blocks:
     """The factors of a product as one worker sees them. `fill` is for one thread; serving is for another."""
 
-    def __init__(self, rank: int, token: bytes, work: ProductTask, mac: bool = True) -> None:
+    def __init__(self, rank: int, token: bytes, work: ProductTask) -> None:
         self.factors = [_open(work.left, work.heading.left), _open(work.right, work.heading.right)]
         left, right = self.factors
         self.grid = grid_of(Shape(*left.shape, right.shape[1]), work.heading.plan.rows)
@@ -43,7 +43,7 @@ class Blocks:
         self.counts = Counter({"bytes_fetched": 0, "bytes_read": 0, "blocks_read_for_others": 0})
         self.seconds = {"input": 0.0, "pull": 0.0}
         """Spent on reading blocks that live here, and on fetching those that do not."""
-        self._rank, self._token, self._mac = rank, token, mac
+        self._rank, self._token = rank, token
         self._edges = (self.grid.rows, self.grid.columns)
         self._owners = Owners(self.grid, work.rectangles)
         self._connections: dict[str, Connection] = {}
@@ -84,7 +84,7 @@ class Blocks:
         """Receive a block in pieces, some of which are always requested ahead."""
         connection = self._connections.get(address)
         if connection is None:
-            connection = self._connections[address] = connect(address, self._token, None, mac=self._mac)
+            connection = self._connections[address] = connect(address, self._token, None)
         stream = connection.stream
         before, began = stream.bytes_sent + stream.bytes_received, time.perf_counter()
         rows = max(1, PIECE_BYTES // max(1, out.shape[1] * out.itemsize))

@@ -51,9 +51,9 @@ class WorkerPool:
         for task, home in enumerate(homes):
             self.workers[home].tasks.append(task)
         token = new_token()
-        server = Server(engine.host, 0, token, None, mac=not engine.loopback)
+        server = Server(engine.host, 0, token, None)
         self.control = ControlServer(server, [worker.role for worker in self.workers], engine.name_of, [Done])
-        spec = partial(WorkerSpec, token=token, mac=not engine.loopback, work=work)
+        spec = partial(WorkerSpec, token=token, work=work)
         self.supervisor = Supervisor(engine, self.control, spec, LIMITS)
 
     def wait_until_ready(self) -> None:

@@ -28,7 +28,7 @@ class ShardLink:
     """A connection to one shard. Waiting for it ends in a `LostConnectionError` once `is_lost`."""
 
     def __init__(self, address: str, token: bytes, tls: Tls | None, is_lost: Callable[[], bool],
-                 mac: bool = True) -> None:  # fmt: skip
+                 mac: bool = False) -> None:  # fmt: skip
         self._is_lost = is_lost
         self._connect = partial(connect, address, token, tls, mac=mac)
         self._connection = self._connect()
