@@ -203,8 +203,10 @@ def _check_keyed(config: RunConfig, keyed: bool) -> None:
 
 
 def _check_allreduce(config: RunConfig) -> None:
-    if config.wire.tls:
-        raise ConfigError("`wire.tls` is set, but gloo and NCCL (`allreduce`) do not encrypt", "--exchange shard")
+    for name in ("tls", "mac"):
+        if getattr(config.wire, name):
+            message = f"`wire.{name}` is set, but gloo and NCCL (`allreduce`) protect nothing that they send"
+            raise ConfigError(message, "--exchange shard")
     if not ENGINES[config.engine].has_processes:
         raise ConfigError(
             f"`allreduce` needs several processes; the engine `{config.engine}` has only one", "--engine ray"

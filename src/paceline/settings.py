@@ -49,13 +49,15 @@ class WireConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     `pull` is `keys` (the weights of a batch's keys) or `all` (the whole model in every step). `port` 0 takes any free
     port; otherwise the coordinator listens on `port`, and shard s on `port` + 1 + s. If all processes are on one
-    machine, dense models go through shared memory instead, unless `shared_memory` is false.
+    machine, dense models go through shared memory instead, unless `shared_memory` is false. `tls` encrypts
+    connections; with `mac` alone, they can be read but not altered on the way.
     """
 
     pull: str = "keys"
     values: str = "float32"
     key_deltas: bool = False
     tls: bool = False
+    mac: bool = False
     shared_memory: bool = True
     port: int = 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from paceline.wire.frames import RefusedError
 from tests.faults.conftest import COUNTING, SYNC, Start, check_counts
 from tests.faults.running import Running
 from tests.ray_cluster import RayCluster
+from tests.wire.hostile import harassed
 
 LOSSES = {
     "a worker": [("worker", 1)],
@@ -125,6 +127,22 @@ def test_strangers_are_refused_and_counted(start: Start, clicks: Path, undisturb
     assert running.result["wire"]["refused"] == 1
     assert running.result["model_sha256"] == undisturbed.result["model_sha256"]
     check_restarts(running, workers=0, shards=0)
+
+
+def test_a_run_starts_and_replaces_a_worker_beside_hostile_clients(
+    start: Start, clicks: Path, undisturbed: paceline.Run
+) -> None:
+    """They need not know the token to reach the ports."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1] - 1
+    with harassed(f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"):
+        running = start(clicks, shards=1, set=f"wire.port={port}", **SYNC)
+        running.wait_for_metrics(2)
+        running.kill(("worker", 1))
+        running.end()
+    assert running.result["model_sha256"] == undisturbed.result["model_sha256"]
+    assert running.result["wire"]["refused"] > 200
+    check_restarts(running, workers=1, shards=0)
 
 
 def test_a_standstill_is_explained(start: Start, clicks: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import threading
@@ -10,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from paceline.errors import DataError
 from paceline.processes import control as controls
-from paceline.processes.messages import Beat, Failed, Ready, Report, decode
+from paceline.processes.messages import Beat, Failed, Ready, Report, decode, encode
 from paceline.processes.roles import Loss, Role
 from paceline.telemetry.records import NodeProbe
-from paceline.wire.frames import LostConnectionError
+from paceline.wire.frames import Kind, LostConnectionError
 from tests.processes.fakes import News, Ping, Pong, control_server, joined, say
 from tests.wire.serving import wait_until
 
@@ -104,6 +106,39 @@ def test_a_role_that_is_not_known_is_hung_up_on() -> None:
         with pytest.raises(LostConnectionError):
             process.receive(silence_seconds=5)
         assert control.events.empty()
+
+
+@pytest.mark.parametrize("damage", ["not UTF-8", "nested", "another kind", "cut"])
+def test_a_message_that_cannot_be_read_ends_its_connection_alone(damage: str) -> None:
+    good = encode(BEAT)
+    content = {
+        "not UTF-8": good.replace(b"counts", b"cou\xffts"),
+        "nested": good.replace(b"\xa6counts", b"\x91" * 100_000 + b"\x01"),
+        "another kind": encode(Pong(number=1)),
+        "cut": good[:-1],
+    }[damage]
+    assert content != good
+    roles = [Role("worker", 0), Role("worker", 1)]
+    with control_server(*roles) as control, joined(control, roles[1], BEAT) as other:
+        with joined(control, roles[0]) as process:
+            process.send(Kind.MESSAGE, 0, content)
+            with pytest.raises(LostConnectionError):
+                process.receive(silence_seconds=5)
+        role, loss = control.events.get(timeout=5)
+        assert role is roles[0]
+        assert isinstance(loss, Loss)
+        say(other, Ready())
+        assert control.events.get(timeout=5) == (roles[1], Ready())
+
+
+def test_a_failure_may_name_a_file_that_is_not_utf8() -> None:
+    name = os.fsdecode(b"/data/caf\xe9")
+    failed = Failed.of(DataError(f"`{name}` is empty", f"see {name}"))
+    assert "caf" in failed.message
+    assert encode(failed)
+    with pytest.raises(FileNotFoundError) as caught:
+        os.stat(name)
+    assert encode(Failed.of(caught.value))
 
 
 def test_a_second_process_takes_the_place_of_the_first() -> None:

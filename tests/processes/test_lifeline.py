@@ -15,6 +15,7 @@ from paceline.processes.messages import Failed, ProcessSpec, Ready, encode
 from paceline.processes.roles import Loss, Role
 from tests.processes.fakes import TOKEN, News, Ping, Pong, control_server
 from tests.ray_cluster import ROOT
+from tests.wire.hostile import harassed
 from tests.wire.serving import wait_until
 
 Start = Callable[[str, ControlServer], "subprocess.Popen[bytes]"]
@@ -35,6 +36,15 @@ def start() -> Iterator[Start]:
     for process in started:
         process.kill()
         process.wait()
+
+
+def test_a_process_connects_beside_hostile_clients(start: Start) -> None:
+    role = Role("worker", 0)
+    with control_server(role) as control, harassed(control.server.address):
+        wait_until(lambda: control.server.refused > 10)
+        start("sleeps", control)
+        assert control.events.get(timeout=30) == (role, Ready(address="127.0.0.1"))
+        assert role.incarnation == 0
 
 
 def test_orders_are_sorted_and_repetitions_dropped(start: Start) -> None:

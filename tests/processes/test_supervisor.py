@@ -15,9 +15,12 @@ from paceline.processes.control import ControlServer, Event
 from paceline.processes.messages import Failed, ProcessSpec, Ready, decode
 from paceline.processes.roles import Loss, Role
 from paceline.processes.supervisor import Limits, Supervisor
-from paceline.wire.frames import LostConnectionError
+from paceline.wire.connection import connect
+from paceline.wire.frames import LostConnectionError, RefusedError
+from paceline.wire.handshake import new_token
 from paceline.wire.server import Server
 from tests.processes.fakes import TOKEN, FakeEngine, News, control_server, joined
+from tests.wire.serving import wait_until
 
 LIMITS = Limits(start_seconds=0.2, back_seconds=0.2, ready_seconds=0.4)
 GONE = Loss(since=0.0, because="its process ended", silent=False)
@@ -77,6 +80,17 @@ def test_a_role_that_does_not_start(control: ControlServer, why: str) -> None:
     with pytest.raises(RunError, match=said[why]):
         supervisor.wait_until_ready(lambda: [*supervisor.events()].clear())
     assert (time.monotonic() - began > 0.4) == (why == "slow")
+
+
+def test_strangers_are_named_if_a_role_does_not_start(control: ControlServer) -> None:
+    supervisor = supervise(FakeEngine(), control)
+    for _ in range(2):
+        with pytest.raises(RefusedError):
+            connect(control.server.address, new_token(), None)
+    wait_until(lambda: control.server.refused == 2)
+    said = f"shard 0 did not start in 0 s: has not started; 2 connections to {control.server.address} were refused"
+    with pytest.raises(RunError, match=said):
+        supervisor.wait_until_ready(lambda: [*supervisor.events()].clear())
 
 
 def test_a_lost_role_is_replaced_and_counted(control: ControlServer) -> None:

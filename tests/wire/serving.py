@@ -40,9 +40,11 @@ class Echo:
 
 
 @contextlib.contextmanager
-def serving(service: Service, tls: Tls | None = None, tick_seconds: float = 0.05) -> Iterator[Server]:
+def serving(
+    service: Service, tls: Tls | None = None, tick_seconds: float = 0.05, mac: bool = False
+) -> Iterator[Server]:
     """A server that runs on a thread of its own while it lasts; what the service raises is raised at the end."""
-    server = Server("127.0.0.1", 0, TOKEN, tls)
+    server = Server("127.0.0.1", 0, TOKEN, tls, mac=mac)
     failures: list[BaseException] = []
 
     def serve() -> None:
@@ -82,10 +84,10 @@ def is_served(connection: Connection) -> bool:
     return frame.body.tobytes() == b"still there?" and frame.flags == 9
 
 
-def send_many(connection: Connection, num_bytes: int) -> None:
+def send_many(connection: Connection, num_bytes: int, kind: Kind = Kind.CHUNK) -> None:
     """Send more than the sockets on the way can keep, a hundred frames of this many bytes."""
     for _ in range(100):
-        connection.send(Kind.CHUNK, 0, bytes(num_bytes))
+        connection.send(kind, 0, bytes(num_bytes))
 
 
 def joined(server: Server, tls: Tls | None = None) -> Connection:

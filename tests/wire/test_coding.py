@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.wire.coding import KeyWriter, read_keys, read_values, write_values
+from paceline.wire.coding import DELTAS, KeyWriter, read_keys, read_values, write_values
 from paceline.wire.frames import BadFrameError
 
 KEYS = st.lists(st.integers(0, 2**32 - 2), max_size=50, unique=True)
@@ -53,3 +53,14 @@ def test_values_come_out_as_exactly_as_promised(values: list[float]) -> None:
 def test_values_of_another_length_are_refused() -> None:
     with pytest.raises(BadFrameError, match="6 bytes for 2 values of float32"):
         read_values(np.zeros(6, np.uint8), 2, "float32")
+
+
+def test_gaps_that_go_around_are_refused() -> None:
+    """Of 64 bits the largest key, after which keys would begin again at 0."""
+    around = encoded([2**64 - 1]) + encoded([3])
+    with pytest.raises(BadFrameError):
+        read_keys(DELTAS, np.frombuffer(around, np.uint8), 10, np.empty(2, np.uint64))
+
+
+def encoded(keys: list[int]) -> bytes:
+    return KeyWriter(deltas=True).write(np.array(keys, np.uint64))[1].tobytes()

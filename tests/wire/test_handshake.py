@@ -4,33 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from paceline.wire import admission, handshake
+from paceline.wire import connection as connection_module
 from paceline.wire.connection import connect
 from paceline.wire.frames import LostConnectionError, RefusedError, SilentPeerError
 from paceline.wire.handshake import MAGIC, new_token
+from paceline.wire.streams import split_address
+from paceline.wire.tls import Tls
+from tests.skips import needs_linux
+from tests.wire.hostile import harassed
 from tests.wire.serving import SECONDS, TOKEN, Echo, is_served, joined, serving, wait_until
 
 
 @contextlib.contextmanager
-def fake_server(act: Callable[[socket.socket], None]) -> Iterator[str]:
-    """The address of a server that does with its first client whatever it likes."""
+def fake_server(act: Callable[[socket.socket], None], num_clients: int = 1) -> Iterator[str]:
+    """The address of a server that does with its first clients whatever it likes."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(SECONDS)
+        over = threading.Event()
 
         def serve() -> None:
-            with contextlib.suppress(OSError), listener.accept()[0] as connected:
-                connected.settimeout(SECONDS)
-                act(connected)
+            for _ in range(num_clients):
+                with contextlib.suppress(OSError):
+                    while not select.select([listener], [], [], 0.02)[0]:
+                        if over.is_set():
+                            return
+                    with listener.accept()[0] as connected:
+                        connected.settimeout(SECONDS)
+                        act(connected)
 
         thread = threading.Thread(target=serve)
         thread.start()
         yield f"127.0.0.1:{listener.getsockname()[1]}"
+        over.set()
         thread.join(SECONDS)
         assert not thread.is_alive()
 
@@ -139,19 +152,95 @@ def test_a_client_that_trickles_is_refused_at_the_deadline_while_others_are_serv
         assert is_served(other)
 
 
-def test_too_many_handshakes_at_a_time_are_refused_and_room_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "NUM_HANDSHAKES", 3)
-    with serving(Echo()) as server:
-        host, port = server.address.split(":")
-        silent = [socket.create_connection((host, int(port)), SECONDS) for _ in range(3)]
-        for each in silent:
-            assert read_exactly(each, len(MAGIC)) == MAGIC
-        with pytest.raises(LostConnectionError):
-            joined(server)
-        assert server.refused == 1
+def dial(address: str, source: str = "127.0.0.1") -> socket.socket:
+    """A client that has been greeted and says nothing."""
+    host, port = address.split(":")
+    silent = socket.create_connection((host, int(port)), SECONDS, source_address=(source, 0))
+    assert read_exactly(silent, len(MAGIC)) == MAGIC
+    return silent
+
+
+def test_clients_that_say_nothing_do_not_keep_others_out(tls: Tls | None) -> None:
+    """Nobody waits for their deadline: the oldest of them goes for each newcomer."""
+    with serving(Echo(), tls) as server:
+        address = split_address(server.address)
+        silent = [socket.create_connection(address, SECONDS) for _ in range(66)]
+        wait_until(lambda: server.refused == 66 - admission.NUM_HANDSHAKES)
+        began = time.monotonic()
+        with joined(server, tls) as connection:
+            assert is_served(connection)
+            assert time.monotonic() - began < handshake.HANDSHAKE_SECONDS / 2
+        assert server.refused == 67 - admission.NUM_HANDSHAKES
         for each in silent:
             each.close()
-        wait_until(lambda: server.refused == 4)
+        wait_until(lambda: server.refused == 66)
         wait_until(lambda: not any(thread.name == "paceline-handshake" for thread in threading.enumerate()))
-        with joined(server) as connection:
-            assert is_served(connection)
+
+
+@needs_linux
+def test_the_oldest_of_the_host_with_most_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "NUM_HANDSHAKES", 4)
+    with serving(Echo()) as server, contextlib.ExitStack() as stack:
+        sources = ["127.0.0.9", "127.0.0.2", "127.0.0.2", "127.0.0.9", "127.0.0.2"]
+        nine, two, *_ = [stack.enter_context(dial(server.address, source)) for source in sources]
+        assert not is_quiet(nine)  # as many as the other, and older
+        assert is_quiet(two)
+        stack.enter_context(dial(server.address, "127.0.0.7"))
+        assert not is_quiet(two)
+
+
+def is_quiet(silent: socket.socket) -> bool:
+    """Whether a server waits for this client. If not, it has reset the connection."""
+    silent.settimeout(0.2)
+    try:
+        while silent.recv(100):
+            pass
+        raise AssertionError("a proper end, which means a refusal")
+    except TimeoutError:
+        return True
+    except ConnectionResetError:
+        return False
+
+
+@pytest.mark.parametrize("attack", ["idle", "leaving", "wrong"])
+def test_clients_of_the_run_connect_beside_200_hostile_ones_per_second(attack: str) -> None:
+    """From the same machine, with and without ever saying something."""
+    with serving(Echo()) as server, harassed(server.address, attack=attack):
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            began = time.monotonic()
+            with joined(server) as connection:
+                assert is_served(connection)
+            assert time.monotonic() - began < 5.0
+            time.sleep(0.02)
+        assert server.refused > 100
+
+
+def test_a_client_that_is_broken_off_tries_again() -> None:
+    """As often as it takes, less and less often; a server that hangs up properly is not asked again."""
+    attempts: list[float] = []
+
+    def act(connected: socket.socket) -> None:
+        attempts.append(time.monotonic())
+        if len(attempts) == 1:
+            connected.sendall(MAGIC + bytes(32))
+            read_exactly(connected, 64)
+        if len(attempts) < 5:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, admission.RESET)
+
+    with fake_server(act, num_clients=5) as address, pytest.raises(LostConnectionError, match="closed the connection"):
+        connect(address, TOKEN, None)
+    assert len(attempts) == 5
+    assert attempts[4] - attempts[3] > 0.075
+
+
+def test_trying_again_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "RETRY_SECONDS", 0.1)
+
+    def act(connected: socket.socket) -> None:
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, admission.RESET)
+
+    began = time.monotonic()
+    with fake_server(act, num_clients=99) as address, pytest.raises(LostConnectionError, match="reset"):
+        connect(address, TOKEN, None)
+    assert time.monotonic() - began < 2

@@ -251,6 +251,49 @@ def test_a_peer_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch, tl
         assert is_served(other)
 
 
+@pytest.mark.parametrize("kind", [Kind.CHUNK, Kind.VALUES])
+def test_a_peer_that_reads_nothing_is_closed_before_its_queue_is_large(kind: Kind, tls: Tls | None) -> None:
+    """However slowly time passes: it asks for more than it takes."""
+    largest = 0
+
+    class Measuring(Echo):
+        def received(self, peer: Peer, frame: Frame) -> None:
+            nonlocal largest
+            super().received(peer, frame)
+            largest = max(largest, sum(len(view) for view in peer._queue))
+
+    measuring = Measuring()
+    with serving(measuring, tls) as server, joined(server, tls) as other, joined(server, tls) as deaf:
+        with pytest.raises(LostConnectionError):
+            send_many(deaf, 1 << 20, kind)
+        wait_until(lambda: len(measuring.gone) == 1)
+        assert server_module.QUEUE_BYTES // 2 < largest <= server_module.QUEUE_BYTES
+        assert not measuring.gone[0]._queue
+        assert is_served(other)
+
+
+def test_two_large_replies_may_wait_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that pulls the whole model has two batches in flight."""
+    monkeypatch.setattr(server_module, "QUEUE_BYTES", 1 << 20)
+    reply = np.zeros(24 << 20, np.uint8)
+
+    class Replying(Echo):
+        def received(self, peer: Peer, frame: Frame) -> None:
+            self.num_received += 1
+            peer.send(Kind.VALUES, 0, reply)
+
+    replying = Replying()
+    with serving(replying) as server, joined(server) as connection:
+        for _ in range(2):
+            connection.send(Kind.STEP, 0)
+        wait_until(lambda: replying.num_received == 2)
+        for _ in range(2):
+            assert len(connection.receive(SECONDS).body) == len(reply)
+        for _ in range(3):
+            connection.send(Kind.STEP, 0)
+        wait_until(lambda: len(replying.gone) == 1)
+
+
 def test_a_port_in_use_is_an_error_of_configuration() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

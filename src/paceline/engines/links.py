@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from typing import Any
 
 import msgspec
 
@@ -34,7 +35,7 @@ LAST = 1
 def measure_links(address: str, say: Callable[[str], None], seconds: float = 0.9) -> list[LinkCeiling]:
     """Measure the links to all nodes of a Ray cluster that can run processes, one after the other."""
     say("links to the cluster's nodes")
-    admitted: queue.SimpleQueue[tuple[socket.socket, str]] = queue.SimpleQueue()
+    admitted: queue.SimpleQueue[tuple[socket.socket, str, Any]] = queue.SimpleQueue()
     token = new_token()
     with ExitStack() as stack:
         engine = stack.enter_context(open_engine("ray", address, [ProcessRequest(ENTRY, per_node=True)])).get()
@@ -54,7 +55,7 @@ def measure_links(address: str, say: Callable[[str], None], seconds: float = 0.9
             if select.select([admission.listener], [], [], 0.1)[0]:
                 admission.accept()
             with suppress(queue.Empty):
-                connected, peer = admitted.get_nowait()
+                connected, peer, _ = admitted.get_nowait()
                 connections.append(stack.enter_context(Connection(stream_of(connected, peer))))
         links = [_measure(engine, connection, seconds) for connection in connections]
     # Of several processes on a node one is enough.
@@ -63,7 +64,7 @@ def measure_links(address: str, say: Callable[[str], None], seconds: float = 0.9
 
 def _measure(engine: ClusterEngine, connection: Connection, seconds: float) -> LinkCeiling:
     """The other side has said the name of its node; nothing else is under way."""
-    node = bytes(connection.receive(SILENCE_SECONDS).body).decode()
+    node = bytes(connection.receive(SILENCE_SECONDS).body).decode(errors="replace")
     trips = []
     for _ in range(PINGS):
         began = time.perf_counter()

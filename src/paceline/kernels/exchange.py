@@ -154,6 +154,8 @@ def decode_deltas(data: Bytes, out: Keys) -> bool:
         if np.uint64(out[i]) != index:
             return False
         before = index + np.uint64(1)
+        if before == 0:
+            return False  # a key that cannot be, after which ascending ones would begin again
     return read == data.size
 
 

@@ -117,7 +117,7 @@ def run_supervised(content: bytes, node: str, host: str, spec_type: type[Spec], 
     spec = msgspec.msgpack.decode(content, type=spec_type)
     python = platform.python_version()
     hello = Hello(role=spec.role, rank=spec.rank, pid=os.getpid(), node=node, paceline=VERSION, python=python)
-    lifeline = Lifeline(connect(spec.coordinator, spec.token, spec.tls), hello, kinds, memory)
+    lifeline = Lifeline(connect(spec.coordinator, spec.token, spec.tls, mac=spec.mac), hello, kinds, memory)
     try:
         work(spec, lifeline, LOOPBACK if spec.loopback else host)
     except Exception as error:  # noqa: BLE001 (any error: the user reads it where the command was started)

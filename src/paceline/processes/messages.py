@@ -72,10 +72,10 @@ class Failed(Message):
         """What a process tells the coordinator about an error."""
         if isinstance(error, PacelineError):
             kind = next((kind for kind, type_ in FAILURES.items() if isinstance(error, type_)), "run")
-            return cls(kind=kind, message=error.message, hint=error.hint)
+            return cls(kind=kind, message=_as_text(error.message), hint=_as_text(error.hint))
         where = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"
-        return cls(kind="run", message=text, hint="")
+        return cls(kind="run", message=_as_text(text), hint="")
 
     def as_error(self, name: str, started: bool) -> PacelineError:
         """What the role `name` reported, as an error. Wrong input counts as such only until the run has started."""
@@ -93,10 +93,16 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
     coordinator: str
     token: bytes
     tls: Tls | None = None
+    mac: bool = False
     loopback: bool
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.role} {self.rank})"  # neither the token nor the key
+
+
+def _as_text(words: str) -> str:
+    """Words that can be encoded: names of files may contain bytes that are not UTF-8."""
+    return words.encode(errors="backslashreplace").decode()
 
 
 def encode(message: msgspec.Struct) -> bytes:
@@ -110,5 +116,5 @@ def decode(frame: Frame, kinds: Any) -> Any:
         raise BadFrameError(f"a {frame.kind.name} frame where a message was expected")
     try:
         return msgspec.msgpack.decode(frame.body.data, type=kinds)
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:  # of msgspec; or bytes that are not UTF-8
         raise BadFrameError(f"a message cannot be decoded: {error}") from None

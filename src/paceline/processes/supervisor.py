@@ -100,8 +100,11 @@ class Supervisor:
         return [(role, role.lost) for role in self.roles if role.lost and role.away_since < since]
 
     def why_away(self, role: Role) -> str:
-        """Why a role is not running, as far as is known."""
-        return self._engine.why_not_running(self.roles.index(role)) or role.doing
+        """Why a role is not running, as far as is known; and how many strangers were at the coordinator's port."""
+        server = self.control.server
+        refused = f"{server.refused} connections to {server.address} were refused" if server.refused else ""
+        known = self._engine.why_not_running(self.roles.index(role)) or role.doing
+        return "; ".join(filter(None, [known, refused]))
 
     def places(self) -> list[dict[str, Any]]:
         """Who runs where, as `roles.json` has it."""

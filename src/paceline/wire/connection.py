@@ -2,42 +2,69 @@
 
 from __future__ import annotations
 
+import random
 import select
 import socket
 import ssl
 import threading
+import time
 from functools import partial
 
-from paceline.wire.frames import Buffer, Frame, Kind, LostConnectionError, RefusedError, SilentPeerError, frame_buffers
+from paceline.wire.frames import Buffer, Frame, Kind, LostConnectionError, RefusedError, ResetError, SilentPeerError
 from paceline.wire.handshake import CHECK_ADDRESS, Deadline, greet_server
 from paceline.wire.spinning import Spinner
-from paceline.wire.streams import Incoming, Stream, split_address, stream_of
+from paceline.wire.streams import Incoming, Stream, split_address, stream_of, wire_error
 from paceline.wire.tls import Tls, client_context
 
 SEND_SECONDS = 30.0
+RETRY_SECONDS = 10.0
+"""For how long a client tries again when the server breaks its handshakes off because there are too many."""
+FIRST_PAUSE_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 0.5
 _LONGEST_POLL_MS = 2**31 - 1
 
 
-def connect(address: str, token: bytes, tls: Tls | None, timeout_seconds: float = 5.0) -> Connection:
+def connect(address: str, token: bytes, tls: Tls | None, timeout_seconds: float = 5.0, *,
+            mac: bool = False) -> Connection:  # fmt: skip
     """Connect to the server at `address` ("host:port", "[::1]:5") and make sure that it belongs to the run.
 
-    Blocks for `timeout_seconds`, then for a handshake's, at most. Raises `LostConnectionError` where nobody listens
-    or the server hangs up, `SilentPeerError` where nothing answers in time, `RefusedError` where it is not the run's.
+    An attempt blocks for `timeout_seconds`, then for a handshake's, at most. If the server resets the connection during
+    the handshake, tries again, less and less often, for `RETRY_SECONDS`. Raises `LostConnectionError` where nobody
+    listens or the server hangs up, `SilentPeerError` where nothing answers in time, `RefusedError` where it is not the
+    run's.
     """
+    until, pause = time.monotonic() + RETRY_SECONDS, FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return _greet(_dial(address, timeout_seconds), address, token, tls, mac)
+        except ResetError:
+            if time.monotonic() + pause > until:
+                raise
+        # Not all clients of a server at the same time.
+        time.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def _dial(address: str, timeout_seconds: float) -> socket.socket:
     try:
-        connected = socket.create_connection(split_address(address), timeout_seconds)
+        return socket.create_connection(split_address(address), timeout_seconds)
     except TimeoutError:
         raise SilentPeerError(f"{address} did not answer in {timeout_seconds:g} s", "check the address") from None
+    except ConnectionResetError as error:
+        raise wire_error(address, error) from None
     except OSError as error:
         raise LostConnectionError(
             f"cannot connect to {address}: {error.strerror or error}", "check the address, and that the run goes on"
         ) from None
+
+
+def _greet(connected: socket.socket, address: str, token: bytes, tls: Tls | None, mac: bool) -> Connection:
     try:
         deadline = Deadline(address)
         if tls is not None:
             connected = _speak_tls(connected, tls, address, deadline)
-        greet_server(connected, token, address, deadline)
-        return Connection(stream_of(connected, address))
+        macs = greet_server(connected, token, address, deadline, mac)
+        return Connection(stream_of(connected, address, macs))
     except BaseException:
         connected.close()
         raise
@@ -78,8 +105,8 @@ class Connection:
         Parts are contiguous, and may be empty. Raises `SilentPeerError` when the other side takes nothing for
         `SEND_SECONDS`. Whenever it raises, the connection is closed: half a frame cannot be taken back.
         """
-        buffers, num_bytes = frame_buffers(kind, flags, parts, self.peer)
         with self._sending:
+            buffers, num_bytes = self.stream.next_frame(kind, flags, parts)
             try:
                 views = self.stream.start(buffers, num_bytes)
                 while views:

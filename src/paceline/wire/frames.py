@@ -36,6 +36,10 @@ class LostConnectionError(WireError):
     """The connection is gone, or could not be made: closed by the other side, cut in a frame, reset."""
 
 
+class ResetError(LostConnectionError):
+    """The other side broke the connection off. In a handshake: it has too many, and another attempt may succeed."""
+
+
 class SilentPeerError(WireError):
     """The other side sent, or took, no byte for too long."""
 

@@ -7,6 +7,9 @@ and nothing else is read before the other side is known:
     server: magic, nonce (32)
     client: nonce (32), HMAC-SHA256(token, "client", both nonces) (32)
     server: HMAC-SHA256(token, "server", both nonces) (32)
+
+If frames have MACs (`macs.py`), "client mac" and "server mac" are hashed instead, so that nobody on the way can make
+one side believe that they have none. The MACs' keys are hashes of the nonces, too, under the token.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ import hmac
 import secrets
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from paceline.wire.frames import LostConnectionError, RefusedError, SilentPeerError
+from paceline.wire.macs import Mac, Macs
 from paceline.wire.streams import SEE_OTHER_SIDE, wire_error
 
 MAGIC = b"paceline wire 1\n"
@@ -57,39 +62,63 @@ class Deadline:
             raise wire_error(self._peer, error) from None
 
 
-def greet_client(connected: socket.socket, token: bytes, peer: str, deadline: Deadline) -> None:
-    """The server's part. Returns when the client is known, else raises a `WireError`."""
+def greet_client(connected: socket.socket, token: bytes, peer: str, deadline: Deadline, mac: bool,
+                 known: Callable[[], None]) -> Macs | None:  # fmt: skip
+    """The server's part. Returns when both know each other, else raises a `WireError`.
+
+    `known` is called once the client is known, before it is told so.
+    """
     server_nonce = secrets.token_bytes(NONCE_BYTES)
     _send(connected, MAGIC + server_nonce, deadline)
     answer = _receive(connected, NONCE_BYTES + PROOF_BYTES, peer, deadline)
     client_nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
-    if not hmac.compare_digest(proof, _proof(token, b"client", server_nonce, client_nonce)):
+    session = _Session(token, server_nonce + client_nonce, mac)
+    if not hmac.compare_digest(proof, session.proof(b"client")):
         raise RefusedError(f"{peer} does not know this run's token", CHECK_ADDRESS)
-    _send(connected, _proof(token, b"server", server_nonce, client_nonce), deadline)
+    known()
+    _send(connected, session.proof(b"server"), deadline)
+    return session.macs(b"server", b"client")
 
 
-def greet_server(connected: socket.socket, token: bytes, peer: str, deadline: Deadline) -> None:
+def greet_server(connected: socket.socket, token: bytes, peer: str, deadline: Deadline, mac: bool) -> Macs | None:
     """The client's part. Returns when both know each other, else raises a `WireError`."""
     magic = _receive(connected, len(MAGIC), peer, deadline)
     if magic != MAGIC:
         raise RefusedError(f"{peer} is not paceline: it began with {magic!r}, expected {MAGIC!r}", CHECK_ADDRESS)
     server_nonce = _receive(connected, NONCE_BYTES, peer, deadline)
     client_nonce = secrets.token_bytes(NONCE_BYTES)
-    _send(connected, client_nonce + _proof(token, b"client", server_nonce, client_nonce), deadline)
+    session = _Session(token, server_nonce + client_nonce, mac)
+    _send(connected, client_nonce + session.proof(b"client"), deadline)
     try:
         proof = _receive(connected, PROOF_BYTES, peer, deadline)
     except _ClosedError:
         raise RefusedError(f"{peer} refused this run's token", CHECK_ADDRESS) from None
-    if not hmac.compare_digest(proof, _proof(token, b"server", server_nonce, client_nonce)):
+    if not hmac.compare_digest(proof, session.proof(b"server")):
         raise RefusedError(f"{peer} does not know this run's token", CHECK_ADDRESS)
+    return session.macs(b"client", b"server")
 
 
 class _ClosedError(LostConnectionError):
     """The other side closed the connection properly."""
 
 
-def _proof(token: bytes, role: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:
-    return hmac.digest(token, role + server_nonce + client_nonce, "sha256")
+class _Session(NamedTuple):
+    """What both sides know by now, and whether frames have MACs."""
+
+    token: bytes
+    nonces: bytes
+    mac: bool
+
+    def proof(self, role: bytes) -> bytes:
+        return self._hash(role + b" mac" if self.mac else role)
+
+    def macs(self, ours: bytes, theirs: bytes) -> Macs | None:
+        if not self.mac:
+            return None
+        return Macs(Mac(self._hash(b"frames of the " + ours)), Mac(self._hash(b"frames of the " + theirs)))
+
+    def _hash(self, purpose: bytes) -> bytes:
+        return hmac.digest(self.token, purpose + self.nonces, "sha256")
 
 
 def _send(connected: socket.socket, message: bytes, deadline: Deadline) -> None:

@@ -13,13 +13,18 @@ from functools import partial
 from typing import Any, Protocol
 
 from paceline.wire.admission import Admission
-from paceline.wire.frames import Buffer, Frame, Kind, WireError, frame_buffers, views_of
+from paceline.wire.frames import Buffer, Frame, Kind, WireError, views_of
+from paceline.wire.macs import AlteredFrameError, Macs
 from paceline.wire.spinning import Spinner
 from paceline.wire.streams import Incoming, stream_of
 from paceline.wire.tls import Tls, server_context
 
 STALL_SECONDS = 30.0
 """How long a peer may take nothing of what is queued for it."""
+QUEUE_BYTES = 32 << 20
+"""How many bytes may be queued for a peer that does not take them, in several frames."""
+MOST_IN_FLIGHT = 2
+"""How many VALUES frames may be queued whatever their size: a worker asks for no more at a time."""
 SWEEP_SECONDS = 1.0
 
 _READ = selectors.EVENT_READ
@@ -42,27 +47,29 @@ class Service(Protocol):
 class Peer:
     """The server's end of one connection. For the thread of `Server.serve` alone."""
 
-    def __init__(self, server: Server, connected: socket.socket, address: str) -> None:
+    def __init__(self, server: Server, connected: socket.socket, address: str, macs: Macs | None) -> None:
         self.address = address
         self.arrived = 0.0
         """When the loop woke up for the frame that is being received (`time.perf_counter`)."""
         self.tag: Any = None
         """Free for the service."""
         self.open = True
-        self.stream = stream_of(connected, address)
+        self.stream = stream_of(connected, address, macs)
         self.incoming = Incoming(self.stream)
         self.stalled_since: float | None = None
         """When the socket last took bytes (`time.monotonic`), if some are queued for it."""
         self._server = server
         self._queue: list[memoryview] = []
+        # Since the queue was empty.
+        self._num_queued = 0
 
     def send(self, kind: Kind, flags: int, *parts: Buffer) -> None:
         """Send a frame whose body is `parts`, contiguous and possibly empty. Does not block.
 
-        What the socket does not take now is copied and sent later. To a peer that is closed, or is found to be
-        gone, nothing is sent; `Service.closed` tells of it.
+        What the socket does not take now is copied and sent later; a peer that lets too much of it wait is closed. To
+        a peer that is closed, or is found to be gone, nothing is sent; `Service.closed` tells of it.
         """
-        buffers, num_bytes = frame_buffers(kind, flags, parts, self.address)
+        buffers, num_bytes = self.stream.next_frame(kind, flags, parts)
         if not self.open:
             return
         try:
@@ -74,7 +81,16 @@ class Peer:
         if not self._queue:
             self.stalled_since = time.monotonic()
             self._server.watch(self, _READ | _WRITE)
+        elif not self._may_queue(kind, num_bytes):
+            return self.close()
+        self._num_queued += 1
         self._queue.extend(memoryview(bytes(view)) for view in left)
+
+    def _may_queue(self, kind: Kind, num_bytes: int) -> bool:
+        """Whether one more frame may wait behind others."""
+        if kind is Kind.VALUES and self._num_queued < MOST_IN_FLIGHT:
+            return True
+        return num_bytes + sum(len(view) for view in self._queue) <= QUEUE_BYTES
 
     def close(self) -> None:
         """Close the connection and forget what is queued; a second time does nothing."""
@@ -93,22 +109,24 @@ class Peer:
             return self.close()
         self.stalled_since = time.monotonic() if self._queue else None
         if not self._queue:
+            self._num_queued = 0
             self._server.watch(self, _READ)
 
 
 class Server:
     """Listens from the moment it is made; serves while `serve` runs."""
 
-    def __init__(self, host: str, port: int, token: bytes, tls: Tls | None) -> None:
-        """Port 0 is any free one. Raises `ConfigError` where it cannot listen."""
+    def __init__(self, host: str, port: int, token: bytes, tls: Tls | None, *, mac: bool = False) -> None:
+        """Port 0 is any free one; `mac`: frames have MACs. Raises `ConfigError` where it cannot listen."""
         context = None if tls is None else server_context(tls)
-        self._admission = Admission(host, port, token, context, self._admit)
+        self._admission = Admission(host, port, token, context, self._admit, mac)
         self.address = self._admission.address
         self.peers: set[Peer] = set()
         self._gone: list[Peer] = []
         # Peers with received bytes that the socket does not tell of; ordered, as sets are not.
         self._with_more: dict[Peer, None] = {}
-        self._admitted: deque[tuple[socket.socket, str]] = deque()
+        self._admitted: deque[tuple[socket.socket, str, Macs | None]] = deque()
+        self._num_altered = 0
         self._calls: deque[Callable[[], None]] = deque()
         self._stopping = self._closed = False
         self._waking = threading.Lock()
@@ -123,8 +141,10 @@ class Server:
 
     @property
     def refused(self) -> int:
-        """How many connections were refused: a wrong token, not paceline, too slow, or too many at a time."""
-        return self._admission.refused
+        """How many connections were refused: a wrong token, not paceline, too slow, too many at a time, or cut because
+        a frame had been altered.
+        """
+        return self._admission.refused + self._num_altered
 
     def serve(self, service: Service, tick_seconds: float, spin_seconds: float = 0.0) -> None:
         """Serve until `stop`; what the service raises, other than a `WireError` by `received`, ends it too.
@@ -165,7 +185,7 @@ class Server:
         self._loop_end.close()
         for peer in list(self.peers):
             peer.close()
-        for connected, _ in self._admitted:
+        for connected, *_ in self._admitted:
             connected.close()
         self._selector.close()
 
@@ -209,16 +229,17 @@ class Server:
             frame = peer.incoming.next_frame()
             if frame is not None:
                 service.received(peer, frame)
-        except WireError:
+        except WireError as error:
+            self._num_altered += isinstance(error, AlteredFrameError)
             return peer.close()
         if peer.open and peer.incoming.has_more:
             self._with_more[peer] = None
 
     def _open_admitted(self) -> None:
         while self._admitted:
-            connected, address = self._admitted.popleft()
+            connected, address, macs = self._admitted.popleft()
             try:
-                peer = Peer(self, connected, address)
+                peer = Peer(self, connected, address, macs)
             except OSError:
                 connected.close()
                 continue
@@ -242,8 +263,8 @@ class Server:
             if peer.stalled_since is not None and now - peer.stalled_since > STALL_SECONDS:
                 peer.close()
 
-    def _admit(self, connected: socket.socket, address: str) -> None:
-        self._admitted.append((connected, address))
+    def _admit(self, connected: socket.socket, address: str, macs: Macs | None) -> None:
+        self._admitted.append((connected, address, macs))
         self._wake()
 
     def _wake(self) -> None:

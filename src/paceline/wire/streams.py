@@ -11,7 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import ConfigError
-from paceline.wire.frames import HEADER, Buffer, Frame, LostConnectionError, SilentPeerError, read_header, views_of
+from paceline.wire.frames import (
+    HEADER,
+    Buffer,
+    Frame,
+    Kind,
+    LostConnectionError,
+    ResetError,
+    SilentPeerError,
+    frame_buffers,
+    read_header,
+    views_of,
+)
+from paceline.wire.macs import MAC_BYTES, Macs
 
 USER_TIMEOUT_SECONDS = 30
 """When the system gives a connection up: for that long, nothing was acknowledged or, on Linux, no room was made."""
@@ -57,7 +69,8 @@ def wire_error(peer: str, error: OSError) -> LostConnectionError | SilentPeerErr
             f"{peer} took nothing for {USER_TIMEOUT_SECONDS} s", "check the network, and that process"
         )
     reason = error.strerror or type(error).__name__
-    return LostConnectionError(f"the connection to {peer} was lost: {reason}", SEE_OTHER_SIDE)
+    kind = ResetError if isinstance(error, ConnectionResetError | BrokenPipeError) else LostConnectionError
+    return kind(f"the connection to {peer} was lost: {reason}", SEE_OTHER_SIDE)
 
 
 class Stream:
@@ -66,15 +79,23 @@ class Stream:
     wakes_late = True
     """Whether waiting for the socket can be made to last until enough bytes are there."""
 
-    def __init__(self, connected: socket.socket, peer: str) -> None:
+    def __init__(self, connected: socket.socket, peer: str, macs: Macs | None = None) -> None:
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_SECONDS * 1000)
         self.socket = connected
         self.peer = peer
+        self.macs = macs
         self.bytes_sent = 0
         self.bytes_received = 0
+
+    def next_frame(self, kind: Kind, flags: int, parts: tuple[Buffer, ...]) -> tuple[list[Buffer], int]:
+        """A frame for `start`, and its bytes. With a MAC, it must be sent before the next one is made."""
+        buffers, num_bytes = frame_buffers(kind, flags, parts, self.peer)
+        if self.macs is None:
+            return buffers, num_bytes
+        return [*buffers, self.macs.sent.next(buffers, self.peer)], num_bytes + MAC_BYTES
 
     def read_into(self, room: memoryview) -> int:
         """Receive into `room`; how many bytes came, 0 when none are there now."""
@@ -144,8 +165,8 @@ class TlsStream(Stream):
 
     wakes_late = False  # what comes is not what is read
 
-    def __init__(self, connected: ssl.SSLSocket, peer: str) -> None:
-        super().__init__(connected, peer)
+    def __init__(self, connected: ssl.SSLSocket, peer: str, macs: Macs | None = None) -> None:
+        super().__init__(connected, peer, macs)
         self._tls = connected
         self._using = threading.Lock()
 
@@ -175,9 +196,9 @@ class TlsStream(Stream):
             return self._tls.send(views[0][:TLS_PIECE_BYTES])
 
 
-def stream_of(connected: socket.socket, peer: str) -> Stream:
-    """The stream of a socket, plain or TLS."""
-    return TlsStream(connected, peer) if isinstance(connected, ssl.SSLSocket) else Stream(connected, peer)
+def stream_of(connected: socket.socket, peer: str, macs: Macs | None = None) -> Stream:
+    """The stream of a socket, plain or TLS, whose frames have MACs or not."""
+    return (TlsStream if isinstance(connected, ssl.SSLSocket) else Stream)(connected, peer, macs)  # type: ignore[arg-type]
 
 
 class Incoming:
@@ -185,6 +206,8 @@ class Incoming:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
+        self._mac = stream.macs and stream.macs.received
+        self._tail = 0 if self._mac is None else MAC_BYTES
         self._use(np.empty(FIRST_BYTES, np.uint8))
         self._filled = 0
         # Where the frame ends; 0 while its header is not there.
@@ -205,11 +228,13 @@ class Incoming:
         while True:
             if not self._end and self._filled >= HEADER.size:
                 self._kind, self._flags, length = read_header(self._view, self._stream.peer)
-                self._end = HEADER.size + length
+                self._end = HEADER.size + length + self._tail
             if self._end and self._filled >= self._end:
+                if self._mac is not None:
+                    self._mac.check(self._view[: self._end], self._stream.peer)
                 self._handed_out = True
                 self._wake_at(1)
-                return Frame(self._kind, self._flags, self._buffer[HEADER.size : self._end])
+                return Frame(self._kind, self._flags, self._buffer[HEADER.size : self._end - self._tail])
             came = self._filled - before
             count = self._stream.read_into(self._room()) if came < TURN_BYTES else 0
             if not count:

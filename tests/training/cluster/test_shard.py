@@ -11,7 +11,7 @@ from paceline.processes.messages import encode
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.steps import read_chunk
 from paceline.wire.frames import BadFrameError, Kind
-from tests.training.cluster.shards import FakePeer, frame_of
+from tests.training.cluster.shards import FakePeer, frame_of, tell
 from tests.training.cluster.test_piece_steps import VALUES, make
 
 
@@ -25,3 +25,17 @@ def test_what_can_be_fetched_has_a_name() -> None:
     for wrong in ({"what": "everything"}, {"of": "nothing"}, {"start": -1}, {"count": VALUES + 1}):
         with pytest.raises(BadFrameError):
             service.received(asker, frame_of(Kind.MESSAGE, 0, msgspec.msgpack.encode(asked | wrong)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        m.Reset(generation=1, applied=[0], rows=0),
+        m.Open(bases=[0, 0, 0], done=[0, 0, 0]),
+        m.Open(bases=[0, 0], done=[0, -1]),
+        m.FetchPart(what="copy", of="dense", start=0, count=1),
+    ],
+)
+def test_what_does_not_fit_the_run_is_refused(message: Any) -> None:
+    with pytest.raises(BadFrameError):
+        tell(make("sync", workers=2), message)

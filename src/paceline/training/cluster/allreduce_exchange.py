@@ -91,7 +91,7 @@ class AllreduceExchange:
         spec, workers, host = self._setup.spec, self._setup.config.workers, self._setup.host
         if self._notes is not None:
             self._notes.close()
-        link = ShardLink(begin.shards[0], spec.token, spec.tls, self._recalled)
+        link = ShardLink(begin.shards[0], spec.token, spec.tls, self._recalled, spec.mac)
         self._notes = Notes(link, begin.generation, self._recalled)
         if self._sums.on_its_way and self._device == "cpu":
             # The last group may still write to the old ones.

@@ -107,11 +107,13 @@ class ClusterBackend:
     def _start(self, engine: ClusterEngine) -> Supervisor:
         """Let the engine start all roles."""
         config = self._config
-        server = Server(engine.host, config.wire.port, self._token, self._tls)
+        server = Server(engine.host, config.wire.port, self._token, self._tls, mac=config.wire.mac)
         roles = [*self._shards, *self._workers]
         control = ControlServer(server, roles, engine.name_of, kinds=[m.Idle], answers={m.Take: self._take})
         settings, layout = encode(config), encode(self.model.layout)
-        spec = partial(m.RoleSpec, token=self._token, tls=self._tls, config=settings, layout=layout)
+        spec = partial(
+            m.RoleSpec, token=self._token, tls=self._tls, mac=config.wire.mac, config=settings, layout=layout
+        )
         return Supervisor(engine, control, spec, LIMITS, self._return_to_checkpoint)
 
     def close(self) -> None:
@@ -141,7 +143,7 @@ class ClusterBackend:
             self._dealt.load(shard, link, states)
 
     def _link(self, role: Role) -> ShardLink:
-        return ShardLink(role.address, self._token, self._tls, lambda: role.peer is None)
+        return ShardLink(role.address, self._token, self._tls, lambda: role.peer is None, self._config.wire.mac)
 
     # -- segments
 

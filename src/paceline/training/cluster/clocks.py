@@ -73,6 +73,7 @@ class WorkerClocks:
 
     def reset(self, reset: Reset) -> None:
         """Forget all workers: a generation of the parameters begins."""
+        self._check_lengths(reset.applied)
         self._generation = reset.generation
         for worker, applied in zip(self.workers, reset.applied, strict=True):
             if worker.peer is not None:
@@ -84,9 +85,15 @@ class WorkerClocks:
 
     def open(self, opened: Open) -> None:
         """A segment begins."""
+        self._check_lengths(opened.bases, opened.done)
         for worker, base, done in zip(self.workers, opened.bases, opened.done, strict=True):
             worker.restart(base, done)
         self.losses, self.loss_rows = 0.0, 0
+
+    def _check_lengths(self, *by_worker: list[int]) -> None:
+        for numbers in by_worker:
+            if len(numbers) != len(self.workers) or min(numbers) < 0:
+                raise BadFrameError(f"{numbers} where {len(self.workers)} batches of workers were expected")
 
     def join(self, peer: Peer, join: Join) -> WorkerClock:
         """Take a worker's connection on, unless a newer process of that worker has joined."""

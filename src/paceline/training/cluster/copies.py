@@ -90,6 +90,8 @@ class Copies:
     def part(self, peer: Peer, name: str, start: int, stop: int) -> Floats:
         """States [n, width] of one store, out of the last copy."""
         if not self._in_place:
+            if name not in self._kept:
+                raise BadFrameError("a copy is asked for that was never made")
             return self._kept[name][start:stop]
         if not self.held:
             raise BadFrameError("states are asked for that may have changed since")

@@ -66,7 +66,7 @@ class ShardEndpoint:
         """Connect, again if need be, and join."""
         self.close()
         self.doing = f"connects to {self.name}"
-        self.connection = connect(self._address, self._spec.token, self._spec.tls)
+        self.connection = connect(self._address, self._spec.token, self._spec.tls, mac=self._spec.mac)
         self.is_open = True
         self.connection.send(Kind.MESSAGE, 0, encode(self._join))
         joined = decode(self.connection.receive(SILENCE_SECONDS), FromShard)

@@ -70,7 +70,7 @@ def _own_memory() -> int:
 
 def _run_shard(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str) -> None:
     port = config.wire.port and config.wire.port + 1 + spec.rank
-    server = Server(host, port, spec.token, spec.tls)
+    server = Server(host, port, spec.token, spec.tls, mac=spec.mac)
     service = make_shard(spec, config, msgspec.msgpack.decode(spec.layout, type=Layout), server)
     for store in service.stores.values():
         store.warm_up()

@@ -27,9 +27,10 @@ CHUNK_BYTES = 4 << 20
 class ShardLink:
     """A connection to one shard. Waiting for it ends in a `LostConnectionError` once `is_lost`."""
 
-    def __init__(self, address: str, token: bytes, tls: Tls | None, is_lost: Callable[[], bool]) -> None:
+    def __init__(self, address: str, token: bytes, tls: Tls | None, is_lost: Callable[[], bool],
+                 mac: bool = False) -> None:  # fmt: skip
         self._is_lost = is_lost
-        self._connect = partial(connect, address, token, tls)
+        self._connect = partial(connect, address, token, tls, mac=mac)
         self._connection = self._connect()
 
     def close(self) -> None:

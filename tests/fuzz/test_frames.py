@@ -1,0 +1,258 @@
+"""Valid handshakes, frames and messages, damaged by chance: whoever reads them refuses them, and serves others.
+
+Takes a second per test; `PACELINE_FUZZ_SECONDS=600` goes on for longer, `PACELINE_FUZZ_SEED=7` elsewhere. What fails is
+named by seed and case, and `damaged(good, seed, case)` makes it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import random
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.parameters.layout import DenseLayout, Group, Layout, TableLayout
+from paceline.processes.control import ControlServer
+from paceline.processes.messages import Beat, Failed, Ready, Report, decode, encode
+from paceline.processes.roles import Role
+from paceline.settings import OptimizerConfig, RunConfig, WireConfig
+from paceline.telemetry.records import NodeProbe
+from paceline.training.cluster import messages as m
+from paceline.training.cluster.steps import (
+    LEAVE,
+    PULL,
+    PUSH,
+    Ask,
+    Times,
+    chunk_parts,
+    held_part,
+    read_chunk,
+    read_held,
+    read_reply,
+    step_parts,
+    values_head,
+)
+from paceline.wire.coding import KeyWriter
+from paceline.wire.connection import connect
+from paceline.wire.frames import HEADER, Frame, Kind, WireError, frame_buffers, views_of
+from paceline.wire.handshake import MAGIC
+from paceline.wire.server import Server
+from paceline.wire.streams import split_address
+from tests.processes.fakes import News, Ping, Pong, hello_of
+from tests.training.cluster.shards import FakePeer, TestedShard, open_shard
+from tests.wire.serving import SECONDS, TOKEN, Echo, bare_pair, is_served, serving
+
+FUZZ_SECONDS = float(os.environ.get("PACELINE_FUZZ_SECONDS", "1"))
+SEED = int(os.environ.get("PACELINE_FUZZ_SEED", "0"))
+FEWEST = 50
+EDGES = [0, 1, 127, 128, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1]
+
+pytestmark = pytest.mark.timeout(60 + 2 * FUZZ_SECONDS)
+
+
+def damaged(good: bytes, seed: int, case: int) -> bytes:
+    """`good` with a few changes, the same ones whenever seed and case are."""
+    chance = random.Random(f"{seed} {case}")
+    data = bytearray(good)
+    for _ in range(chance.choice([1, 1, 1, 2, 4])):
+        at, size = chance.randrange(len(data) + 1), chance.choice([1, 2, 4, 8])
+        match chance.randrange(7):
+            case 0 if data:
+                data[at % len(data)] ^= 1 << chance.randrange(8)
+            case 1:
+                data[at : at + 1] = chance.randbytes(1)
+            case 2:
+                data[at : at + size] = (chance.choice(EDGES) % (1 << 8 * size)).to_bytes(size, chance.choice(ORDERS))
+            case 3:
+                del data[at : at + chance.choice([1, 4, len(data)])]
+            case 4:
+                data[at:at] = chance.randbytes(chance.choice([1, 4, 100]))
+            case 5:
+                data[at:at] = data[: chance.randrange(len(data) + 1)]
+            case _:
+                # MessagePack: text, lists and maps that are longer than what follows.
+                data[at : at + 1] = chance.choice([b"\xdb", b"\xdd", b"\xdf", b"\xff", b"\xc1", b"\x91" * 2000])
+    return bytes(data)
+
+
+ORDERS: list[Any] = ["little", "big"]
+
+
+def cases(seconds: float = FUZZ_SECONDS) -> Iterator[int]:
+    """Numbers, until the time is over; a few in any case, of which the first may wait for compiled loops."""
+    end, case = time.monotonic() + seconds, 0
+    while case < FEWEST or time.monotonic() < end:
+        yield case
+        case += 1
+
+
+@contextlib.contextmanager
+def only_refused(case: int, data: bytes) -> Iterator[None]:
+    """A `WireError` is what a server expects of a service; any other error is a failure."""
+    try:
+        yield
+    except WireError:
+        pass
+    except Exception as error:
+        raise AssertionError(f"seed {SEED}, case {case}: {data[:400]!r}") from error
+
+
+def bytes_of(kind: Kind, flags: int, *parts: Any) -> bytes:
+    return b"".join(views_of(frame_buffers(kind, flags, parts, "peer")[0]))
+
+
+# -- a server, over sockets
+
+
+def read_exactly(there: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length and (piece := there.recv(length - len(data))):
+        data += piece
+    return data
+
+
+@pytest.mark.parametrize("mac", [False, True])
+@pytest.mark.parametrize("what", ["handshake", "frames"])
+def test_a_server_outlives_what_strangers_and_broken_peers_send(what: str, mac: bool) -> None:
+    echo = Echo()
+    frames = bytes_of(Kind.MESSAGE, 0, encode(News(text="snow"))) + bytes_of(Kind.STEP, 3, bytes(100))
+    with serving(echo, mac=mac) as server, connect(server.address, TOKEN, None, mac=mac) as other:
+        address = split_address(server.address)
+        for case in cases():
+            with socket.create_connection(address, SECONDS) as wild, contextlib.suppress(OSError):
+                nonces = read_exactly(wild, len(MAGIC) + 32)[len(MAGIC) :] + bytes(32)
+                answer = bytes(32) + hmac.digest(TOKEN, (b"client mac" if mac else b"client") + nonces, "sha256")
+                if what == "handshake":
+                    wild.sendall(damaged(answer, SEED, case) + frames)
+                else:
+                    wild.sendall(answer + damaged(frames, SEED, case))
+                wild.shutdown(socket.SHUT_WR)
+                while wild.recv(1 << 16):
+                    pass
+            assert is_served(other), f"seed {SEED}, case {case}"
+        assert len(server.peers) < 10
+        if mac:
+            assert echo.num_received == case + 1, "something without a MAC was received"
+
+
+def test_a_client_refuses_damaged_frames() -> None:
+    good = bytes_of(Kind.VALUES, 0, values_head(3, Times(1, 2, 3)), np.arange(5, dtype=np.float32))
+    good += bytes_of(Kind.HELD, 0, held_part([1, 2])) + bytes_of(Kind.CHUNK, 0, *chunk_parts(4, np.ones(3, np.float32)))
+    good += bytes_of(Kind.MESSAGE, 0, encode(m.Joined(applied=3, values="/proc/1/fd/3 x")))
+    readers = {Kind.VALUES: read_reply, Kind.HELD: read_held, Kind.CHUNK: read_chunk,
+               Kind.MESSAGE: lambda frame: decode(frame, m.FromShard)}  # fmt: skip
+    for case in cases():
+        data = damaged(good, SEED, case)
+        with bare_pair() as (connection, far), only_refused(case, data):
+            far.sendall(data)
+            far.close()
+            while True:
+                frame = connection.receive(SECONDS)
+                readers.get(frame.kind, lambda _: None)(frame)
+
+
+# -- those who read messages, without sockets
+
+
+def send_to(service: Any, peer: Any, data: bytes) -> None:
+    """Give a service the frame that `data` is, as far as its header is one."""
+    if len(data) >= HEADER.size and data[3] in set(Kind):
+        flags = struct.unpack_from("<I", data, 4)[0]
+        # As a connection's buffer: aligned, and writable.
+        body = np.empty(len(data) - HEADER.size, np.uint8)
+        body[:] = np.frombuffer(data, np.uint8, offset=HEADER.size)
+        service.received(peer, Frame(Kind(data[3]), flags, body))
+
+
+def test_the_control_server_refuses_damaged_messages() -> None:
+    role = Role("worker", 0)
+    probe = NodeProbe(time=1.0, node="", seconds=1, cores=[0.5], memory_bytes=1, memory_total_bytes=2)
+    good = [hello_of(role), Ready(address="here:1", data="abc"), Failed(kind="data", message="no", hint="see"),
+            Beat(doing="counts", bytes_sent=3, bytes_received=4, memory_bytes=100), Report(now=1.5, records=[probe]),
+            News(text="snow"), Ping(number=1), m.Take(segment=1, batch=2)]  # fmt: skip
+    server = Server("127.0.0.1", 0, TOKEN, None)
+    control = ControlServer(
+        server, [role], lambda node: f"node-{node}", kinds=[News, m.Take], answers={Ping: lambda *_: Pong(number=2)}
+    )
+    try:
+        for case in cases():
+            peer = FakePeer()
+            send_to(control, peer, bytes_of(Kind.MESSAGE, 0, encode(good[0])))
+            data = damaged(bytes_of(Kind.MESSAGE, 0, encode(good[case % len(good)])), SEED, case)
+            with only_refused(case, data):
+                send_to(control, peer, data)
+            control.closed(peer)  # type: ignore[arg-type]
+            control.tick()
+            control.take_records()
+            while not control.events.empty():
+                control.events.get()
+    finally:
+        control.close()
+
+
+def keyed_shard(**wire: Any) -> TestedShard:
+    optimizer = OptimizerConfig(name="sgd", learning_rate=0.01)
+    config = RunConfig(data="x", pace="async", workers=2, engine="ray", wire=WireConfig(**wire), optimizer=optimizer)
+    return open_shard(config, Layout(TableLayout(20, (Group("weight", 1, optimizer),)), None))
+
+
+def dense_shard() -> TestedShard:
+    optimizer = OptimizerConfig(name="sgd", learning_rate=0.01)
+    config = RunConfig(data="x", pace="async", workers=2, engine="ray", model="softmax", optimizer=optimizer)
+    return open_shard(config, Layout(None, DenseLayout(40, 40, optimizer)))
+
+
+def conversation(name: str, values: str = "float32", deltas: bool = False) -> list[bytes]:
+    """What a worker and the coordinator say to a shard."""
+    keys, sums, writer = np.array([2, 5, 19], np.uint32), np.ones(3, np.float32), KeyWriter(deltas)
+    nothing = np.empty(0, np.float32)
+    steps = [Ask(PULL, 1, 0, 0.0, 1, nothing, keys), Ask(PULL, 2, 0, 0.0, 1, nothing, keys),
+             Ask(PULL | PUSH, 3, 1, 0.5, 1, sums, keys), Ask(PUSH | LEAVE, 4, 1, 0.5, 1, sums, keys[:0])]  # fmt: skip
+    if name == "dense":
+        steps = [Ask(PULL, 1, 0, 0.0, 1, nothing, keys[:0]), Ask(PULL | PUSH, 2, 1, 0.5, 1, nothing, keys[:0])]
+    told = [m.Count(), m.Read(name="x"), m.Note(name="x", content=b"abc"), m.Copy(at=-1),
+            m.FetchPart(what="copy", of=name, start=1, count=3), m.FetchPart(what="values", of=name, start=0, count=9),
+            m.FetchPart(what="states", of=name, start=0, count=9), m.Fetched(), m.Open(bases=[0, 0], done=[1, 1]),
+            m.Reset(generation=1, applied=[0, 0], rows=3)]  # fmt: skip
+    states = np.ones((4, 1), np.float32)
+    join = m.Join(rank=0, incarnation=0, generation=1, gradient="/proc/1/fd/2 " + "0" * 32)
+    return [
+        bytes_of(Kind.MESSAGE, 0, encode(join)),
+        *(bytes_of(Kind.STEP, ask.flags, *step_parts(ask, values, writer)) for ask in steps),
+        bytes_of(Kind.CHUNK, 1, *chunk_parts(0, np.ones(40, np.float32))),
+        *(bytes_of(Kind.MESSAGE, 0, encode(message)) for message in told),
+        bytes_of(Kind.CHUNK, 0 if name == "table" else 1, *chunk_parts(2, states)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "wire"),
+    [
+        ("table", {}),
+        ("table", {"values": "float16", "key_deltas": True}),
+        ("table", {"values": "bfloat16", "pull": "all"}),
+        ("dense", {}),
+    ],
+)
+def test_a_shard_refuses_damaged_frames(name: str, wire: dict[str, Any]) -> None:
+    good = conversation(name, wire.get("values", "float32"), wire.get("key_deltas", False))
+    for case in cases():
+        service = keyed_shard(**wire) if name == "table" else dense_shard()
+        peer, other = FakePeer(), FakePeer()
+        chance = random.Random(f"{SEED} {case} order")
+        at = chance.randrange(len(good))
+        for number, frame in enumerate(good):
+            # Before and after the damaged one, the others mostly are as they should be.
+            data = damaged(frame, SEED, case) if number == at or chance.random() < 0.1 else frame
+            with only_refused(case, data):
+                send_to(service, peer if chance.random() < 0.9 else other, data)
+            service.tick()
+        service.closed(peer)  # type: ignore[arg-type]
