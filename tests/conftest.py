@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,6 +109,37 @@ def no_thread_left() -> Iterator[None]:
     yield
     left = [thread.name for thread in threading.enumerate() if thread.name.startswith("paceline-")]
     assert not left
+
+
+class SmallDisk:
+    """A disk of 8 MB that can be filled and made read-only."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._filling = path / "filling"
+
+    def fill(self) -> None:
+        with suppress(OSError), self._filling.open("ab", buffering=0) as file:
+            for size in (1 << 16, 1 << 12):
+                with suppress(OSError):
+                    while file.write(bytes(size)) == size:
+                        pass
+
+    def free(self) -> None:
+        self._filling.unlink()
+
+    def make_read_only(self) -> None:
+        subprocess.run(["mount", "-o", "remount,ro", self.path], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """For tests with the mark `needs_mount`."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", path], check=True)
+    yield SmallDisk(path)
+    subprocess.run(["umount", "--lazy", path], check=True)
 
 
 class Outcome(NamedTuple):

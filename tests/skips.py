@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -23,6 +25,19 @@ def _has_ipv6() -> bool:
         return False
 
 
+def _can_mount() -> bool:
+    """Whether this user may mount a file system; tried once, in a folder that is removed again."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True)
+        except OSError:
+            return False
+        if mounted.returncode == 0:
+            subprocess.run(["umount", folder], check=True)
+        return mounted.returncode == 0
+
+
+needs_mount = pytest.mark.skipif(not _can_mount(), reason="needs to mount a small disk, which root on Linux may")
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux (/proc, TCP_INFO, SO_RCVLOWAT)")
 needs_memfd = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memfd_create, which Linux has")
 needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="needs IPv6 on the loopback interface")

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
+import signal
+import stat
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from paceline.errors import RunError, UsageError
-from paceline.files import free_path, refuse_existing, replace_file, translated_disk_errors
+from paceline.errors import PacelineError, RunError, UsageError
+from paceline.files import (
+    append,
+    free_path,
+    refuse_existing,
+    replace_file,
+    translated_disk_errors,
+    without_disk_errors,
+    write_tensors,
+)
 
 
 def test_replacing_leaves_one_whole_file(tmp_path: Path) -> None:
@@ -28,6 +42,43 @@ def test_other_errors_of_the_disk_are_named(tmp_path: Path) -> None:
     named = pytest.raises(RunError, match=r"writing `x` failed: Input/output error")
     with named, translated_disk_errors(Path("x")):
         raise OSError(5, "Input/output error")
+
+
+def test_what_is_added_is_all_there_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    append(path, b"first\n")
+    # No room for more than 8 bytes.
+    limit, before = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, limit[1]))
+    try:
+        with pytest.raises(PacelineError, match="no room left"):
+            append(path, b"second\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
+    assert path.read_bytes() == b"first\n"
+    append(path, b"third\n")
+    assert path.read_bytes() == b"first\nthird\n"
+
+
+def test_tensors_have_the_users_umask_which_nobody_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.umask(0o027)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "umask", lambda _: pytest.fail("other threads would write with this umask"))
+            write_tensors(tmp_path / "new", {"a": np.zeros(3, np.float32)})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+
+
+def test_what_is_shown_may_find_no_room() -> None:
+    def show(error: OSError) -> None:
+        raise error
+
+    without_disk_errors(show)(OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(BrokenPipeError):
+        without_disk_errors(show)(BrokenPipeError())
 
 
 def test_the_next_free_name(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ def main() -> None:
         try:
             stream.flush()
         except (OSError, ValueError):
-            code = code or 1
+            # Of a run whose log finds no room, only the log is lost.
+            code = code or int(stream is sys.stdout)
     os._exit(code)
 
 

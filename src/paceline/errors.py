@@ -53,6 +53,9 @@ class InterruptedRunError(RunError):
     exit_code = 130
 
 
+OUT_OF_MEMORY = "use a machine with more memory, fewer --workers, or a smaller --batch-size or --memory"
+
+
 def in_short(error: Exception) -> str:
     """An error of a library or of user code in one line.
 

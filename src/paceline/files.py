@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import safetensors.numpy
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from safetensors import SafetensorError
 
 from paceline.errors import RunError, UsageError
 
+P = ParamSpec("P")
 # Nothing can be written there, whatever the disk is like.
 NO_PLACE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
@@ -57,11 +59,43 @@ def replace_file(path: Path, content: bytes) -> None:
             temporary.replace(path)
             sync_to_disk(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def append(path: Path, content: bytes) -> None:
+    """Add all of `content` to a file, or, if the disk is full, nothing."""
+    with translated_disk_errors(path), path.open("ab", buffering=0) as file:
+        size = file.tell()
+        try:
+            if file.write(content) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            with suppress(OSError):
+                file.truncate(size)
+            raise
+
+
+def without_disk_errors(show: Callable[P, None]) -> Callable[P, None]:
+    """A function that shows something, on a terminal or in a log file: a full disk must not end what it shows."""
+
+    def show_if_possible(*what: P.args, **named: P.kwargs) -> None:
+        try:
+            show(*what, **named)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            pass
+
+    return show_if_possible
 
 
 def write_tensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
     """Write a safetensors file and wait until it is on the disk. The user's umask applies."""
+    with translated_disk_errors(path):
+        # The umask cannot be read without changing it for all threads: a file that was just created shows it.
+        path.touch()
+        mode = stat.S_IMODE(path.stat().st_mode)
     try:
         safetensors.numpy.save_file(tensors, path)
     except SafetensorError as error:
@@ -69,9 +103,7 @@ def write_tensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
         full = "No space left" in str(error) or "quota" in str(error)
         with translated_disk_errors(path):
             raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from None
-    umask = os.umask(0)
-    os.umask(umask)
-    path.chmod(0o666 & ~umask)
+    path.chmod(mode)
     sync_to_disk(path)
 
 
@@ -95,5 +127,6 @@ def translated_disk_errors(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UsageError(f"no room left on the disk while writing `{path}`", "free some space") from None
         if error.errno in NO_PLACE:
-            raise UsageError(f"`{path}` cannot be written: {error.strerror}", "write elsewhere") from None
+            why = os.strerror(error.errno or 0)
+            raise UsageError(f"`{path}` cannot be written: {why}", "write elsewhere") from None
         raise RunError(f"writing `{path}` failed: {error.strerror or error}", "check the disk") from error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from paceline.reports.tensorboard import on_board
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
 from paceline.training.backend import Backend
-from paceline.training.checkpoint import load_checkpoint
+from paceline.training.checkpoint import has_checkpoint, load_checkpoint
 from paceline.training.cluster.placement import engine_for
 from paceline.training.coordinator import Coordinator, Notice, Status, Watch
 
@@ -124,7 +125,8 @@ def _carry_out(run: RunFolder, coordinator: Coordinator, began: float) -> RunFol
             with coordinator.interrupts():
                 parameters = coordinator.train(run)
                 model, source = coordinator.backend.model, coordinator.dataset.manifest.source
-                sha256 = save_model(run.path / "model", model, parameters, coordinator.config.model, source)
+                with _resumable(run):
+                    sha256 = save_model(run.path / "model", model, parameters, coordinator.config.model, source)
                 coordinator.measure_memory()
                 run.write_json("result.json", _result(coordinator, "done", began) | {"model_sha256": sha256})
         except InterruptedRunError:
@@ -140,6 +142,17 @@ def _carry_out(run: RunFolder, coordinator: Coordinator, began: float) -> RunFol
             with suppress(PacelineError):
                 run.write_json("roles.json", [])
     return run
+
+
+@contextmanager
+def _resumable(run: RunFolder) -> Iterator[None]:
+    """Add to the hint of a `UsageError`, a full disk say, how the run goes on."""
+    try:
+        yield
+    except UsageError as error:
+        resume = f"`paceline resume {run.path}` goes on from its last checkpoint"
+        then = resume if has_checkpoint(run.path / "checkpoints") else "train again"
+        raise type(error)(error.message, f"{error.hint}, then {then}") from None
 
 
 def _result(coordinator: Coordinator, status: str, began: float) -> dict[str, Any]:

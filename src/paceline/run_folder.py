@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.config import load_config, read_recipe, to_toml
 from paceline.errors import DataError
-from paceline.files import free_path, refuse_existing, replace_file, translated_disk_errors
+from paceline.files import append, free_path, refuse_existing, replace_file, translated_disk_errors
 from paceline.settings import RunConfig
 from paceline.telemetry.facts import Facts, Traits, read_facts
 
@@ -91,11 +91,9 @@ class RunFolder:
         """
         return read_facts(self.path) or Facts(traits=_traits_by_name(self.config.model))
 
-    def add_metrics(self, line: dict[str, Any]) -> None:
-        """Append one evaluation."""
-        path = self.path / "metrics.jsonl"
-        with translated_disk_errors(path), path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+    def add_metrics(self, *lines: dict[str, Any]) -> None:
+        """Append evaluations: all of these, or, if the disk is full, none."""
+        append(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
 
     def cut_metrics(self, rows: int) -> None:
         """Remove the evaluations after `rows` rows: the run trains again from there."""

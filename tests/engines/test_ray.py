@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 import tempfile
 import threading
 import time
@@ -27,9 +28,12 @@ class TestOwnRay:
     """Without an address: nothing is left behind, however it ends."""
 
     @pytest.fixture
-    def begin(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    def temporary(self) -> Path:
         # Short: Ray's sockets lie below it, and their names may not be long.
-        temporary = Path(tempfile.mkdtemp(prefix="plt-", dir="/tmp"))
+        return Path(tempfile.mkdtemp(prefix="plt-", dir="/tmp"))
+
+    @pytest.fixture
+    def begin(self, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         home = tmp_path / "home"
         home.mkdir()
         started: list[Running] = []
@@ -70,13 +74,37 @@ class TestOwnRay:
         assert "ZeroDivisionError: division by zero (roles.py, line" in said
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_interrupted(self, begin: Any, clicks: Path, number: signal.Signals) -> None:
+    def test_interrupted(self, begin: Any, clicks: Path, temporary: Path, number: signal.Signals) -> None:
         running = begin(clicks, workers=2, epochs=100_000, batch_size=20)
         running.wait_until(lambda: running.roles)
+        (folder,) = temporary.iterdir()
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700, "others can look into Ray's folder"
         time.sleep(0.5)
         # As a terminal does it: to all processes of the group.
         os.killpg(running.process.pid, number) if number == signal.SIGINT else running.process.send_signal(number)
         assert "a checkpoint is saved" in running.end(130)
+
+    @pytest.mark.parametrize("signals", [[signal.SIGKILL], [signal.SIGINT, signal.SIGINT]], ids=["killed", "twice"])
+    def test_ended_at_once(self, begin: Any, clicks: Path, signals: list[signal.Signals]) -> None:
+        running = begin(clicks, workers=2, epochs=100_000, batch_size=20)
+        running.wait_until(lambda: running.roles)
+        for number in signals:
+            running.process.send_signal(number)
+            time.sleep(0.02)
+        running.end(-signal.SIGKILL if signal.SIGKILL in signals else 130)
+
+    @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
+    def test_its_head_is_lost(self, begin: Any, clicks: Path, by: signal.Signals) -> None:
+        entry = "under_an_impatient_coordinator"
+        running = begin(clicks, entry=entry, workers=2, epochs=100_000, batch_size=20)
+        running.wait_until(lambda: running.roles)
+        ours = [process for process in psutil.process_iter() if session_of(process) == running.process.pid]
+        (head,) = [process.pid for process in ours if process.name() == "gcs_server"]
+        os.kill(head, by)
+        said = running.end(1, seconds=40)
+        assert said.count("error: Ray's head at ") == 1
+        assert said.endswith(f"; a checkpoint is saved\nhint: `paceline resume {running.path}` goes on\n")
+        assert running.result["status"] == "failed"
 
     def test_interrupted_while_it_starts(self, begin: Any, clicks: Path) -> None:
         running = begin(clicks, workers=2, epochs=100_000)

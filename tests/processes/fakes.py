@@ -50,6 +50,7 @@ class FakeEngine:
         self.ended: list[tuple[int, int]] = []
         self.failures: dict[int, str] = {}
         self.reasons: dict[int, str] = {}
+        self.loss = ""
         self.closed = False
 
     def begin(self, number: int, content: bytes) -> None:
@@ -60,6 +61,9 @@ class FakeEngine:
 
     def failure_of(self, number: int) -> str:
         return self.failures.get(number, "")
+
+    def lost(self) -> str:
+        return self.loss
 
     def why_not_running(self, number: int) -> str:
         return self.reasons.get(number, "")

@@ -115,6 +115,17 @@ def test_a_lost_role_is_replaced_and_counted(control: ControlServer) -> None:
     assert recovery == {"role": "worker", "rank": 1, "node": "", "cause": loss.because}
 
 
+def test_in_a_lost_cluster_nothing_comes_back(control: ControlServer) -> None:
+    engine, worker = FakeEngine(), control.roles[0]
+    supervisor = supervise(engine, control)
+    engine.loss = "the head no longer answers"
+    with pytest.raises(RunError, match=f"{worker.name} did not start in 0 s"):
+        supervisor.wait_until_ready(lambda: None)
+    loss = GONE._replace(since=time.monotonic())
+    events_after(supervisor, Event(worker, loss))
+    assert [role for role, _ in supervisor.overdue()] == [worker]
+
+
 def test_an_ended_process_is_not_ended_again(control: ControlServer) -> None:
     engine = FakeEngine()
     events_after(supervise(engine, control), Event(control.roles[0], GONE))

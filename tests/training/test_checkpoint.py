@@ -180,6 +180,11 @@ class TestDamage:
         assert np.array_equal(table_of(load_checkpoint(folder)), states(7))
         assert (folder / "latest").read_text() == f"{200:015d}-001"
 
+    def test_one_that_a_kill_left_unfinished_is_removed(self, folder: Path) -> None:
+        (folder / ".000000000000150.partial").mkdir()
+        save_checkpoint(folder, Progress(position=300), {}, States(states(300)))
+        assert sorted(path.name for path in folder.iterdir()) == [f"{200:015d}", f"{300:015d}", "latest"]
+
     def test_all_damaged(self, folder: Path) -> None:
         for path in folder.glob("0*/states.safetensors"):
             path.write_bytes(b"nonsense")

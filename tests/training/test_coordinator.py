@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.errors import DataError, DivergedError, InterruptedRunError
+from paceline.errors import DataError, DivergedError, InterruptedRunError, RunError
 from paceline.models.model import Parameters, TableView
 from paceline.parameters.layout import Group, Layout, TableLayout
 from paceline.run_folder import RunFolder
@@ -63,6 +63,7 @@ class FakeBackend:
         self.restored: list[int] = []
         self.recoveries: list[dict[str, Any]] = []
         self.ready = 0
+        self.why = ""
         self._losses, self._rows = 0.0, 0
 
     def restore(self, progress: Progress, states: States | None) -> None:
@@ -104,6 +105,9 @@ class FakeBackend:
 
     def roles(self) -> list[dict[str, Any]]:
         return [{"role": "worker", "rank": 0}]
+
+    def failing(self) -> str:
+        return self.why
 
     def waits(self) -> list[str]:
         return ["worker 0 waits for shard 0"]
@@ -192,6 +196,39 @@ def test_interrupted_it_saves_and_another_goes_on_from_there(tmp_path: Path) -> 
     assert at.backend.segments == [(0, 700), (700, 3_000)]
     assert [line["rows"] for line in at.run.metrics] == [3_000]
     assert at.run.metrics[0]["train_loss"] == 0.5, "over the rows before the interruption, too"
+
+
+class TestFailing:
+    """A backend that must end soon, because its cluster is lost."""
+
+    WHY = "the head no longer answers"
+
+    def test_it_saves_and_says_why(self, tmp_path: Path) -> None:
+        at = Setting(tmp_path, checkpoint_every=0)
+        at.backend.during = lambda position: setattr(at.backend, "why", self.WHY if position >= 700 else "")
+        with pytest.raises(RunError, match=rf"{self.WHY}: stopped after 700 rows; a checkpoint is saved") as caught:
+            at.train()
+        assert caught.value.exit_code == 1
+        assert caught.value.hint == f"`paceline resume {at.run.path}` goes on"
+        assert load_checkpoint(at.run.path / "checkpoints").progress.position == 700
+
+    def test_a_run_that_is_done_is_done(self, tmp_path: Path) -> None:
+        at = Setting(tmp_path)
+        at.backend.during = lambda position: setattr(at.backend, "why", self.WHY if position >= 3_000 else "")
+        at.train()
+        assert [line["rows"] for line in at.run.metrics] == [3_000]
+
+    def test_a_shard_is_lost_too(self, tmp_path: Path) -> None:
+        at = Setting(tmp_path)
+
+        def lose(position: int) -> None:
+            at.backend.why = self.WHY
+            raise LostShardError("shard 0 was lost")
+
+        at.backend.during = lose
+        with pytest.raises(RunError, match=f"shard 0 was lost, and {self.WHY}"):
+            at.train()
+        assert at.backend.restored == []
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:

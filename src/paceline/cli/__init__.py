@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import signal
 import sys
+from contextlib import suppress
 
 import click
 
 from paceline.cli import data, demo, explain, matrices, train, use
 from paceline.cli.commands import CONTEXT, CommandGroup
-from paceline.errors import PacelineError
+from paceline.errors import OUT_OF_MEMORY, PacelineError
 
 SECTIONS = {
     "Start here": [demo.demo],
@@ -20,6 +22,11 @@ SECTIONS = {
     "Understand a run": [explain.diagnose, explain.plan, explain.doctor, explain.report, explain.compare],
     "Matrices": [matrices.trace, matrices.matmul],
 }
+
+# For what paceline does not foresee: output that cannot be written, files that cannot be read.
+HINTS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space") | dict.fromkeys(
+    (errno.EROFS, errno.EACCES, errno.EPERM), "use another place, or change its permissions"
+)
 
 
 @click.group("paceline", cls=CommandGroup, sections=SECTIONS, context_settings=CONTEXT)
@@ -61,6 +68,11 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:
+        where = f"`{error.filename}`: " if error.filename is not None else ""
+        fail(f"{where}{error.strerror or error}", HINTS.get(error.errno or 0, "check the path and the disk"), 1)
+    except MemoryError as error:
+        fail(f"out of memory{': ' if str(error) else ''}{error}", OUT_OF_MEMORY, 1)
 
 
 def split_suggestion(error: click.ClickException) -> tuple[str, str]:
@@ -74,5 +86,7 @@ def split_suggestion(error: click.ClickException) -> tuple[str, str]:
 
 def fail(message: str, hint: str, code: int) -> None:
     """Say what is wrong and exit."""
-    click.echo(f"error: {message}" + (f"\nhint: {hint}" if hint else ""), err=True)
+    # Where nothing can be printed, the code still tells.
+    with suppress(OSError):
+        click.echo(f"error: {message}" + (f"\nhint: {hint}" if hint else ""), err=True)
     sys.exit(code)

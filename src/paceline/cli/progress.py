@@ -46,11 +46,12 @@ def train_with_progress(config: RunConfig, began: float) -> RunFolder:
 
 def job_with_progress(settings: Settings, work: Callable[[Callable[[float, str], None]], RunFolder]) -> RunFolder:
     """Run a matrix job with a progress bar."""
+    from paceline.files import without_disk_errors
     from paceline.reports.terminal import meter
 
     print_engine(settings)
     with meter(settings.job) as bar:
-        return work(bar.show)
+        return work(without_disk_errors(bar.show))
 
 
 def watched(title: str, work: Callable[[Watch], RunFolder]) -> RunFolder:

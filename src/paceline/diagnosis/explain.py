@@ -39,10 +39,11 @@ WORDS = {
 
 
 def write_diagnosis(run: RunFolder) -> dict[str, Any]:
-    """Diagnose a run and keep the result in `diagnosis.json`. Jobs other than training have written theirs."""
+    """Diagnose a run and keep the result in `diagnosis.json` if it can be written. Other jobs have written theirs."""
     if run.job == TRAIN:
         found = diagnose(run)
-        run.write_json("diagnosis.json", found)
+        with suppress(UsageError):  # a folder that cannot be written can still be read
+            run.write_json("diagnosis.json", found)
     elif not (found := run.saved_diagnosis):
         raise DataError(f"`{run.path}` has no diagnosis: its {run.job} did not end", "run it to its end")
     return found

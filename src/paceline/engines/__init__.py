@@ -67,6 +67,12 @@ class ClusterEngine(Protocol):
     def failure_of(self, number: int) -> str:
         """What went wrong when a process was told to begin; empty if nothing has so far."""
 
+    def lost(self) -> str:
+        """Why the cluster is lost, so that it starts no more processes; empty if it is not.
+
+        Processes that run may go on for a while.
+        """
+
     def why_not_running(self, number: int) -> str:
         """Why a process is not running; empty if the cluster does not know."""
 

@@ -6,13 +6,11 @@ them when they end, and knows the nodes. What the processes say to each other do
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import secrets
-import shutil
 import signal
-import socket
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -21,17 +19,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.engines import ProcessRequest
+from paceline.engines.leftovers import OwnFolder
+from paceline.engines.ray_head import HeadWatch, greet
 from paceline.errors import ConfigError, UsageError
 from paceline.models.registry import import_from
 
 LOOPBACK = "127.0.0.1"
-PROBE_SECONDS = 3.0
 LONGEST_QUOTE = 120
 ROOM_SECONDS = 10.0
+LEAVE_SECONDS = 5.0
 TOKEN_FILE = "~/.ray/auth_token"
 NO_RAY = "`ray status` shows whether one runs; `ray start --head` starts one; without --address paceline does"
-HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-HTTP2_SETTINGS = 4
+# Ray ends a process that has not reached its head for so long; a run that has lost it ends itself, much sooner.
+HEAD_SECONDS = 120
 
 
 class RayEngine:
@@ -42,7 +42,8 @@ class RayEngine:
     def __init__(self, address: str, requests: Sequence[ProcessRequest]) -> None:
         self._ray = import_ray()
         self.num_processes = len(requests)
-        self._folder: Path | None = None
+        self._folder: OwnFolder | None = None
+        self._head: HeadWatch | None = None
         self._token_is_ours = False
         self._actors: list[Any] = []
         self._attempts = 0
@@ -55,6 +56,7 @@ class RayEngine:
                 self._join(address)
             elif self._joined:
                 self._start_own()
+            self._head = HeadWatch(self._ray.get_runtime_context().gcs_address)
             num_nodes = sum(node["Resources"].get("CPU", 0) >= 1 for node in self._alive_nodes())
             self._requests = [one for one in requests for _ in range(num_nodes if one.per_node else 1)]
             self.num_processes = len(self._requests)
@@ -73,7 +75,7 @@ class RayEngine:
     # -- start
 
     def _start_own(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="paceline-ray-"))
+        self._folder = OwnFolder()
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Ray lets its processes give way to all others; here they are what the machine is for.
         os.environ.setdefault("RAY_worker_niceness", "0")
@@ -84,7 +86,7 @@ class RayEngine:
             _read_token_again()
         self._ray.init(
             "local", num_cpus=self.num_processes, include_dashboard=False, log_to_driver=False,
-            logging_level="ERROR", _temp_dir=str(self._folder), _node_ip_address=LOOPBACK,
+            logging_level="ERROR", _temp_dir=str(self._folder.ray), _node_ip_address=LOOPBACK,
         )  # fmt: skip
 
     def _join(self, address: str) -> None:
@@ -168,6 +170,8 @@ class RayEngine:
     # -- watch
 
     def end(self, number: int, pid: int) -> None:
+        if self.lost():
+            return
         self._ray.kill(self._actors[number], no_restart=False)
         # The pid may have been given to another process.
         if self.loopback and _content_of(f"/proc/{pid}/cmdline").startswith(b"ray::Host"):
@@ -185,7 +189,12 @@ class RayEngine:
             return (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
         return ""
 
+    def lost(self) -> str:
+        return f"Ray's head at {self._head.address} no longer answers" if self._head and self._head.lost else ""
+
     def why_not_running(self, number: int) -> str:
+        if lost := self.lost():
+            return lost
         has = int(self._ray.cluster_resources().get("CPU", 0))
         if has < self.num_processes:
             return f"the cluster has {has} processors left; {self.num_processes} are needed"
@@ -202,15 +211,19 @@ class RayEngine:
         return {"node": self.name_of(self._own_node), "address": "", "pid": os.getpid()}
 
     def close(self) -> None:
+        if self._head is not None:
+            self._head.close()
+        if self._folder is not None and self.lost():
+            self._folder.end_processes()
         # Whatever fails, the rest is done; last things first.
         with suppress(self._ray.exceptions.RayError), ExitStack() as stack:
             if self._ray.is_initialized():
                 if self._joined:
-                    stack.callback(self._ray.shutdown)
+                    stack.callback(self._leave)
                 # A Ray of our own ends with all that is in it.
-                if self._group is not None and self._folder is None:
+                if self._group is not None and self._folder is None and not self.lost():
                     stack.callback(self._ray.util.remove_placement_group, self._group)
-                for actor in self._actors:
+                for actor in [] if self.lost() else self._actors:
                     stack.callback(self._ray.kill, actor, no_restart=True)
             self._actors, self._group = [], None
         # What a Ray of our own needed.
@@ -219,7 +232,19 @@ class RayEngine:
             del os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"]
             _read_token_again()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
+            self._folder = None
+
+    def _leave(self) -> None:
+        self._joined = False
+        if not self.lost():
+            self._ray.shutdown()
+            return
+        # Ray would wait for its head, now and once more at the end of this process.
+        atexit.unregister(self._ray.shutdown)
+        leaving = threading.Thread(target=self._ray.shutdown, daemon=True)
+        leaving.start()
+        leaving.join(LEAVE_SECONDS)
 
     def _alive_nodes(self) -> list[dict[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]
@@ -264,6 +289,7 @@ def import_ray() -> Any:
         raise UsageError(
             f"`RAY_AUTH_TOKEN_PATH` is `{token}`, where there is no token", "name the file that its nodes use"
         )
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HEAD_SECONDS))
     # Silence about a coming change of defaults that does not concern this.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -302,12 +328,10 @@ def _probe(address: str) -> None:
     if "://" in address or not host or not port.isdecimal() or int(port) > 65_535:
         raise ConfigError(f"`address` is `{address}`; it is `auto` or HOST:PORT", "--address 10.0.0.1:6379")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS) as probe:
-            probe.sendall(HTTP2_GREETING)
-            answer = probe.recv(9)
+        is_ray = greet(address)
     except OSError as error:
         raise UsageError(f"no Ray answers at `{address}`: {error.strerror or error}", NO_RAY) from None
-    if len(answer) < 4 or answer[3] != HTTP2_SETTINGS:
+    if not is_ray:
         raise UsageError(f"what answers at `{address}` is not Ray", NO_RAY)
     client = getattr(importlib.import_module("ray._raylet"), "GcsClient", None)
     try:

@@ -45,7 +45,7 @@ def run_trace(settings: TraceSettings, watch: Watch, notice: Notice) -> RunFolde
         from paceline.matrices.cluster.jobs import trace_on_cluster
 
         return trace_on_cluster(settings, pairs, watch, notice)
-    with recorded(settings) as (run, result, probe):
+    with recorded(settings, notice) as (run, result, probe):
 
         def progress(done: int, of: int) -> None:
             probe()
@@ -70,7 +70,7 @@ def run_matmul(settings: MatmulSettings, watch: Watch, notice: Notice) -> RunFol
         return multiply_on_cluster(settings, left, right, watch, notice)
     product = prepare_product(left, right, Path(settings.out), parse_bytes(settings.memory), settings.block or None)
     tell_of_other_tiles(product.out, product.heading, notice)
-    with recorded(settings) as (run, result, probe):
+    with recorded(settings, notice) as (run, result, probe):
 
         def progress(share: float) -> None:
             probe()
@@ -127,7 +127,7 @@ def product_result(
 
 @contextmanager
 def recorded(
-    settings: Settings, probe_here: bool = True
+    settings: Settings, notice: Notice, probe_here: bool = True
 ) -> Iterator[tuple[RunFolder, dict[str, Any], Callable[[], None]]]:
     """A new run folder, the result to fill, and a function to call regularly that probes this node.
 
@@ -135,7 +135,7 @@ def recorded(
     """
     run = RunFolder.make(settings.run, settings.job, tomli_w.dumps(msgspec.to_builtins(settings)).encode())
     result: dict[str, Any] = {"status": "running", "job": settings.job, "engine": settings.engine}
-    journal, prober = Journal(run.path), NodeProber()
+    journal, prober = Journal(run.path, notice), NodeProber()
 
     def probe(now: bool = False) -> None:
         if probe_here and (now or journal.due()):

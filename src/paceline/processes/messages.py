@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from paceline.errors import ConfigError, DataError, DivergedError, PacelineError, RunError
+from paceline.errors import OUT_OF_MEMORY, ConfigError, DataError, DivergedError, PacelineError, RunError
 from paceline.telemetry.records import AnyRecord
 from paceline.wire.frames import BadFrameError, Frame, Kind
 from paceline.wire.tls import Tls
@@ -75,7 +75,8 @@ class Failed(Message):
             return cls(kind=kind, message=_as_text(error.message), hint=_as_text(error.hint))
         where = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"
-        return cls(kind="run", message=_as_text(text), hint="")
+        hint = OUT_OF_MEMORY if isinstance(error, MemoryError) else ""
+        return cls(kind="run", message=_as_text(text), hint=hint)
 
     def as_error(self, name: str, started: bool) -> PacelineError:
         """What the role `name` reported, as an error. Wrong input counts as such only until the run has started."""

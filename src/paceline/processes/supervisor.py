@@ -88,15 +88,20 @@ class Supervisor:
                 connected = role.incarnation >= 0
                 failure = "" if connected else self._engine.failure_of(number)
                 limit = self._limits.ready_seconds if connected else self._limits.start_seconds
-                if failure or (not role.ready and waited > limit):
+                if failure or (not role.ready and (waited > limit or self.cluster_lost)):
                     raise RunError(
                         f"{role.name} did not start in {waited:.0f} s: {failure or self.why_away(role)}",
                         "check that the cluster has room, and that every node has the same paceline",
                     )
 
+    @property
+    def cluster_lost(self) -> str:
+        """Why the cluster is lost; empty if it is not."""
+        return self._engine.lost()
+
     def overdue(self) -> list[tuple[Role, Loss]]:
-        """Roles that were lost and have not come back in time."""
-        since = time.monotonic() - self._limits.back_seconds
+        """Roles that were lost and have not come back in time; if the cluster is lost, they will not."""
+        since = time.monotonic() - (0.0 if self.cluster_lost else self._limits.back_seconds)
         return [(role, role.lost) for role in self.roles if role.lost and role.away_since < since]
 
     def why_away(self, role: Role) -> str:

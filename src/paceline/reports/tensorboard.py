@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from paceline.errors import PacelineError
 from paceline.files import translated_disk_errors
 from paceline.reports.phases import phase_shares, time_by_worker
 from paceline.run_folder import RunFolder
@@ -35,7 +36,7 @@ class Board:
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
         with translated_disk_errors(folder):
             folder.mkdir(exist_ok=True)
-            self._writer = RecordWriter((folder / f"events.out.tfevents.{time.time_ns()}").open("xb"))
+            self._writer = RecordWriter((folder / f"events.out.tfevents.{time.time_ns()}").open("xb", buffering=0))
         self._write(file_version="brain.Event:2")
         if after_rows is not None:
             self._write(step=after_rows + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
@@ -70,9 +71,11 @@ def on_board(run: RunFolder) -> Callable[[dict[str, Any]], None]:
         chunks = Telemetry(run.path).read(WorkerChunk)
         shares = phase_shares(time_by_worker(chunks[seen:]))
         seen = len(chunks)
-        board.add(rows, {
-            **{name: value for name, value in measured.items() if math.isfinite(value)},
-            **{f"phases/{name}": share for name, share in shares.items()},
-        })  # fmt: skip
+        scalars = {name: value for name, value in measured.items() if math.isfinite(value)}
+        try:
+            board.add(rows, scalars | {f"phases/{name}": share for name, share in shares.items()})
+        except PacelineError:
+            board = None  # its file may end within an event: the next evaluation begins another
+            raise
 
     return add if find_spec("tensorboard") else lambda _: None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from paceline.files import translated_disk_errors
+from paceline.errors import PacelineError
+from paceline.files import append, translated_disk_errors
 from paceline.telemetry.meter import period_at
 from paceline.telemetry.records import FILES, AnyRecord, ConnectionProbe, NodeProbe, Record, StepSample, WorkerChunk
 
@@ -39,7 +40,9 @@ class Journal:
     A resumed run continues the times of its earlier part.
     """
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, notice: Callable[[str], None] = print) -> None:
+        """`notice` hears, once, that records were lost because the disk is full."""
+        self._notice: Callable[[str], None] | None = notice
         self._folder = run / FOLDER
         self._encoder = msgspec.json.Encoder()
         earlier = [*Telemetry(run).read(NodeProbe), *Telemetry(run).read(WorkerChunk)]
@@ -57,19 +60,24 @@ class Journal:
         return True
 
     def add(self, records: Sequence[AnyRecord]) -> None:
-        """Append records, whose times are those of `time.perf_counter`."""
+        """Append records, whose times are those of `time.perf_counter`. What a full disk refuses is lost."""
         lines: dict[type[Record], list[bytes]] = {}
         for record in records:
             record.time -= self._began
             lines.setdefault(type(record), []).append(self._encoder.encode(record) + b"\n")
         self._turn += 1
         room = room_at(time.perf_counter() - self._began)
-        with translated_disk_errors(self._folder):
-            self._folder.mkdir(exist_ok=True)
+        try:
+            with translated_disk_errors(self._folder):
+                self._folder.mkdir(exist_ok=True)
             for kind, encoded in lines.items():
-                with (self._folder / f"{FILES[kind]}.jsonl").open("ab") as file:
-                    kept = self._thin(encoded, room - file.tell()) if kind in THINNED else encoded
-                    file.write(b"".join(kept))
+                path = self._folder / f"{FILES[kind]}.jsonl"
+                size = path.stat().st_size if path.exists() else 0
+                append(path, b"".join(self._thin(encoded, room - size) if kind in THINNED else encoded))
+        except PacelineError as error:
+            if self._notice is not None:
+                self._notice(f"{error.message}; the run goes on without this telemetry")
+                self._notice = None
 
     def _thin(self, lines: list[bytes], room: float) -> list[bytes]:
         """Every n-th line if there is no room for all, beginning with a different line each time."""

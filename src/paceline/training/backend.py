@@ -90,6 +90,9 @@ class Backend(Protocol):
     def parameters(self, rows: int) -> Parameters:
         """A copy of all values in the input's order; between two segments."""
 
+    def failing(self) -> str:
+        """Why the run must end soon, though its state can still be saved; empty if it need not."""
+
     def roles(self) -> list[dict[str, Any]]:
         """Which role runs where, as in `roles.json`."""
 

@@ -100,7 +100,9 @@ def save_checkpoint(folder: Path, progress: Progress, made_by: dict[str, Any], s
         again = sum(other.startswith(name) for other in taken)
         name = f"{name}-{again:03d}"
     temporary, final = folder / f".{name}.partial", folder / name
-    shutil.rmtree(temporary, ignore_errors=True)
+    # A kill may have left one that was not finished.
+    for unfinished in folder.glob(".*.partial"):
+        shutil.rmtree(unfinished, ignore_errors=True)
     try:
         with translated_disk_errors(final):
             temporary.mkdir(parents=True)

@@ -24,7 +24,8 @@ import psutil
 
 from paceline.data.datasets import AnyDataset
 from paceline.data.rows import NO_LIMIT
-from paceline.errors import DataError, InterruptedRunError
+from paceline.errors import DataError, InterruptedRunError, PacelineError, RunError
+from paceline.files import without_disk_errors
 from paceline.models.metrics import Quality
 from paceline.models.model import Parameters
 from paceline.models.registry import find
@@ -38,6 +39,7 @@ from paceline.training.checks import check_losses
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 STANDSTILL_SECONDS = 10.0
+CHECKPOINT = "a new checkpoint"
 EVALUATIONS_RECORDED = 1_000
 
 
@@ -63,8 +65,8 @@ class Coordinator:
         self.config = config
         self.dataset = dataset
         self.backend = backend
-        self.watch = watch
-        self.notice = notice
+        self.watch = without_disk_errors(watch)
+        self.notice = without_disk_errors(notice)
         self.progress = Progress()
         self.quality: Quality | None = None
         self.began = 0.0
@@ -76,6 +78,9 @@ class Coordinator:
         self._roles: list[dict[str, Any]] = []
         self._recoveries_told = 0
         self._num_evaluated = 0
+        # Lines of `metrics.jsonl` for which there was no room yet, and what else there was none for.
+        self._unwritten: list[dict[str, Any]] = []
+        self._refused: set[str] = set()
         self._moved_to = 0
         self._moved_at = 0.0
         self._journal: Journal
@@ -112,6 +117,43 @@ class Coordinator:
         progress = msgspec.structs.replace(progress, handed=snapshot.handed)
         save_checkpoint(run.path / "checkpoints", progress, self._made_by(), snapshot.states)
         self._last_saved = time.perf_counter()
+        self._refused.discard(CHECKPOINT)
+
+    def _save_if_possible(self, run: RunFolder, progress: Progress, snapshot: Snapshot) -> None:
+        """Write a checkpoint. If the disk is full, the one before stands, and the next one is tried in time."""
+        with self._goes_on_without(CHECKPOINT):
+            self._save(run, progress, snapshot)
+        self._last_saved = time.perf_counter()
+
+    def _save_at_the_end(self, run: RunFolder) -> str:
+        """Write a checkpoint of a run that must stop; what became of it."""
+        told = "a checkpoint is saved"
+
+        def keep(snapshot: Snapshot) -> None:
+            nonlocal told
+            try:
+                self._save(run, self.progress, snapshot)
+            except PacelineError as error:
+                told = f"no checkpoint is saved: {error.message}"
+
+        self.backend.snapshot(keep)
+        return told
+
+    @contextmanager
+    def _goes_on_without(self, what: str) -> Iterator[None]:
+        """A full disk costs what is written meanwhile, and one line, but not the training."""
+        try:
+            yield
+        except PacelineError as error:
+            if what not in self._refused:
+                self._refused.add(what)
+                self.notice(f"{error.message}; training goes on without {what}")
+
+    def _write_metrics(self, run: RunFolder) -> None:
+        if self._unwritten:
+            with self._goes_on_without("new lines there"):
+                run.add_metrics(*self._unwritten)
+                self._unwritten.clear()
 
     def parameters(self) -> Parameters:
         """All values in the input's order; those that are trained must be numbers."""
@@ -146,13 +188,14 @@ class Coordinator:
         self.began = time.time()
         self._last_saved = time.perf_counter()
         self._write_roles(run)
-        self._journal = Journal(run.path)
+        self._journal = Journal(run.path, self.notice)
         facts = facts_of(find(self.config.model), self.dataset, self.backend.model.layout.table)
         try:
             with facts_kept(run.path, facts, self.config, self.dataset):
                 return self._train(run)
         finally:
             self._journal.add(self.backend.records())
+            self._write_metrics(run)
 
     def _train(self, run: RunFolder) -> Parameters:
         lost: LostShardError | None = None
@@ -166,22 +209,24 @@ class Coordinator:
                     self._advance(run)
                 return self.parameters()
             except LostShardError as error:
+                if why := self.backend.failing():
+                    raise RunError(f"{error.message}, and {why}", _how_to_resume(run)) from None
                 lost = error
 
     def _advance(self, run: RunFolder) -> None:
         """Do what is due, then train for one segment."""
         if self.progress.position > self.progress.tested and self._test_due():
             self._evaluate(run)
-        if self._interrupted:
-            self.backend.snapshot(partial(self._save, run, self.progress))
-            raise InterruptedRunError(
-                f"interrupted after {self.progress.position:,} rows; a checkpoint is saved",
-                f"`paceline resume {run.path}` goes on",
-            )
+        done = self._finished() and self.progress.position == self.progress.tested
+        why = "" if done else self.backend.failing()
+        if why or self._interrupted:
+            saved = self._save_at_the_end(run)
+            stop, what = (RunError, f"{why}: stopped") if why else (InterruptedRunError, "interrupted")
+            raise stop(f"{what} after {self.progress.position:,} rows; {saved}", _how_to_resume(run))
         if not self._finished():
             # Segments may be too short for a checkpoint to come due while workers train.
             if self._checkpoint_due():
-                self.backend.snapshot(partial(self._save, run, self.progress))
+                self.backend.snapshot(partial(self._save_if_possible, run, self.progress))
             self._run_segment(run)
 
     def _run_segment(self, run: RunFolder) -> None:
@@ -190,7 +235,7 @@ class Coordinator:
         self._segment_began = time.perf_counter()
 
         def keep(snapshot: Snapshot) -> None:
-            self._save(run, self._after(base, snapshot.tally), snapshot)
+            self._save_if_possible(run, self._after(base, snapshot.tally), snapshot)
 
         try:
             tally = self.backend.run_segment(self._next_test(), partial(self._look_around, run), keep)
@@ -217,7 +262,8 @@ class Coordinator:
         self._recoveries_told = len(recoveries)
         if (roles := self.backend.roles()) != self._roles:
             self._roles = roles
-            run.write_json("roles.json", roles)
+            with self._goes_on_without("it"):
+                run.write_json("roles.json", roles)
 
     def _after(self, base: Progress, tally: Tally) -> Progress:
         """Where a run that was at `base` when the segment began is by this tally."""
@@ -236,9 +282,12 @@ class Coordinator:
         self._notice_standstill(tally)
         self._tell(at)
         self.measure_memory()
-        if self._interrupted or (self.config.seconds and at.train_seconds >= self.config.seconds):
+        if self._must_stop() or (self.config.seconds and at.train_seconds >= self.config.seconds):
             return Due.STOP
         return Due.SNAPSHOT if self._checkpoint_due() else Due.NOTHING
+
+    def _must_stop(self) -> bool:
+        return self._interrupted or bool(self.backend.failing())
 
     def _notice_standstill(self, tally: Tally) -> None:
         """Say who waits for whom if nothing has moved for long: the run may be slow, or may need help."""
@@ -259,6 +308,7 @@ class Coordinator:
             self.progress = Progress()
             self.backend.restore(self.progress, None)
         self.progress = msgspec.structs.replace(self.progress, train_seconds=max(seconds, self.progress.train_seconds))
+        self._unwritten = [line for line in self._unwritten if line["rows"] <= self.progress.tested]
         run.cut_metrics(self.progress.tested)
         self.remember_quality(run)
         self.notice(f"{lost.message}; back to {self.progress.position:,} rows")
@@ -298,19 +348,21 @@ class Coordinator:
         # On a GPU the losses have not been checked before.
         self._check(float(at.losses))
         if self.dataset.split("test").rows:
-            quality = self.backend.evaluate(at.position, stop=lambda: self._interrupted)
+            quality = self.backend.evaluate(at.position, stop=self._must_stop)
             if quality is None:
                 return
             self._check(quality["loss"])
             self.quality = quality
             line |= {f"test_{name}": value for name, value in quality.items()}
         evaluated = {name: _json_number(value) for name, value in line.items()}
-        run.add_metrics(evaluated)
+        self._unwritten.append(evaluated)
+        self._write_metrics(run)
         # What was recorded goes with it. After very many evaluations, it is written only at intervals.
         if self._journal.due() or self._num_evaluated < EVALUATIONS_RECORDED:
             self._journal.add(self.backend.records())
         self._num_evaluated += 1
-        self.evaluated(evaluated)
+        with self._goes_on_without("TensorBoard files"):
+            self.evaluated(evaluated)
         self._tell(at)
         self.progress = msgspec.structs.replace(at, tested=at.position, losses=0.0, loss_rows=0, handed=Handed())
 
@@ -357,6 +409,10 @@ class Coordinator:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _how_to_resume(run: RunFolder) -> str:
+    return f"`paceline resume {run.path}` goes on"
 
 
 def _end_at_once(_signal: int, _frame: FrameType | None) -> None:

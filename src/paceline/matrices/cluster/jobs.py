@@ -40,7 +40,7 @@ def trace_on_cluster(settings: TraceSettings, pairs: RandomPairs, watch: Watch, 
         pool = WorkerPool(engine, TraceTask(pairs, edges), homes, may_move=True)
         stack.callback(pool.supervisor.close)
         pool.wait_until_ready()
-        with recorded(settings, probe_here=False) as (run, result, _):
+        with recorded(settings, notice, probe_here=False) as (run, result, _):
             sums: dict[int, list[float]] = {}
             seconds = _run(pool, run, set(), lambda done: sums.update({done.task: done.sums}), notice,
                            lambda share: watch(share, f"{len(sums):,} of {len(homes):,} tasks"))  # fmt: skip
@@ -75,7 +75,7 @@ def multiply_on_cluster(settings: MatmulSettings, left: Node, right: Node, watch
         pool = WorkerPool(engine, work, shares.homes, may_move=False)
         stack.callback(pool.supervisor.close)
         pool.wait_until_ready()
-        with recorded(settings, probe_here=False) as (run, result, _):
+        with recorded(settings, notice, probe_here=False) as (run, result, _):
             before = {task for task, start in enumerate(shares.starts) if start in file.done}
             if before:
                 notice(f"{len(before):,} of {len(tiles):,} tiles were there from an earlier attempt")
@@ -107,7 +107,7 @@ def _run(
 ) -> float:  # fmt: skip
     """Do all tasks and write the diagnosis; how many seconds that took."""
     seconds = dict.fromkeys(PHASES, 0.0)
-    journal = Journal(run.path)
+    journal = Journal(run.path, notice)
     told, began = -1, time.perf_counter()
     try:
         for share, tasks, records in pool.run(before):

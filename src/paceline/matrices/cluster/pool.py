@@ -74,6 +74,8 @@ class WorkerPool:
             self._handle_events()
             heard, self._heard = self._heard, []
             yield len(self._finished) / self._num_tasks, heard, self.control.take_records()
+            if lost := self.supervisor.cluster_lost:
+                raise RunError(lost, "run the same command again when Ray runs again")
             if len(self.supervisor.overdue()) == len(self.workers):
                 why = self.supervisor.why_away(self.workers[0].role)
                 lost = f"all workers were lost and none came back in {BACK_SECONDS:g} s{': ' + why if why else ''}"

@@ -236,8 +236,7 @@ class ClusterBackend:
                     self._idle.add(role.rank)
         for role, loss in self._supervisor.overdue():
             raise RunError(
-                f"{role.name} was lost ({loss.because}) and did not come back in {BACK_SECONDS:g} s: "
-                f"{self._supervisor.why_away(role)}",
+                f"{role.name} was lost ({loss.because}) and did not come back: {self._supervisor.why_away(role)}",
                 "`paceline resume` continues from the last checkpoint when the cluster has room again",
             )
 
@@ -340,6 +339,9 @@ class ClusterBackend:
         return self._dealt.as_parameters(self._values(rows), in_input_order=True)
 
     # -- what it says of itself
+
+    def failing(self) -> str:
+        return self._supervisor.cluster_lost
 
     def roles(self) -> list[dict[str, Any]]:
         return self._supervisor.places()

@@ -214,6 +214,9 @@ class EmbeddedBackend:
             self.snapshot(keep)
         return self._tally()
 
+    def failing(self) -> str:
+        return ""
+
     def roles(self) -> list[dict[str, Any]]:
         names = [("coordinator", 0), ("shard", 0), *(("worker", rank) for rank in range(self._config.workers))]
         return [{"role": role, "rank": rank, **self._engine.own_place(), "incarnation": 0} for role, rank in names]

@@ -1,0 +1,111 @@
+"""What is left of a Ray that was started here when its owner is killed? Nothing.
+
+`OwnFolder` is the folder of such a Ray. A small process watches its owner: `python leftovers.py FOLDER PID`. When the
+owner is killed, that process ends all of Ray's processes that have files open in the folder, and removes it. If the
+watching process was killed too, `remove_abandoned` does the same at the next start.
+
+This file needs the standard library only, so that the watching process starts at once and stays small.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+PREFIX = "paceline-ray-"
+OWNER = "owner"
+POLL_SECONDS = 1.0
+PATIENCE_SECONDS = 10.0
+
+
+class OwnFolder:
+    """A new folder for a Ray of our own, under `tempfile.gettempdir()`. Only this user can look into it.
+
+    Ray opens its own folder to everyone, so that one is `ray`, inside.
+    """
+
+    def __init__(self) -> None:
+        remove_abandoned(Path(tempfile.gettempdir()))
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self.ray = self.path / "r"
+        # Locked before it has its name: a folder whose owner is not locked is abandoned.
+        unnamed = self.path / f".{OWNER}"
+        self._owner = unnamed.open("wb")
+        fcntl.flock(self._owner, fcntl.LOCK_EX)
+        unnamed.rename(self.path / OWNER)
+        # Not `-m`: that would import all of paceline. Its own session: a terminal's Ctrl-C is not for it.
+        self._watching = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, str(self.path), str(os.getpid())], start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+        )  # fmt: skip
+
+    def end_processes(self) -> None:
+        """End all of Ray's processes that have files open in the folder."""
+        end_users_of(self.path)
+
+    def remove(self) -> None:
+        """Remove the folder, and end what is left of Ray."""
+        self._watching.kill()
+        self._watching.wait()
+        clean_up(self.path)
+        self._owner.close()
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove the folders of owners that were killed."""
+    for owner in parent.glob(f"{PREFIX}*/{OWNER}"):
+        with suppress(OSError), owner.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(file.fileno()).st_uid == os.getuid():
+                clean_up(owner.parent)
+
+
+def clean_up(folder: Path) -> None:
+    """End all of Ray's processes that have files open in a folder, and remove it."""
+    end_users_of(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_users_of(folder: Path) -> None:
+    """End all of Ray's processes that have files open in a folder."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (found := list(_users_of(folder))) and time.monotonic() < deadline:
+        for pid in found:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _users_of(folder: Path) -> Iterator[int]:
+    """Ray's processes that have files open in a folder, where the system tells."""
+    for process in Path("/proc").glob("[0-9]*"):
+        # Processes of other users cannot be looked into, and any may have ended meanwhile.
+        with suppress(OSError):
+            command = (process / "cmdline").read_bytes()
+            is_of_ray = command.startswith(b"ray::") or b"/ray/" in command
+            if (
+                is_of_ray
+                and int(process.name) != os.getpid()
+                and any(os.readlink(file).startswith(f"{folder}/") for file in (process / "fd").iterdir())
+            ):
+                yield int(process.name)
+
+
+def watch(folder: Path, owner: int) -> None:
+    """Wait until the owner, our parent, has ended; then clean up."""
+    while os.getppid() == owner:
+        time.sleep(POLL_SECONDS)
+    clean_up(folder)
+
+
+if __name__ == "__main__":
+    watch(Path(sys.argv[1]), int(sys.argv[2]))
