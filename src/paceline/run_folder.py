@@ -72,9 +72,12 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """One entry per evaluation, in order."""
         path = self.path / "metrics.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        # A kill or a full disk may have cut off the last line.
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        try:
+            # A kill or a full disk may have cut off the last line.
+            return [json.loads(line) for line in lines if line.endswith(b"\n")]
+        except ValueError as error:
+            raise DataError(f"`{path}` is broken: {error}", "remove the line, or the run, and run again") from None
 
     @property
     def saved_diagnosis(self) -> dict[str, Any]:

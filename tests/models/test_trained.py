@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -135,9 +136,27 @@ def test_a_dataset_with_more_features_than_the_model(run: paceline.Run, tmp_path
     assert p[0] == p[1]
 
 
-def test_a_damaged_model_is_refused(run: paceline.Run, tmp_path: Path) -> None:
-    import shutil
+@pytest.mark.parametrize(
+    ("file", "old", "new", "words"),
+    [
+        ("model/model.safetensors", b'"F32"', b'"I32"', "is int32, expected float32"),
+        ("model/model.json", b'"logistic"', b'"logist\xffc"', "cannot be read"),
+        ("metrics.jsonl", b'"rows"', b'"ro\xffs"', "is broken"),
+    ],
+)
+def test_other_headers_and_bytes_that_are_not_text_are_refused(
+    run: paceline.Run, tmp_path: Path, file: str, old: bytes, new: bytes, words: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run.path, copy)
+    content = (copy / file).read_bytes()
+    assert old in content
+    (copy / file).write_bytes(content.replace(old, new))
+    with pytest.raises(DataError, match=words):
+        _ = paceline.Run(copy).metrics, paceline.load(copy)
 
+
+def test_a_damaged_model_is_refused(run: paceline.Run, tmp_path: Path) -> None:
     shutil.copytree(run.path, tmp_path / "copy")
     path = tmp_path / "copy" / "model" / "model.safetensors"
     content = bytearray(path.read_bytes())

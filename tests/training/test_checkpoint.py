@@ -6,9 +6,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import safetensors.numpy
+import xxhash
 from safetensors import SafetensorError
 
 import paceline
@@ -162,6 +164,35 @@ class TestDamage:
         assert len(loaded.damaged) == 1
         save_checkpoint(folder, Progress(position=150), {}, States(states(150)))
         assert sorted(p.name for p in folder.glob("0*")) == [f"{100:015d}", f"{150:015d}"]
+
+    @pytest.mark.parametrize(
+        ("file", "old", "new"),
+        [
+            ("states.safetensors", b'"F32"', b'"I32"'),
+            ("states.safetensors", b'"shape":[50,2]', b'"shape":[2,50]'),
+            ("states.safetensors", b'"states"', b'"planes"'),
+            ("checkpoint.json", b'"made_by":{"a"', b'"made_by":{"\xff"'),
+        ],
+    )
+    def test_other_headers_and_bytes_that_are_not_text_are_damage(
+        self, folder: Path, file: str, old: bytes, new: bytes
+    ) -> None:
+        path = folder / f"{200:015d}" / file
+        content = path.read_bytes()
+        assert old in content
+        path.write_bytes(content.replace(old, new))
+        loaded = load_checkpoint(folder)
+        assert loaded.progress.position == 100
+        assert len(loaded.damaged) == 1
+
+    def test_one_of_an_earlier_version_is_loaded(self, folder: Path) -> None:
+        """Without `header`, as its checksum was made then."""
+        path = folder / f"{200:015d}" / "checkpoint.json"
+        content = {**msgspec.json.decode(path.read_bytes()), "checksum": ""}
+        del content["header"]
+        checksum = xxhash.xxh3_64_hexdigest(msgspec.json.encode(content, order="sorted"))
+        path.write_bytes(msgspec.json.encode({**content, "checksum": checksum}))
+        assert load_checkpoint(folder).progress.position == 200
 
     def test_an_edited_position_is_damage(self, folder: Path) -> None:
         path = folder / f"{200:015d}" / "checkpoint.json"

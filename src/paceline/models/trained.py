@@ -181,7 +181,7 @@ def load_model(run: Path) -> TrainedModel:
         if _sha256(parameters) != info.sha256:
             raise DataError("the model has a wrong checksum", "train again")
         return TrainedModel(entry, info, tensors, model, parameters, data)
-    except (OSError, msgspec.DecodeError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise DataError(f"the model in `{folder}` cannot be read: {error}", "train again") from None
 
 
@@ -189,6 +189,7 @@ def load_linear_model(entry: Entry, content: bytes, tensors: Tensors) -> Loaded:
     """A linear model from its file."""
     features = msgspec.json.decode(content, type=SparseInfo).features
     _check_shapes(tensors, {"weight": (features,), "bias": (1,)})
+    _check_types(tensors, {"weight": "float32", "bias": "float32"})
     model = linear.build_for(RunConfig(), features)
     return _load_sparse(model, np.concatenate([tensors["weight"], tensors["bias"]]), {})
 
@@ -201,6 +202,7 @@ def load_declared_model(entry: Entry, content: bytes, tensors: Tensors) -> Loade
     assert layout is not None
     groups = {f"table.{group.name}": (layout.num_keys, group.dim) for group in layout.groups}
     _check_shapes(tensors, groups)
+    _check_types(tensors, dict.fromkeys(groups, "float32"))
     return _load_sparse(model, np.concatenate([tensors[name] for name in groups], axis=1).reshape(-1), tensors)
 
 
@@ -219,6 +221,7 @@ def load_image_model(entry: Entry, content: bytes, tensors: Tensors) -> Loaded:
 
 def _dense_of(model: Model, tensors: Tensors) -> Floats:
     _check_shapes(tensors, {tensor.name: tensor.shape for tensor in model.tensors})
+    _check_types(tensors, {tensor.name: tensor.dtype for tensor in model.tensors})
     return values_of(model.tensors, tensors)
 
 
@@ -227,6 +230,13 @@ def _check_shapes(found: Tensors, wanted: Mapping[str, tuple[int, ...]]) -> None
         if name not in found or found[name].shape != shape:
             has = found[name].shape if name in found else "missing"
             raise DataError(f"tensor `{name}` is {has}, expected {shape}", "train again")
+
+
+def _check_types(found: Tensors, wanted: Mapping[str, str]) -> None:
+    """The numbers are covered by a checksum, but what they mean is not."""
+    for name, dtype in wanted.items():
+        if str(found[name].dtype) != dtype:
+            raise DataError(f"tensor `{name}` is {found[name].dtype}, expected {dtype}", "train again")
 
 
 def _sha256(parameters: Parameters) -> str:

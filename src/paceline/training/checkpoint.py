@@ -62,11 +62,16 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`checkpoint.json`. `made_by` is what must be the same when the run goes on: settings, and which data it is."""
+    """`checkpoint.json`. `made_by` is what must be the same when the run goes on: settings, and which data it is.
+
+    `states` is the checksum of the numbers in `states.safetensors`, and `header` says which arrays they form. Older
+    checkpoints have no `header`.
+    """
 
     progress: Progress
     made_by: dict[str, Any]
     states: str
+    header: str = ""
     checksum: str = ""
 
 
@@ -107,8 +112,8 @@ def save_checkpoint(folder: Path, progress: Progress, made_by: dict[str, Any], s
         with translated_disk_errors(final):
             temporary.mkdir(parents=True)
         write_tensors(temporary / "states.safetensors", tensors)
-        info = CheckpointInfo(progress=progress, made_by=made_by, states=_checksum(tensors))
-        info = msgspec.structs.replace(info, checksum=_own_checksum(info))
+        info = CheckpointInfo(progress=progress, made_by=made_by, states=_checksum(tensors), header=_header(tensors))
+        info = msgspec.structs.replace(info, checksum=_own_checksums(info)[0])
         replace_file(temporary / "checkpoint.json", msgspec.json.encode(info))
         with translated_disk_errors(final):
             temporary.rename(final)
@@ -144,10 +149,14 @@ def _load(path: Path) -> tuple[Progress, dict[str, Any], States]:
     try:
         info = msgspec.json.decode((path / "checkpoint.json").read_bytes(), type=CheckpointInfo)
         tensors = safetensors.numpy.load_file(path / "states.safetensors")
-    except (OSError, msgspec.DecodeError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise DataError(f"checkpoint `{path}` cannot be read: {error}") from None
-    if _own_checksum(info) != info.checksum or _checksum(tensors) != info.states:
+    if any(array.dtype != np.float32 or array.ndim != 2 for array in tensors.values()):
+        raise DataError(f"checkpoint `{path}` holds {_header(tensors)} instead of tables of float32")
+    if info.checksum not in _own_checksums(info) or _checksum(tensors) != info.states:
         raise DataError(f"checkpoint `{path}` has a wrong checksum")
+    if info.header not in ("", _header(tensors)):
+        raise DataError(f"checkpoint `{path}` holds {_header(tensors)} instead of {info.header}")
     planes = tensors.get("planes")
     return info.progress, info.made_by, States(tensors.get("states"), None if planes is None else planes.T)
 
@@ -160,8 +169,18 @@ def _checksum(tensors: dict[str, NDArray[np.float32]]) -> str:
     return digest.hexdigest()
 
 
-def _own_checksum(info: CheckpointInfo) -> str:
-    return xxhash.xxh3_64_hexdigest(msgspec.json.encode(msgspec.structs.replace(info, checksum=""), order="sorted"))
+def _header(tensors: dict[str, NDArray[Any]]) -> str:
+    """Names, types and shapes."""
+    return ", ".join(f"{name} {array.dtype} {list(array.shape)}" for name, array in sorted(tensors.items()))
+
+
+def _own_checksums(info: CheckpointInfo) -> list[str]:
+    """The checksum of `checkpoint.json`, and if it has no `header` the one that older versions gave it."""
+    content = msgspec.to_builtins(msgspec.structs.replace(info, checksum=""))
+    found = [content]
+    if not content["header"]:
+        found.append({name: value for name, value in content.items() if name != "header"})
+    return [xxhash.xxh3_64_hexdigest(msgspec.json.encode(one, order="sorted")) for one in found]
 
 
 def _names(folder: Path) -> list[str]:
