@@ -42,11 +42,15 @@ def train(recipe: str | Path | None = None, *, settings: Iterable[str] = (), **f
     return Run(folder.path)
 
 
-def load(run: str | Path) -> TrainedModel:
-    """The trained model of a run folder: `predict_proba` and `tensors`, and `weights` and `bias` if it is linear."""
+def load(run: str | Path, *, allow_code: bool = False) -> TrainedModel:
+    """The trained model of a run folder: `predict_proba` and `tensors`, and `weights` and `bias` if it is linear.
+
+    A model of your own needs its code, which is imported and run only with `allow_code`: a run folder that somebody
+    else made can name any module.
+    """
     from paceline.models.trained import load_model
 
-    return load_model(Path(run))
+    return load_model(Path(run), allow_code=allow_code)
 
 
 def __getattr__(name: str) -> Any:

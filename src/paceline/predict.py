@@ -26,9 +26,11 @@ from paceline.training.evaluate import evaluate, scores_by_block
 WRITERS = {".parquet": pa.parquet.ParquetWriter, ".csv": pa.csv.CSVWriter}
 
 
-def evaluate_model(run: str | Path, data: str | Path, split: Split | None) -> tuple[int, dict[str, Any]]:
-    """The number of rows, and the model's metrics on them."""
-    model, dataset, chosen = _open(run, data, split)
+def evaluate_model(
+    run: str | Path, data: str | Path, split: Split | None, code: str = ""
+) -> tuple[int, dict[str, Any]]:
+    """The number of rows, and the model's metrics on them. `code` is PACKAGE:FUNCTION, if the model needs it."""
+    model, dataset, chosen = _open(run, data, split, code)
     if dataset.labels.kind not in model.entry.task.labels:
         raise DataError(
             f"the model predicts {model.entry.task.name}; the labels of `{dataset.folder}` are {dataset.labels.kind}",
@@ -40,7 +42,7 @@ def evaluate_model(run: str | Path, data: str | Path, split: Split | None) -> tu
     return dataset.split(chosen).rows, {n: v if np.isfinite(v) else None for n, v in quality.items()}
 
 
-def write_predictions(run: str | Path, data: str | Path, out: str | Path, split: Split | None) -> int:
+def write_predictions(run: str | Path, data: str | Path, out: str | Path, split: Split | None, code: str = "") -> int:
     """Write `row`, `label` and what the model predicts for every row to a .parquet or .csv file; returns how many."""
     out = Path(out)
     suffix = out.suffix.lower()
@@ -51,7 +53,7 @@ def write_predictions(run: str | Path, data: str | Path, out: str | Path, split:
     refuse_existing(out)
     if not out.parent.is_dir():
         raise UsageError(f"the folder `{out.parent}` does not exist", "make it first, or write elsewhere")
-    model, dataset, chosen = _open(run, data, split)
+    model, dataset, chosen = _open(run, data, split, code)
     tables = _tables(model, _parameters_for(model, dataset), dataset, chosen)
     first = next(tables)
     temporary = out.with_name(f".{out.name}.partial")
@@ -88,9 +90,9 @@ def _parameters_for(model: TrainedModel, dataset: AnyDataset) -> Parameters:
     return model.parameters_for(dataset)
 
 
-def _open(run: str | Path, data: str | Path, split: Split | None) -> tuple[TrainedModel, AnyDataset, Split]:
+def _open(run: str | Path, data: str | Path, split: Split | None, code: str) -> tuple[TrainedModel, AnyDataset, Split]:
     """The model of a run, a dataset, and the split to use: the one asked for, or else test rows if there are any."""
-    model, dataset = load_model(RunFolder(run).path), open_dataset(data)
+    model, dataset = load_model(RunFolder(run).path, code), open_dataset(data)
     chosen: Split = split or ("test" if dataset.split("test").rows else "train")
     if not dataset.split(chosen).rows:
         raise UsageError(f"`{dataset.folder}` has no {chosen} rows", "leave --split out")

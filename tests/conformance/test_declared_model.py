@@ -19,7 +19,7 @@ import safetensors.numpy
 
 import paceline
 from paceline.data.sparse.batch import Batch
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, UsageError
 
 MODULE = """
 import numpy as np
@@ -122,13 +122,33 @@ def test_it_is_saved_loaded_and_scored(home: Path, clicks: Path) -> None:
         (tensors["table.factors"][3] + 0.5 * tensors["table.factors"][5]) @ tensors["mix"],
         2 * tensors["table.factors"][7] @ tensors["mix"],
     ]
-    assert paceline.load(run.path).predict_proba(rows) == pytest.approx(expected, rel=1e-5)
+    assert paceline.load(run.path, allow_code=True).predict_proba(rows) == pytest.approx(expected, rel=1e-5)
     for command in (["evaluate", "run", f"--data={clicks}"], ["predict", "run", f"--data={clicks}", "--out=out.csv"]):
-        found = subprocess.run([sys.executable, "-m", "paceline", *command], capture_output=True, text=True, timeout=60)
+        words = [sys.executable, "-m", "paceline", *command]
+        found = subprocess.run([*words, "--model=mine:build"], capture_output=True, text=True, timeout=60)
         assert found.returncode == 0, found.stderr
     header, first, *_ = (home / "out.csv").read_text().splitlines()
     assert header.replace('"', "") == "row,label,prediction"
     assert first.startswith("0,")
+
+
+def test_a_run_folder_cannot_have_code_imported(home: Path, clicks: Path) -> None:
+    """The module would leave a file."""
+    run = paceline.train(data=clicks, pace="sync", steps=1, run="run", **FLAGS)
+    (home / "evil.py").write_text("open('imported', 'w')\n")
+    described = run.path / "model" / "model.json"
+    described.write_text(described.read_text().replace("mine:build", "evil:build"))
+    for model, words in (
+        ("", "needs the code `evil:build`"),
+        ("--model=mine:build", "is `evil:build`, not `mine:build`"),
+    ):
+        command = [sys.executable, "-m", "paceline", "evaluate", "run", f"--data={clicks}", *filter(None, [model])]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert found.returncode == 2
+        assert words in found.stderr
+    with pytest.raises(UsageError, match="needs the code `evil:build`"):
+        paceline.load("run")
+    assert not (home / "imported").exists()
 
 
 def test_what_it_does_not_allow_is_refused_before_anything_starts(home: Path, clicks: Path) -> None:

@@ -243,7 +243,9 @@ def test_a_model_loads_into_plain_pytorch(drawings: Path, tmp_path: Path) -> Non
     images = dataset.block("test", 0)
     with torch.no_grad():
         expected = module(torch.from_numpy(images.pixels.reshape(-1, 1, 12, 12).copy()).float() / 255).softmax(1)
-    np.testing.assert_allclose(paceline.load(run.path).predict_proba(images), expected.numpy(), atol=1e-5)
+    np.testing.assert_allclose(
+        paceline.load(run.path, allow_code=True).predict_proba(images), expected.numpy(), atol=1e-5
+    )
 
 
 def test_a_tensor_with_two_names_has_both_when_saved(drawings: Path, tmp_path: Path) -> None:
@@ -253,7 +255,10 @@ def test_a_tensor_with_two_names_has_both_when_saved(drawings: Path, tmp_path: P
     module = modules.tied(4)
     module.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in found.items()})
     np.testing.assert_array_equal(found["first.weight"], found["second.weight"])
-    assert paceline.load(run.path).predict_proba(open_dataset(drawings).block("test", 0)).shape == (500, 4)
+    assert paceline.load(run.path, allow_code=True).predict_proba(open_dataset(drawings).block("test", 0)).shape == (
+        500,
+        4,
+    )
 
 
 @pytest.mark.parametrize("batch_size", [41, 55, 110])
@@ -263,4 +268,4 @@ def test_what_was_counted_is_a_whole_number(drawings: Path, tmp_path: Path, batc
                          optimizer="sgd", run=tmp_path / "run")  # fmt: skip
     found = safetensors.numpy.load_file(run.path / "model" / "model.safetensors")
     assert found["1.num_batches_tracked"] == 1
-    paceline.load(run.path)
+    paceline.load(run.path, allow_code=True)

@@ -9,6 +9,7 @@ import click
 from paceline.cli.commands import as_json, command, option
 
 data = option("--data", "DIR", "Dataset folder.", required=True)
+code = option("--model", "PACKAGE:FUNCTION", "The code of a model of your own, which is imported and run.", default="")
 split = option("--split", None, "Which rows.  [default: test if any, else train]", click.Choice(["train", "test"]))
 
 
@@ -16,8 +17,9 @@ split = option("--split", None, "Which rows.  [default: test if any, else train]
 @click.argument("run")
 @data
 @split
+@code
 @as_json("Print one line of JSON.")
-def evaluate(run: str, data: str, split: Any, as_json: bool) -> None:
+def evaluate(run: str, data: str, split: Any, model: str, as_json: bool) -> None:
     """Measure the quality of a model on a dataset.
 
     Prints loss, error and AUC, or accuracy if there are several classes.
@@ -27,7 +29,7 @@ def evaluate(run: str, data: str, split: Any, as_json: bool) -> None:
     from paceline.predict import evaluate_model
     from paceline.reports.terminal import number, print_table
 
-    rows, quality = evaluate_model(run, data, split)
+    rows, quality = evaluate_model(run, data, split, model)
     if as_json:
         click.echo(json.dumps({"rows": rows, **quality}))
     else:
@@ -39,7 +41,8 @@ def evaluate(run: str, data: str, split: Any, as_json: bool) -> None:
 @data
 @option("--out", "FILE", "File to write: .parquet or .csv.", required=True)
 @split
-def predict(run: str, data: str, out: str, split: Any) -> None:
+@code
+def predict(run: str, data: str, out: str, split: Any, model: str) -> None:
     """Write a prediction for every row of a dataset.
 
     The columns are row, label and probability. If there are several classes, the column class is the most likely one,
@@ -47,4 +50,4 @@ def predict(run: str, data: str, out: str, split: Any) -> None:
     """
     from paceline.predict import write_predictions
 
-    click.echo(f"{write_predictions(run, data, out, split):,} rows written to {out}")
+    click.echo(f"{write_predictions(run, data, out, split, model):,} rows written to {out}")
