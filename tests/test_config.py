@@ -67,7 +67,7 @@ def test_wrong_flags(flags: dict[str, Any], message: str, hint: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("optimizer.decay_rows=100", "but adagrad slows down by itself"),
+        ("optimizer.decay_rows=100", "but adagrad does not use it"),
         ("optimizer.beta=2.0", "`optimizer.beta` is 2.0, but adagrad does not use it"),
         ("optimizer.beat=1", "unknown setting `optimizer.beat`"),
         ("nonsense", "is not section.key=value"),

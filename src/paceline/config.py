@@ -205,7 +205,7 @@ def _check_keyed(config: RunConfig, keyed: bool) -> None:
 def _check_allreduce(config: RunConfig) -> None:
     for name in ("tls", "mac"):
         if getattr(config.wire, name):
-            message = f"`wire.{name}` is set, but gloo and NCCL (`allreduce`) protect nothing that they send"
+            message = f"`wire.{name}` is set, but gloo and NCCL (`allreduce`) neither encrypt nor authenticate"
             raise ConfigError(message, "--exchange shard")
     if not ENGINES[config.engine].has_processes:
         raise ConfigError(
@@ -267,7 +267,7 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
             needs = " and needs decay_rows" if name == "decay_power" else ""
             raise ConfigError(message, f"leave it out: it is for {owners}{needs}")
     if optimizer.decay_rows and "decay_rows" not in OPTIMIZERS[optimizer.name].settings:
-        message = f"`optimizer.decay_rows` is {optimizer.decay_rows}, but {optimizer.name} slows down by itself"
+        message = f"`optimizer.decay_rows` is {optimizer.decay_rows}, but {optimizer.name} does not use it"
         raise ConfigError(message, "leave it out, or --optimizer sgd")
 
 

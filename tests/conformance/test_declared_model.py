@@ -48,6 +48,16 @@ def build(features):
         score=score,
         gradient=gradient,
     )
+
+
+@sparse_model(loss="squared")
+def build_groups(features):
+    columns = (
+        Columns("weight", 1, optimizer="ftrl"),
+        Columns("still", 1, Initial("normal", 0.1), optimizer="sgd", learning_rate=1e-30),
+        Columns("shrinking", 1, Initial("normal", 0.1), optimizer="sgd", l2=1.0),
+    )
+    return SparseModel(columns, score, gradient, {"mix": np.array([1.0, 0.5, 0.0], np.float32)})
 """
 MODEL = "mine:build"
 FLAGS: dict[str, Any] = {"model": MODEL, "optimizer": "sgd", "learning_rate": 0.05, "batch_size": 20, "seed": 5}
@@ -90,6 +100,22 @@ def test_sync_has_the_same_bits_on_both_engines(home: Path, clicks: Path, optimi
         paceline.train(data=clicks, pace="sync", workers=3, run="processes", engine="ray", shards=2, **flags),
     ]
     assert runs[0].result["model_sha256"] == runs[1].result["model_sha256"]
+
+
+def test_columns_may_have_an_optimizer_a_rate_and_l2_of_their_own(home: Path, clicks: Path) -> None:
+    flags = FLAGS | {"model": "mine:build_groups", "optimizer": "adagrad", "pace": "sync", "data": clicks}
+    once = paceline.train(run="once", workers=2, **flags)
+    spread = paceline.train(run="spread", workers=2, engine="ray", shards=2, **flags)
+    twice = paceline.train(run="twice", workers=2, epochs=2, **flags)
+    assert once.result["model_sha256"] == spread.result["model_sha256"]
+    first, second = (safetensors.numpy.load_file(run.path / "model" / "model.safetensors") for run in (once, twice))
+    np.testing.assert_array_equal(first["table.still"], second["table.still"])
+    assert np.any(first["table.still"])
+    assert np.any(first["table.weight"] != second["table.weight"])
+    used = first["table.weight"].ravel() != 0
+    # L2 alone moves these at first, because `mix` ignores them.
+    assert np.abs(second["table.shrinking"][used]).mean() < np.abs(first["table.shrinking"][used]).mean()
+    assert np.abs(first["table.shrinking"][~used]).mean() == pytest.approx(0.08, rel=0.2)
 
 
 @pytest.mark.parametrize("engine", ["local", "ray"])

@@ -39,6 +39,10 @@ def declare(*columns: Columns, score: Any = None, **tensors: Any) -> SparseModel
         (declare(), "expected a SparseModel with columns"),
         (declare(Columns("weight", 0)), "`dim` is at least 1"),
         (declare(Columns("weight", 1, Initial("gauss", 0.1))), "values begin as zeros, uniform, normal"),
+        (declare(Columns("weight", 1, optimizer="adam")), "tables are trained by sgd, adagrad, ftrl"),
+        (declare(Columns("weight", 1, learning_rate=0.0)), "rates are positive"),
+        (declare(Columns("weight", 1, l2=-1.0)), "`l2` is not negative"),
+        (declare(Columns("weight", 1, Initial("normal", 0.1), optimizer="ftrl")), "only columns that begin as zeros"),
     ],
 )
 def test_a_declaration_that_cannot_be_trained_is_refused(declared: Any, message: str) -> None:

@@ -223,7 +223,7 @@ class TestDamage:
             load_checkpoint(folder)
 
     def test_none(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match="no checkpoint to go on from"):
+        with pytest.raises(DataError, match="no checkpoint to resume from"):
             load_checkpoint(tmp_path / "checkpoints")
 
     def test_a_crash_while_saving_leaves_the_old_ones(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

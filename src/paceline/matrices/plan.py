@@ -26,7 +26,7 @@ SMALLEST_SIDE = 16
 STRIP_ROWS = 512
 MOST_CUTS = 4096
 # Blocks are counted one by one, in memory and in journals.
-MOST_BLOCKS_A_SIDE = 2_000
+MOST_BLOCKS_PER_SIDE = 2_000
 # What adding up costs, and what a number read costs, in numbers read.
 ADDING_WEIGHT = 0.3
 
@@ -88,14 +88,14 @@ def plan_product(shape: Shape, itemsize: int, memory: int, block: int | None = N
 def check_block(shape: Shape, block: int) -> None:
     """Raise if blocks of this side are too many."""
     count = -(-max(shape) // block)
-    if count > MOST_BLOCKS_A_SIDE:
-        message = f"`block` is {block:,}, which gives {count:,} blocks; {MOST_BLOCKS_A_SIDE:,} are the most"
+    if count > MOST_BLOCKS_PER_SIDE:
+        message = f"`block` is {block:,}, which gives {count:,} blocks; {MOST_BLOCKS_PER_SIDE:,} are the most"
         raise ConfigError(message, f"--block {least_block(shape)} or more, or leave it out")
 
 
 def least_block(shape: Shape) -> int:
     """The smallest side of blocks that are not too many."""
-    return -(-max(shape) // MOST_BLOCKS_A_SIDE)
+    return -(-max(shape) // MOST_BLOCKS_PER_SIDE)
 
 
 def _plans(shape: Shape, itemsize: int, room: int, least: int) -> list[Plan]:

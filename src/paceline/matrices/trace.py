@@ -21,7 +21,7 @@ from paceline.errors import ConfigError
 from paceline.kernels.random_blocks import BITS, add_columns, add_products
 from paceline.machine import num_cores
 from paceline.matrices.nodes import Added, Node, Product, Scaled, Transposed, cut, cuts
-from paceline.matrices.plan import MOST_BLOCKS_A_SIDE
+from paceline.matrices.plan import MOST_BLOCKS_PER_SIDE
 from paceline.matrices.sources import RandomSource, in_words
 
 # Called with the number of pairs that are done, and of all pairs.
@@ -146,10 +146,10 @@ def _trace_of_product(
 
 def check_num_blocks(blocks: tuple[int, int]) -> None:
     """Raise if the factors of a product are cut into too many block pairs."""
-    if blocks[0] * blocks[1] > MOST_BLOCKS_A_SIDE**2:
+    if blocks[0] * blocks[1] > MOST_BLOCKS_PER_SIDE**2:
         raise ConfigError(
-            f"`blocks` is {max(blocks):,}; a product has at most {MOST_BLOCKS_A_SIDE:,} per side",
-            f"whole blocks are never in memory: {MOST_BLOCKS_A_SIDE:,} or fewer are enough for any size",
+            f"`blocks` is {max(blocks):,}; a product has at most {MOST_BLOCKS_PER_SIDE:,} per side",
+            f"whole blocks are never in memory: {MOST_BLOCKS_PER_SIDE:,} or fewer are enough for any size",
         )
 
 

@@ -24,6 +24,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,15 +39,26 @@ from paceline.models.registry import TASK_OF_LOSS, TWO_CLASSES, Entry, Task, exp
 from paceline.parameters.layout import INITIAL_KINDS, DenseLayout, Group, Layout, TableLayout
 from paceline.parameters.layout import Initial as Initial
 from paceline.parameters.optimizers import OPTIMIZERS, TABLE_OPTIMIZERS
-from paceline.settings import RunConfig
+from paceline.settings import OptimizerConfig, RunConfig
 
 
 class Columns(NamedTuple):
-    """Some columns of a model's table: their name, how many, and how they begin."""
+    """Some columns of a model's table: their name, how many, how they begin, and how they change.
+
+    The run's settings apply to what is left out: the optimizer's name, its learning rate and L2.
+    """
 
     name: str
     dim: int
     initial: Initial = Initial()
+    optimizer: str = ""
+    learning_rate: float | None = None
+    l2: float | None = None
+
+    def optimizer_in(self, run: OptimizerConfig) -> OptimizerConfig:
+        """How these columns change in a run with this optimizer."""
+        own = {"name": self.optimizer or run.name, "learning_rate": self.learning_rate, "l2": self.l2}
+        return msgspec.structs.replace(run, **{name: value for name, value in own.items() if value is not None})
 
 
 class NumberedRows(NamedTuple):
@@ -184,8 +196,8 @@ class LossOutput(NamedTuple):
 
 
 def table_layout(columns: tuple[Columns, ...], config: RunConfig, features: int, bias: bool) -> TableLayout:
-    """The layout of a table whose columns all use the run's optimizer."""
-    groups = tuple(Group(one.name, one.dim, config.optimizer, one.initial) for one in columns)
+    """The layout of a table with these columns."""
+    groups = tuple(Group(one.name, one.dim, one.optimizer_in(config.optimizer), one.initial) for one in columns)
     return TableLayout(features, groups, bias, config.seed)
 
 
@@ -216,11 +228,22 @@ def _check(declared: SparseModel, name: str, config: RunConfig) -> None:
                 f"`{name}` has {column}; `dim` is at least 1, and values begin as {', '.join(INITIAL_KINDS)}",
                 f"Columns('{column.name}', 8, Initial('normal', 0.1))",
             )
-    drawn = any(column.initial.kind != "zeros" for column in declared.columns)
-    optimizer = config.optimizer.name
-    if not OPTIMIZERS[optimizer].keeps_weights and (drawn or declared.tensors):
+        optimizer = column.optimizer_in(config.optimizer)
+        if optimizer.name not in TABLE_OPTIMIZERS or not (optimizer.learning_rate > 0 and optimizer.l2 >= 0):
+            raise ConfigError(
+                f"`{name}` has {column}; tables are trained by {', '.join(TABLE_OPTIMIZERS)}, rates are positive, and "
+                "`l2` is not negative",
+                f"Columns('{column.name}', {column.dim}, optimizer='adagrad', learning_rate=0.05, l2=0.0)",
+            )
+        if not OPTIMIZERS[optimizer.name].keeps_weights and column.initial.kind != "zeros":
+            raise ConfigError(
+                f"`optimizer` is `{optimizer.name}`, which trains only columns that begin as zeros; "
+                f"those of `{column.name}` of `{name}` are random",
+                "--optimizer adagrad, or one of their own in Columns",
+            )
+    if not OPTIMIZERS[config.optimizer.name].keeps_weights and declared.tensors:
         raise ConfigError(
-            f"`optimizer` is `{optimizer}`, which trains only tables that begin as zeros; `{name}` has more than that",
+            f"`optimizer` is `{config.optimizer.name}`, which trains only tables; `{name}` has tensors",
             "--optimizer adagrad",
         )
 

@@ -71,12 +71,17 @@ class TrainedModel:
     @property
     def weights(self) -> Floats:
         """The weights of a linear model, [features]."""
-        return self.tensors["weight"]
+        return self._of_linear("weight")
 
     @property
     def bias(self) -> float:
         """The bias of a linear model."""
-        return float(self.tensors["bias"][0])
+        return float(self._of_linear("bias")[0])
+
+    def _of_linear(self, name: str) -> Floats:
+        if name not in self.tensors:
+            raise UsageError(f"the model `{self.info.model}` has no `{name}`", f"it has {', '.join(self.tensors)}")
+        return self.tensors[name]
 
     def predict_proba(self, rows: Any) -> Floats:
         """The probability of label 1 of each row of a `Batch` or a SciPy CSR matrix, in the input's keys.

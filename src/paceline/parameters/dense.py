@@ -45,7 +45,7 @@ class DenseStore:
     def part(self, start: int, stop: int) -> Floats:
         return np.ascontiguousarray(self._planes[:, start:stop].T)
 
-    def read(self, start: int, count: int, rows: int) -> Floats:
+    def read(self, start: int, count: int, trained: int) -> Floats:
         return self.values[start : start + count]
 
     def make_sums(self, count: int) -> Floats:

@@ -86,10 +86,10 @@ class KeyedStore:
             )  # fmt: skip
         self.apply(fold.distinct[:count], fold.totals, rows, trained)
 
-    def read(self, start: int, count: int, rows: int) -> Floats:
+    def read(self, start: int, count: int, trained: int) -> Floats:
         out = np.empty(count * self.dim, np.float32)
         bias = self.bias - start if start <= self.bias < start + count else -1
-        read_all(*self.rules_at(rows), self._rows(start, count), bias, out)
+        read_all(*self.rules_at(trained), self._rows(start, count), bias, out)
         return out
 
     @property

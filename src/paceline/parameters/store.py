@@ -19,7 +19,7 @@ Floats = NDArray[np.float32]
 
 
 class Numbers(Protocol):
-    """Float32 numbers, or rows of them: a NumPy array, or a PyTorch tensor on any device."""
+    """Float32 numbers, or rows of them: a NumPy array, or a PyTorch tensor where the store has its values."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, which: int | slice, /) -> Numbers: ...
@@ -42,7 +42,7 @@ class Store(Protocol[Where, Array]):
     dim: int
 
     def begin(self) -> None:
-        """Set all parameters to what a run begins with."""
+        """Set a table to its initial values, and dense values to zeros; the model loads those that it begins with."""
 
     def gather(self, where: Where, out: Array) -> None:
         """Copy values to `out`."""
@@ -59,8 +59,8 @@ class Store(Protocol[Where, Array]):
         Pushes to dense values are all for the same range, and the first one may be changed.
         """
 
-    def read(self, start: int, count: int, rows: int) -> Floats:
-        """`count` parameters' values from index `start` on, after `rows` rows; may be a view."""
+    def read(self, start: int, count: int, trained: int) -> Floats:
+        """`count` parameters' values from index `start` on, after `trained` rows; may be a view."""
 
     @property
     def states(self) -> Floats:
@@ -84,7 +84,7 @@ class DenseValues(Store[int, Numbers], Protocol):
     """All dense values of a model, which workers of this process compute with where they lie."""
 
     def begin(self, values: Floats | float = 0.0) -> None:
-        """Set all parameters to what a run begins with."""
+        """Set the values to these, and what the optimizer remembers to zeros."""
 
     @property
     def values(self) -> Numbers:

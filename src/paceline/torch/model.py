@@ -158,7 +158,7 @@ class TorchModel:
             part.add_(parameter.grad, alpha=self._num_rows)
         else:
             name = self.tensors[number].name
-            raise ConfigError(f"the gradient of `{name}` comes in several pieces", "--exchange shard takes it so")
+            raise ConfigError(f"the gradient of `{name}` comes in several pieces", "use --exchange shard")
         parameter.grad = None
 
     def scores(self, values: Any, rows: Images) -> Floats:

@@ -49,7 +49,7 @@ class TorchStore:
     def part(self, start: int, stop: int) -> Floats:
         return np.ascontiguousarray(self._planes[:, start:stop].cpu().numpy().T)
 
-    def read(self, start: int, count: int, rows: int) -> Floats:
+    def read(self, start: int, count: int, trained: int) -> Floats:
         return self._planes[0, start : start + count].cpu().numpy()
 
     def make_sums(self, count: int) -> Tensor:

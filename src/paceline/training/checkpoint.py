@@ -141,8 +141,8 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         except DataError as error:
             damaged.append(error.message)
     if damaged:
-        raise DataError("; ".join(damaged), "no checkpoint is left to go on from: train again")
-    raise DataError(f"`{folder.parent}` has no checkpoint to go on from", "train again; --checkpoint-every saves more")
+        raise DataError("; ".join(damaged), "no checkpoint is left to resume from: train again")
+    raise DataError(f"`{folder.parent}` has no checkpoint to resume from", "train again; --checkpoint-every saves more")
 
 
 def _load(path: Path) -> tuple[Progress, dict[str, Any], States]:

@@ -56,7 +56,7 @@ def read_manifest(folder: Folder, kind: str, made_by: str, manifest: type[M]) ->
         raise DataError(
             f"`{folder}/manifest.json` has a wrong checksum: it changed after it was written", "prepare the data again"
         )
-    unsealed = f"`{folder}/manifest.json` is older than checksums of manifests: nobody can tell whether it changed"
+    unsealed = f"`{folder}/manifest.json` has no checksum, because an older version wrote it"
     return _decode(folder, text, manifest), () if head.checksum else (unsealed,)
 
 

@@ -19,7 +19,7 @@ from paceline.matrices.nodes import cuts
 from paceline.matrices.plan import STRIP_ROWS, Shape, check_block, in_bytes, least_block, memory_for, room_in
 
 # By default, a worker has this many blocks along each side, unless they would be smaller than `LEAST_BLOCK`.
-BLOCKS_A_SIDE = 4
+BLOCKS_PER_SIDE = 4
 LEAST_BLOCK, MOST_BLOCK = 256, 2048
 # A rectangle may be this many times larger than the mean if fewer bytes move then.
 MOST_IMBALANCE = 1.25
@@ -145,7 +145,7 @@ def share_out(shape: Shape, itemsize: int, workers: int, memory: int, block: int
     """Divide a product among workers with this much memory each, in blocks with side `block`; 0 chooses a good one."""
     if not block:
         # A side that gives each worker some blocks along each side of its rectangle.
-        wanted = min(shape.rows, shape.columns) / (BLOCKS_A_SIDE * math.sqrt(workers))
+        wanted = min(shape.rows, shape.columns) / (BLOCKS_PER_SIDE * math.sqrt(workers))
         block = max(least_block(shape), min(MOST_BLOCK, max(LEAST_BLOCK, round(wanted)), max(shape)))
     check_share(shape, itemsize, memory, block)
     grid = grid_of(shape, block)

@@ -102,7 +102,7 @@ class AllreduceExchange:
                 self._groups = [*self._groups, group] if self._device == "cuda" else [group]
                 self._sums.meet(group.group)
         except RuntimeError as error:
-            raise LostConnectionError(f"the other workers cannot be met: {in_short(error)}") from None
+            raise LostConnectionError(f"cannot connect to the other workers: {in_short(error)}") from None
 
     def ask(self, number: int, flags: int, done: PlainBatch | None, losses: float,
             ahead: PlainBatch | None) -> Sequence[tuple[int, int]]:  # fmt: skip
@@ -152,7 +152,7 @@ class AllreduceExchange:
     @contextmanager
     def _ended_if_it_hangs(self) -> Iterator[None]:
         """If this takes too long on a GPU, a new process begins again: NCCL cannot be interrupted."""
-        said = f"NCCL does not get the workers together in {MEET_SECONDS:g} s"
+        said = f"NCCL did not connect the workers within {MEET_SECONDS:g} s"
         timer = threading.Timer(MEET_SECONDS + POLL_SECONDS, self._end, [said])
         timer.daemon = True
         if self._device != "cpu":

@@ -43,7 +43,7 @@ class PieceLink:
         """Wait for the word to push; whether there is a need to."""
         go = decode(self._endpoint.receive(), FromShard)
         if not isinstance(go, Go):
-            raise BadFrameError(f"a {type(go).__name__} of {self._connection.peer} where a word to push was expected")
+            raise BadFrameError(f"a {type(go).__name__} of {self._connection.peer} instead of Go")
         return go.wanted
 
     def push(self, sums: Floats) -> None:
