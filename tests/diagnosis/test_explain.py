@@ -178,10 +178,17 @@ class TestPlantedInRealRuns:
         assert most(judge(evidence).gains) == "input"
 
     def test_a_slow_worker(self, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Two threads in step, one of which sleeps before each call."""
+        """Two threads in step, one of which sleeps while it computes."""
         monkeypatch.setattr(embedded, "num_cores", lambda: 2)
-        sleeps = self.slowed(StepLoop.train, lambda loop: 0.05 if loop.meter.rank == 1 else 0.0)
-        monkeypatch.setattr(StepLoop, "train", sleeps)
+        run_loop, slowed = StepLoop.run, self.slowed
+
+        def run_slowly(loop: StepLoop[Any]) -> None:
+            if loop.meter.rank == 1:
+                advance = loop.steps.advance
+                monkeypatch.setattr(loop.steps, "advance", slowed(lambda _: advance(), lambda _: 0.05).__get__(loop))
+            run_loop(loop)
+
+        monkeypatch.setattr(StepLoop, "run", run_slowly)
         run = paceline.train(
             data=clicks, run=tmp_path / "run", pace="sync", workers=2, batch_size=1_000, seconds=1.5,
         )  # fmt: skip
