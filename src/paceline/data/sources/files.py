@@ -35,7 +35,8 @@ T = TypeVar("T")
 class Source(NamedTuple):
     """One file to read: `name` as the user would recognise it, and where it is.
 
-    `below` is its path within the folder that it was found in, or empty if the file itself was named.
+    `below` is its path within the folder that it was found in, or empty if the file itself was named. `uri` is what
+    another process finds the file system by; empty for local files.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Source(NamedTuple):
     path: str
     num_bytes: int | None
     below: str = ""
+    uri: str = ""
 
     @property
     def plain_name(self) -> str:
@@ -123,9 +125,9 @@ def _find_remote(uri: str) -> list[Source]:
         if info.type == pa.fs.FileType.NotFound:
             raise DataError(f"no such file: `{uri}`", "check the address")
         if info.type == pa.fs.FileType.File:
-            return [Source(uri, file_system, path, info.size)]
+            return [Source(uri, file_system, path, info.size, uri=listed)]
         pattern = f"{path}{uri[len(listed) :]}" if star else "*"
-        return _find_in_folder(file_system, path, uri, pattern)
+        return [source._replace(uri=listed) for source in _find_in_folder(file_system, path, uri, pattern)]
 
 
 def _find_in_folder(file_system: pa.fs.FileSystem, folder: str, name: str, pattern: str = "*") -> list[Source]:

@@ -11,8 +11,8 @@ read, or what is wrong with the file.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -23,6 +23,7 @@ from contextlib import suppress
 from typing import IO, Any, NamedTuple, NoReturn
 
 import pyarrow as pa
+import pyarrow.fs
 import pyarrow.ipc
 
 from paceline.data.sources.files import Source, open_for_seeking, open_mapped, open_stream, read_head
@@ -58,6 +59,18 @@ class TableRequest(NamedTuple):
     chunk_cells: int
     chunk_bytes: int
     most_bytes: int
+
+    def encode(self) -> bytes:
+        """As one line."""
+        source = self.source
+        place = source.name, source.path, source.num_bytes, source.below, source.uri
+        return json.dumps([self.format, place, *self[2:]]).encode() + b"\n"
+
+    @staticmethod
+    def decode(line: bytes) -> TableRequest:
+        format_, (name, path, num_bytes, below, uri), *rest = json.loads(line)
+        file_system = pa.fs.FileSystem.from_uri(uri)[0] if uri else pa.fs.LocalFileSystem()
+        return TableRequest(format_, Source(name, file_system, path, num_bytes, below, uri), *rest)
 
     def rows_per_chunk(self, num_columns: int, num_bytes: int, num_rows: int) -> int:
         """The number of rows in a chunk of bounded size."""
@@ -97,7 +110,7 @@ class TableProcess:
         try:
             assert process.stdin is not None
             assert process.stdout is not None
-            pickle.dump(request, process.stdin)
+            process.stdin.write(request.encode())
             process.stdin.flush()
             stream = pa.ipc.open_stream(process.stdout)
             if stream.schema.metadata is None:
@@ -170,11 +183,8 @@ def serve() -> None:
     limit = [0]
     threading.Thread(target=_watch_memory, args=(limit,), daemon=True).start()
     answers = os.fdopen(os.dup(1), "wb", PIPE_BYTES)
-    while True:
-        try:
-            request = pickle.load(sys.stdin.buffer)  # noqa: S301 (from the process that started this one)
-        except EOFError:
-            return
+    for line in sys.stdin.buffer:
+        request = TableRequest.decode(line)
         limit[0] = request.most_bytes
         _answer(request, answers)
 
