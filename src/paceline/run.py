@@ -150,7 +150,7 @@ def _resumable(run: RunFolder) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        resume = f"`paceline resume {run.path}` goes on from its last checkpoint"
+        resume = f"`paceline resume {run.path}` continues from its last checkpoint"
         then = resume if has_checkpoint(run.path / "checkpoints") else "train again"
         raise type(error)(error.message, f"{error.hint}, then {then}") from None
 

@@ -38,7 +38,7 @@ class TestCtrlC:
         _, err = process.communicate(timeout=20)
         assert process.returncode == 130
         assert "interrupted after" in err
-        assert f"`paceline resume {tmp_path}/run` goes on" in err
+        assert f"`paceline resume {tmp_path}/run` continues it" in err
         assert paceline.Run(tmp_path / "run").result["status"] == "interrupted"
         assert command("resume", tmp_path / "run").code == 0
         result = paceline.Run(tmp_path / "run").result

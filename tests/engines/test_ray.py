@@ -103,7 +103,7 @@ class TestOwnRay:
         os.kill(head, by)
         said = running.end(1, seconds=40)
         assert said.count("error: Ray's head at ") == 1
-        assert said.endswith(f"; a checkpoint is saved\nhint: `paceline resume {running.path}` goes on\n")
+        assert said.endswith(f"; a checkpoint is saved\nhint: `paceline resume {running.path}` continues it\n")
         assert running.result["status"] == "failed"
 
     def test_interrupted_while_it_starts(self, begin: Any, clicks: Path) -> None:

@@ -69,7 +69,7 @@ class TestSmallDisk:
             UsageError, match=r"no room left on the disk while writing `\S+model.safetensors`"
         ) as caught:
             training.train()
-        resume = f"free some space, then `paceline resume {training.path}` goes on from its last checkpoint"
+        resume = f"free some space, then `paceline resume {training.path}` continues from its last checkpoint"
         assert caught.value.hint == resume
         small_disk.free()
         runs.resume(training.path)

@@ -53,7 +53,7 @@ def test_a_run_saves_a_checkpoint_and_goes_on_elsewhere(
     error, hint = lose_head(cluster, running).splitlines()[-2:]
     assert re.match(rf"error: Ray's head at \S+:{cluster.port} no longer answers: stopped after ", error)
     assert error.endswith(" rows; a checkpoint is saved")
-    assert hint == f"hint: `paceline resume {running.path}` goes on"
+    assert hint == f"hint: `paceline resume {running.path}` continues it"
     assert running.result["rows"] > 0
     resumed = Running(ray_cluster, ["resume", running.path, "--address", ray_cluster.address], running.path)
     resumed.end()

@@ -209,7 +209,7 @@ class TestFailing:
         with pytest.raises(RunError, match=rf"{self.WHY}: stopped after 700 rows; a checkpoint is saved") as caught:
             at.train()
         assert caught.value.exit_code == 1
-        assert caught.value.hint == f"`paceline resume {at.run.path}` goes on"
+        assert caught.value.hint == f"`paceline resume {at.run.path}` continues it"
         assert load_checkpoint(at.run.path / "checkpoints").progress.position == 700
 
     def test_a_run_that_is_done_is_done(self, tmp_path: Path) -> None:

@@ -412,7 +412,7 @@ class Coordinator:
 
 
 def _how_to_resume(run: RunFolder) -> str:
-    return f"`paceline resume {run.path}` goes on"
+    return f"`paceline resume {run.path}` continues it"
 
 
 def _end_at_once(_signal: int, _frame: FrameType | None) -> None:
