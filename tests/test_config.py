@@ -11,7 +11,7 @@ import pytest
 
 from paceline.config import read_config, read_recipe, to_toml
 from paceline.errors import ConfigError
-from paceline.settings import RunConfig
+from paceline.settings import OptimizerConfig, RunConfig
 from tests.ray_cluster import RayCluster
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -22,7 +22,7 @@ def test_flags_override_the_recipe_and_settings_override_both(tmp_path: Path) ->
     recipe.write_text('data = "d"\npace = 4\nworkers = 2\n[optimizer]\nname = "ftrl"\nbeta = 2.0\nl1 = 0.5\n')
     config = read_config(recipe, {"workers": 3, "learning_rate": 0.3}, ["optimizer.beta=0.25", "workers=8"])
     assert (config.pace, config.workers) == (4, 8)
-    assert config.optimizer == RunConfig().optimizer.__class__(name="ftrl", beta=0.25, l1=0.5, learning_rate=0.3)
+    assert config.optimizer == OptimizerConfig(name="ftrl", own={"beta": 0.25}, l1=0.5, learning_rate=0.3)
 
 
 def test_config_toml_reads_back(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ ROWS = 10
 SETTINGS = [
     OptimizerConfig(name="sgd", learning_rate=0.1, l2=0.01),
     OptimizerConfig(name="sgd", learning_rate=0.1, decay_rows=50),
-    OptimizerConfig(name="sgd", learning_rate=0.1, l2=0.01, momentum=0.9),
+    OptimizerConfig(name="sgd", learning_rate=0.1, l2=0.01, own={"momentum": 0.9}),
     OptimizerConfig(name="adagrad", learning_rate=0.1, l2=0.01),
     OptimizerConfig(name="ftrl", learning_rate=0.1, l1=0.02, l2=0.01),
     OptimizerConfig(name="adam", learning_rate=0.1, l2=0.01),
@@ -94,7 +94,7 @@ DENSE = [Subject(make, by_range, 5) for make in (dense, range_of_dense, tensors,
 CASES = [
     pytest.param(
         subject, settings, marks=[needs_gpu] if subject.make is tensors_on_a_gpu else [],
-        id=f"{subject.make.__name__}-{settings.name}{'-momentum' * bool(settings.momentum)}"
+        id=f"{subject.make.__name__}-{settings.name}{'-momentum' * ('momentum' in settings.own)}"
         f"{'-decay' * bool(settings.decay_rows)}",
     )
     for subjects, optimizers in ((TABLES, TABLE_OPTIMIZERS), (DENSE, DENSE_OPTIMIZERS))
