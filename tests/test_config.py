@@ -11,7 +11,7 @@ import pytest
 
 from paceline.config import read_config, read_recipe, to_toml
 from paceline.errors import ConfigError
-from paceline.settings import OptimizerConfig, RunConfig
+from paceline.settings import OptimizerConfig
 from tests.ray_cluster import RayCluster
 
 RECIPES = Path(__file__).parent.parent / "recipes"

@@ -19,7 +19,7 @@ import tomli_w
 from paceline.engines import ENGINES
 from paceline.errors import ConfigError
 from paceline.models.registry import Entry, find
-from paceline.parameters.optimizers import OPTIMIZERS, own_settings, updates_of
+from paceline.parameters.optimizers import OPTIMIZERS, formula_of, own_settings, updates_of
 from paceline.settings import ImageConfig, OptimizerConfig, RunConfig, WireConfig, without_old_settings
 
 T = TypeVar("T")
@@ -95,8 +95,8 @@ def tree_of(config: RunConfig) -> dict[str, Any]:
     """The configuration as a recipe's tree: all settings, the optimizers' own next to the others of that section."""
     tree: dict[str, Any] = msgspec.to_builtins(config)
     own = tree["optimizer"].pop("own")
-    defaults = {name: setting.default for name, setting in own_settings(config.optimizer.name).items()}
-    tree["optimizer"] |= defaults | own
+    defaults = own_settings(config.optimizer.name).items()
+    tree["optimizer"] |= {name: own.get(name, setting.default) for name, setting in defaults}
     return tree
 
 
@@ -177,7 +177,7 @@ def _names_in(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     """The names of the settings of this kind, as recipes have them."""
     if kind is not OptimizerConfig:
         return kind.__struct_fields__
-    return (*(name for name in kind.__struct_fields__ if name != "own"), *own_settings())
+    return (*(name for name in kind.__struct_fields__ if name != "own"), *own_settings(OptimizerConfig().name))
 
 
 def check(config: RunConfig) -> RunConfig:
@@ -221,9 +221,9 @@ def _check_model(config: RunConfig, entry: Entry) -> None:
 
 def _check_keyed(config: RunConfig, keyed: bool) -> None:
     """What tables of parameters by key cannot have, and what only they have."""
-    declared = own_settings(config.optimizer.name)
+    settings = formula_of(config.optimizer.name).settings
     for name, value in config.optimizer.own.items():
-        if keyed and declared[name].dense_only:
+        if keyed and settings[name].dense_only:
             message = f"`{_shown(name)}` is {value}, but the model `{config.model}` does not use it"
             raise ConfigError(message, "leave it out, or --model softmax")
     if not keyed and config.optimizer.l1:
@@ -239,8 +239,7 @@ def _check_gpu(config: RunConfig) -> None:
     on_shards = ENGINES[config.engine].has_processes and config.exchange == "shard"
     if config.device != "cpu" and not on_shards and not updates_of(config.optimizer).on_gpu:
         message = f"`optimizer` is `{config.optimizer.name}`, which has no update on a GPU"
-        able = [name for name, one in OPTIMIZERS.items() if all(rule.on_gpu for rule in one.formula.rules.values())]
-        raise ConfigError(message, f"--device cpu, or --optimizer {' or '.join(able)}")
+        raise ConfigError(message, "--device cpu, or another --optimizer")
 
 
 def _check_allreduce(config: RunConfig) -> None:
@@ -296,26 +295,21 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
         raise ConfigError(f"`learning_rate` is {rate}; it must be above 0", "--learning-rate 0.05 is usual")
     _check_least(optimizer, 0, "l1", "l2")
     _check_least(optimizer, 0, "decay_rows", "decay_power", prefix="optimizer.")
-    formulas = {name: one.formula for name, one in OPTIMIZERS.items()}
-    declared = own_settings(optimizer.name)
+    formula = formula_of(optimizer.name)
     for name, value in optimizer.own.items():
-        if name not in formulas[optimizer.name].settings:
-            owners = " and ".join(other for other, formula in formulas.items() if name in formula.settings)
+        if (setting := formula.settings.get(name)) is None:
             message = f"`optimizer.{name}` is {value}, but {optimizer.name} does not use it"
+            owners = " and ".join(other for other in OPTIMIZERS if name in formula_of(other).settings)
             raise ConfigError(message, f"leave it out: it is for {owners}")
-        least, below = declared[name].least, declared[name].below
-        if not (least <= value < below and value <= LARGEST_FLOAT32):
-            upper = f" and below {below:g}" if below <= LARGEST_FLOAT32 else ""
-            message = f"`{_shown(name)}` is {value}; it must be at least {least:g}{upper}"
-            raise ConfigError(message, f"--set optimizer.{name}={declared[name].default:g}")
-    changed = [name for name in _changed(optimizer) if name in ("decay_rows", "decay_power")]
-    if changed and not formulas[optimizer.name].decays:
-        message = f"`optimizer.{changed[0]}` is {getattr(optimizer, changed[0])}, but {optimizer.name} does not use it"
-        able = " or ".join(name for name, formula in formulas.items() if formula.decays)
-        raise ConfigError(message, f"leave it out, or --optimizer {able}")
-    if changed == ["decay_power"]:
-        message = f"`optimizer.decay_power` is {optimizer.decay_power}, but without decay_rows the rate does not decay"
-        raise ConfigError(message, "leave it out, or --set optimizer.decay_rows=100000")
+        if not (setting.least <= value < setting.below and value <= LARGEST_FLOAT32):
+            upper = f" and below {setting.below:g}" if setting.below <= LARGEST_FLOAT32 else ""
+            message = f"`{_shown(name)}` is {value}; it must be at least {setting.least:g}{upper}"
+            raise ConfigError(message, f"--set optimizer.{name}={setting.default:g}")
+    decay = [name for name in _changed(optimizer) if name in ("decay_rows", "decay_power")]
+    if decay and not (formula.decays and optimizer.decay_rows):
+        message = f"`optimizer.{decay[0]}` is {getattr(optimizer, decay[0])}, but {optimizer.name} does not use it"
+        owners = " and ".join(name for name in OPTIMIZERS if formula_of(name).decays)
+        raise ConfigError(message, f"leave it out: decay_rows is for {owners}, and decay_power needs decay_rows")
 
 
 def _shown(name: str) -> str:

@@ -55,38 +55,39 @@ class Formula(NamedTuple):
 
 
 class Optimizer(NamedTuple):
-    """Where the file of an optimizer is, and what it can train.
+    """What an optimizer can train.
 
     `tables`: parameters by key. `keeps_weights`: the first number of a state is the parameter itself. Otherwise it
     follows from the state, is 0 at first, and can only be in a table.
     """
 
-    module: str
     tables: bool = True
     keeps_weights: bool = True
 
-    @property
-    def formula(self) -> Formula:
-        """Read from its file when it is needed: names are checked before NumPy is loaded."""
-        found: Formula = importlib.import_module(self.module).FORMULA
-        return found
 
-
+# By the names of their files.
 OPTIMIZERS = {
-    "sgd": Optimizer("paceline.parameters.optimizers.sgd"),
-    "adagrad": Optimizer("paceline.parameters.optimizers.adagrad"),
-    "ftrl": Optimizer("paceline.parameters.optimizers.ftrl", keeps_weights=False),
+    "sgd": Optimizer(),
+    "adagrad": Optimizer(),
+    "ftrl": Optimizer(keeps_weights=False),
     # Its correction for a late start counts updates, and the keys of a table are not updated equally often.
-    "adam": Optimizer("paceline.parameters.optimizers.adam", tables=False),
+    "adam": Optimizer(tables=False),
 }
 TABLE_OPTIMIZERS = tuple(name for name, optimizer in OPTIMIZERS.items() if optimizer.tables)
 DENSE_OPTIMIZERS = tuple(name for name, optimizer in OPTIMIZERS.items() if optimizer.keeps_weights)
 
 
-def own_settings(optimizer: str = "") -> dict[str, Setting]:
-    """The settings of all optimizers by name. Where several declare one, this optimizer's declaration counts."""
-    found = {name: setting for one in OPTIMIZERS.values() for name, setting in one.formula.settings.items()}
-    return found | OPTIMIZERS[optimizer].formula.settings if optimizer in OPTIMIZERS else found
+@cache
+def formula_of(optimizer: str) -> Formula:
+    """What an optimizer's file declares. It is read when needed: names are known before NumPy is loaded."""
+    found: Formula = importlib.import_module(f"{__name__}.{optimizer}").FORMULA
+    return found
+
+
+def own_settings(optimizer: str) -> dict[str, Setting]:
+    """The settings of all optimizers by name. If several declare one, this optimizer's declaration counts."""
+    found = {name: setting for one in OPTIMIZERS for name, setting in formula_of(one).settings.items()}
+    return found | formula_of(optimizer).settings if optimizer in OPTIMIZERS else found
 
 
 def rule_at(settings: OptimizerConfig, rows: int, update: int = 1, regularised: bool = True) -> Any:
@@ -98,10 +99,12 @@ def rule_at(settings: OptimizerConfig, rows: int, update: int = 1, regularised: 
     >>> [float(x) for x in rule_at(settings, 100, regularised=False)]
     [0.25, 0.0, 0.0]
     """
-    return _rule_at(_compiled(settings.name), settings, rows, update, regularised)
+    _register(settings.name)
+    return _rule_at(settings, rows, update, regularised)
 
 
-def _rule_at(formula: Formula, settings: OptimizerConfig, rows: int, update: int, regularised: bool) -> Any:
+def _rule_at(settings: OptimizerConfig, rows: int, update: int, regularised: bool) -> Any:
+    formula = formula_of(settings.name)
     rate = settings.rate_after(rows) if formula.decays else settings.learning_rate
     l1, l2 = (settings.l1, settings.l2) if regularised else (0.0, 0.0)
     own = {name: settings.own.get(name, setting.default) for name, setting in formula.settings.items()}
@@ -109,14 +112,12 @@ def _rule_at(formula: Formula, settings: OptimizerConfig, rows: int, update: int
 
 
 @cache
-def _compiled(name: str) -> Formula:
-    """The formula of an optimizer, whose updates compiled loops can call from now on."""
+def _register(optimizer: str) -> None:
+    """Let compiled loops call the updates of an optimizer."""
     from paceline.kernels.rules import optimizer_rule
 
-    formula = OPTIMIZERS[name].formula
-    for kind, (memory, update, weight, _) in formula.rules.items():
-        optimizer_rule(kind, memory, update, weight)
-    return formula
+    for rule, updates in formula_of(optimizer).rules.items():
+        optimizer_rule(rule, updates.memory, updates.update, updates.weight)
 
 
 def updates_of(settings: OptimizerConfig) -> Updates:
@@ -125,5 +126,4 @@ def updates_of(settings: OptimizerConfig) -> Updates:
     >>> [updates_of(OptimizerConfig(name="sgd", own=own)).memory for own in ({}, {"momentum": 0.9})]
     [0, 1]
     """
-    formula = OPTIMIZERS[settings.name].formula
-    return formula.rules[type(_rule_at(formula, settings, 0, 1, regularised=True))]
+    return formula_of(settings.name).rules[type(_rule_at(settings, 0, 1, regularised=True))]
