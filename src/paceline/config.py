@@ -33,6 +33,7 @@ CHOICES = {
     "wire.pull": ("keys", "all"),
     "wire.values": ("float32", "float16", "bfloat16"),
 }
+SEE_HELP = "see `paceline train --help`"
 MOST_WORKERS = 1024
 MOST_PORT = 65_535
 MOST_CLOCKS_AHEAD = 10**9
@@ -133,17 +134,13 @@ def _convert(tree: dict[str, Any]) -> RunConfig:
     pace = tree.get("pace")
     if isinstance(pace, str) and pace.lstrip("+-").isdigit():
         tree = {**tree, "pace": int(pace)}
-    return converted(tree, RunConfig, "see `paceline train --help`")
+    return converted(tree, RunConfig, SEE_HELP)
 
 
 def _with_own(section: Mapping[str, Any]) -> dict[str, Any]:
     """The section `optimizer` as `OptimizerConfig` has it: the optimizers' own settings apart, without defaults."""
     declared = own_settings(str(section.get("name", OptimizerConfig().name)))
-    own = {
-        name: converted(value, float, "see `paceline train --help`", f"optimizer.{name}")
-        for name, value in section.items()
-        if name in declared
-    }
+    own = {name: converted(section[name], float, SEE_HELP, f"optimizer.{name}") for name in declared if name in section}
     others = {name: value for name, value in section.items() if name not in declared}
     return others | {"own": {name: value for name, value in own.items() if value != declared[name].default}}
 
@@ -175,9 +172,8 @@ def refuse_unknown(tree: Mapping[str, Any], kind: type[msgspec.Struct], prefix: 
 
 def _names_in(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     """The names of the settings of this kind, as recipes have them."""
-    if kind is not OptimizerConfig:
-        return kind.__struct_fields__
-    return (*(name for name in kind.__struct_fields__ if name != "own"), *own_settings(OptimizerConfig().name))
+    own = own_settings(OptimizerConfig().name) if kind is OptimizerConfig else ()
+    return (*(name for name in kind.__struct_fields__ if name != "own"), *own)
 
 
 def check(config: RunConfig) -> RunConfig:

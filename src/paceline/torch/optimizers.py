@@ -1,8 +1,7 @@
 """How do optimizers update parameters on a GPU? Whole tensors at a time, by the rules of `parameters/optimizers`.
 
-Each optimizer's file declares which of these functions is its counterpart (`on_gpu`).
-
-`planes` [1 + memory, values] are the values and what the optimizer remembers; `gradient` [values] may be changed.
+An optimizer's file names its counterparts here (`on_gpu`). `planes` [1 + memory, values] are the values and what the
+optimizer remembers; `gradient` [values] may be changed.
 """
 
 from __future__ import annotations
