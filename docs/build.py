@@ -5,6 +5,7 @@ With --check, write nothing and fail if the reference is out of date.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import click
 
 from paceline.cli import cli
+from paceline.parameters.optimizers import OPTIMIZERS, formula_of
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference.md"
@@ -19,7 +21,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)")
 
 
 def reference() -> str:
-    """The --help of every command, as one page, under the headings of `paceline --help`."""
+    """The --help of every command, under the headings of `paceline --help`, and the settings of optimizers."""
     top = context_of(cli, None)
     parts = ["# Commands\n\nWritten by `make docs` from `paceline COMMAND --help`.\n", help_text(top)]
     for heading, commands in cli.sections.items():
@@ -29,7 +31,25 @@ def reference() -> str:
             below = command.commands.values() if isinstance(command, click.Group) else []
             contexts = [context, *(context_of(child, context) for child in below)]
             parts += [f"### `{one.command_path}`\n\n{help_text(one)}" for one in contexts]
-    return "\n".join(parts)
+    return "\n".join([*parts, *settings_of_optimizers()])
+
+
+def settings_of_optimizers() -> list[str]:
+    """A table of the settings that each optimizer declares."""
+    lines = ["| optimizer | setting | default | range | meaning |", "|---|---|---|---|---|"]
+    for optimizer in OPTIMIZERS:
+        for name, (default, meaning, least, below, dense_only) in formula_of(optimizer).settings.items():
+            allowed = f"at least {least:g}" + (f" and below {below:g}" if math.isfinite(below) else "")
+            only = " Dense models only." if dense_only else ""
+            lines.append(f"| {optimizer} | `{name}` | {default:g} | {allowed} | {meaning}{only} |")
+    decaying = " and ".join(f"`{name}`" for name in OPTIMIZERS if formula_of(name).decays)
+    return [
+        "## Settings of optimizers\n",
+        "Set one with `--set optimizer.NAME=VALUE`, or in a recipe below `[optimizer]`.\n",
+        *lines,
+        f"\nWith `decay_rows` N, the rate of {decaying} falls: after R rows it is `learning_rate` · (1 + R / N) ^",
+        "−`decay_power`, where `decay_power` is 0.5 by default.\n",
+    ]
 
 
 def context_of(command: click.Command, parent: click.Context | None) -> click.Context:

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from paceline.config import read_config, read_recipe, to_toml
+from paceline.config import config_of, read_config, read_recipe, to_toml, tree_of
 from paceline.errors import ConfigError
-from paceline.settings import RunConfig
+from paceline.settings import OptimizerConfig
 from tests.ray_cluster import RayCluster
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -22,13 +22,24 @@ def test_flags_override_the_recipe_and_settings_override_both(tmp_path: Path) ->
     recipe.write_text('data = "d"\npace = 4\nworkers = 2\n[optimizer]\nname = "ftrl"\nbeta = 2.0\nl1 = 0.5\n')
     config = read_config(recipe, {"workers": 3, "learning_rate": 0.3}, ["optimizer.beta=0.25", "workers=8"])
     assert (config.pace, config.workers) == (4, 8)
-    assert config.optimizer == RunConfig().optimizer.__class__(name="ftrl", beta=0.25, l1=0.5, learning_rate=0.3)
+    assert config.optimizer == OptimizerConfig(name="ftrl", own={"beta": 0.25}, l1=0.5, learning_rate=0.3)
 
 
 def test_config_toml_reads_back(tmp_path: Path) -> None:
     config = read_config(None, {"data": "d", "pace": "3", "l2": 0.1, "seconds": 2.5})
     (tmp_path / "config.toml").write_bytes(to_toml(config))
     assert read_config(tmp_path / "config.toml", {}) == config
+
+
+def test_runs_and_checkpoints_of_earlier_versions_have_the_same_settings() -> None:
+    """They list the settings of all optimizers next to each other."""
+    before = {
+        "name": "adam", "learning_rate": 0.1, "momentum": 0.0, "l1": 0.0, "l2": 0.0, "decay_rows": 0,
+        "decay_power": 0.5, "epsilon": 1e-6, "beta": 1.0, "beta1": 0.8, "beta2": 0.999,
+    }  # fmt: skip
+    config = config_of({"data": "d", "model": "softmax", "optimizer": dict(before)}, {})
+    assert config.optimizer == OptimizerConfig(name="adam", learning_rate=0.1, own={"beta1": 0.8})
+    assert tree_of(config)["optimizer"] == before
 
 
 @pytest.mark.parametrize(
@@ -70,6 +81,9 @@ def test_wrong_flags(flags: dict[str, Any], message: str, hint: str) -> None:
         ("optimizer.decay_rows=100", "but adagrad does not use it"),
         ("optimizer.beta=2.0", "`optimizer.beta` is 2.0, but adagrad does not use it"),
         ("optimizer.beat=1", "unknown setting `optimizer.beat`"),
+        ("optimizer.own=1", "unknown setting `optimizer.own`"),
+        ("optimizer.epsilon=small", "`optimizer.epsilon`: expected `float`, got `str`"),
+        ("optimizer.decay_power=0.7", "`optimizer.decay_power` is 0.7, but adagrad does not use it"),
         ("nonsense", "is not section.key=value"),
         ("a.b.c=1", "is not section.key=value"),
         ("workers.many=3", "`workers`: expected `int`"),

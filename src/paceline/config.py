@@ -1,7 +1,7 @@
 """What was asked for? Recipes, flags and `--set` become one `RunConfig`, checked before anything starts.
 
-Flags override the recipe, `--set` overrides both. Every rule about settings, alone or together, is in this file; what a
-model can do is in its entry (`models/registry.py`).
+Flags override the recipe, `--set` overrides both. Every rule about settings, alone or together, is in this file. What a
+model can do is in its entry (`models/registry.py`), and optimizers declare their own settings in their files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tomli_w
 from paceline.engines import ENGINES
 from paceline.errors import ConfigError
 from paceline.models.registry import Entry, find
-from paceline.parameters.optimizers import OPTIMIZERS
+from paceline.parameters.optimizers import OPTIMIZERS, formula_of, own_settings, updates_of
 from paceline.settings import ImageConfig, OptimizerConfig, RunConfig, WireConfig, without_old_settings
 
 T = TypeVar("T")
@@ -33,6 +33,7 @@ CHOICES = {
     "wire.pull": ("keys", "all"),
     "wire.values": ("float32", "float16", "bfloat16"),
 }
+SEE_HELP = "see `paceline train --help`"
 MOST_WORKERS = 1024
 MOST_PORT = 65_535
 MOST_CLOCKS_AHEAD = 10**9
@@ -88,7 +89,16 @@ def overrule(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable[
 
 def to_toml(config: RunConfig) -> bytes:
     """The configuration as `config.toml` holds it."""
-    return tomli_w.dumps(msgspec.to_builtins(config)).encode()
+    return tomli_w.dumps(tree_of(config)).encode()
+
+
+def tree_of(config: RunConfig) -> dict[str, Any]:
+    """The configuration as a recipe's tree: all settings, the optimizers' own next to the others of that section."""
+    tree: dict[str, Any] = msgspec.to_builtins(config)
+    own = tree["optimizer"].pop("own")
+    defaults = own_settings(config.optimizer.name).items()
+    tree["optimizer"] |= {name: own.get(name, setting.default) for name, setting in defaults}
+    return tree
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
@@ -117,38 +127,53 @@ def _convert(tree: dict[str, Any]) -> RunConfig:
     refuse_unknown(tree, RunConfig, "")
     for section, kind in SECTIONS.items():
         if not isinstance(tree.get(section, {}), dict):
-            hint = f"write its settings below a line [{section}]: {', '.join(kind.__struct_fields__)}"
+            hint = f"write its settings below a line [{section}]: {', '.join(_names_in(kind))}"
             raise ConfigError(f"`{section}` is `{tree[section]}`, but must be a section of a recipe", hint)
         refuse_unknown(tree.get(section, {}), kind, f"{section}.")
+    tree = {**tree, "optimizer": _with_own(tree.get("optimizer", {}))}
     pace = tree.get("pace")
     if isinstance(pace, str) and pace.lstrip("+-").isdigit():
         tree = {**tree, "pace": int(pace)}
-    return converted(tree, RunConfig, "see `paceline train --help`")
+    return converted(tree, RunConfig, SEE_HELP)
 
 
-def converted(tree: dict[str, Any], kind: type[T], hint: str) -> T:
-    """Settings as a `kind`; `ConfigError` names the one whose type is wrong."""
+def _with_own(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The section `optimizer` as `OptimizerConfig` has it: the optimizers' own settings apart, without defaults."""
+    declared = own_settings(str(section.get("name", OptimizerConfig().name)))
+    own = {name: converted(section[name], float, SEE_HELP, f"optimizer.{name}") for name in declared if name in section}
+    others = {name: value for name, value in section.items() if name not in declared}
+    return others | {"own": {name: value for name, value in own.items() if value != declared[name].default}}
+
+
+def converted(tree: Any, kind: type[T], hint: str, prefix: str = "") -> T:
+    """Settings, or the one that `prefix` names, as a `kind`; `ConfigError` names the one whose type is wrong."""
     try:
         return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at ")
-        name = where.strip("`$").lstrip(".")
+        name = prefix + where.strip("`$").lstrip(".")
         said = f"{what[:1].lower()}{what[1:]}"
         raise ConfigError(f"`{name}`: {said}" if name else said, hint) from None
 
 
 def refuse_unknown(tree: Mapping[str, Any], kind: type[msgspec.Struct], prefix: str) -> None:
     """Raise for the first name that settings of this kind do not have."""
-    known = kind.__struct_fields__
+    known = _names_in(kind)
     for name in tree:
         if name not in known:
             places = {prefix + other: other for other in known}
             if kind is RunConfig:
-                places |= {f"{s}.{other}": other for s, part in SECTIONS.items() for other in part.__struct_fields__}
+                places |= {f"{s}.{other}": other for s, part in SECTIONS.items() for other in _names_in(part)}
             near = difflib.get_close_matches(name, places.values(), n=1, cutoff=0.5)
             found = [place for place, other in places.items() if other in near]
             hint = f"did you mean `{found[0]}`?" if found else f"known are {', '.join(known)}"
             raise ConfigError(f"unknown setting `{prefix}{name}`", hint)
+
+
+def _names_in(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The names of the settings of this kind, as recipes have them."""
+    own = own_settings(OptimizerConfig().name) if kind is OptimizerConfig else ()
+    return (*(name for name in kind.__struct_fields__ if name != "own"), *own)
 
 
 def check(config: RunConfig) -> RunConfig:
@@ -185,21 +210,32 @@ def _check_model(config: RunConfig, entry: Entry) -> None:
     if config.images.crop < 0:
         raise ConfigError(f"`images.crop` is {config.images.crop}; it must be at least 0", "--set images.crop=224")
     _check_keyed(config, entry.keyed)
+    _check_gpu(config)
     if config.exchange == "allreduce":
         _check_allreduce(config)
 
 
 def _check_keyed(config: RunConfig, keyed: bool) -> None:
     """What tables of parameters by key cannot have, and what only they have."""
-    if keyed and config.optimizer.momentum:
-        message = f"`momentum` is {config.optimizer.momentum}, but the model `{config.model}` does not use it"
-        raise ConfigError(message, "leave it out, or --model softmax")
+    settings = formula_of(config.optimizer.name).settings
+    for name, value in config.optimizer.own.items():
+        if keyed and settings[name].dense_only:
+            message = f"`{_shown(name)}` is {value}, but the model `{config.model}` does not use it"
+            raise ConfigError(message, "leave it out, or --model softmax")
     if not keyed and config.optimizer.l1:
         message = f"`l1` is {config.optimizer.l1}, but the model `{config.model}` has no table of keys"
         raise ConfigError(message, "leave it out; --l2 is weight decay")
     changed = [name for name in _changed(config.wire) if name in ("pull", "key_deltas", "values")]
     if not keyed and changed:
         raise ConfigError(f"`wire.{changed[0]}` is set, but `{config.model}` has no table of keys", "leave it out")
+
+
+def _check_gpu(config: RunConfig) -> None:
+    """Refuse an optimizer that cannot update parameters on a GPU. Shards update them on the CPU."""
+    on_shards = ENGINES[config.engine].has_processes and config.exchange == "shard"
+    if config.device != "cpu" and not on_shards and not updates_of(config.optimizer).on_gpu:
+        message = f"`optimizer` is `{config.optimizer.name}`, which has no update on a GPU"
+        raise ConfigError(message, "--device cpu, or another --optimizer")
 
 
 def _check_allreduce(config: RunConfig) -> None:
@@ -254,21 +290,27 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
     if not 0 < rate <= LARGEST_FLOAT32:
         raise ConfigError(f"`learning_rate` is {rate}; it must be above 0", "--learning-rate 0.05 is usual")
     _check_least(optimizer, 0, "l1", "l2")
-    _check_least(optimizer, 0, "decay_rows", "decay_power", "epsilon", "beta", prefix="optimizer.")
-    for name in ("momentum", "beta1", "beta2"):
-        if not 0 <= getattr(optimizer, name) < 1:
-            message = f"`{name}` is {getattr(optimizer, name)}; it must be at least 0 and below 1"
-            raise ConfigError(message, f"--set optimizer.{name}=0.9")
-    special = {name for own in OPTIMIZERS.values() for name in own.settings} - {"decay_rows"}
-    for name in sorted(special.intersection(_changed(optimizer))):
-        if name not in OPTIMIZERS[optimizer.name].settings or (name == "decay_power" and not optimizer.decay_rows):
-            owners = " and ".join(other for other, own in OPTIMIZERS.items() if name in own.settings)
-            message = f"`optimizer.{name}` is {getattr(optimizer, name)}, but {optimizer.name} does not use it"
-            needs = " and needs decay_rows" if name == "decay_power" else ""
-            raise ConfigError(message, f"leave it out: it is for {owners}{needs}")
-    if optimizer.decay_rows and "decay_rows" not in OPTIMIZERS[optimizer.name].settings:
-        message = f"`optimizer.decay_rows` is {optimizer.decay_rows}, but {optimizer.name} does not use it"
-        raise ConfigError(message, "leave it out, or --optimizer sgd")
+    _check_least(optimizer, 0, "decay_rows", "decay_power", prefix="optimizer.")
+    formula = formula_of(optimizer.name)
+    for name, value in optimizer.own.items():
+        if (setting := formula.settings.get(name)) is None:
+            message = f"`optimizer.{name}` is {value}, but {optimizer.name} does not use it"
+            owners = " and ".join(other for other in OPTIMIZERS if name in formula_of(other).settings)
+            raise ConfigError(message, f"leave it out: it is for {owners}")
+        if not (setting.least <= value < setting.below and value <= LARGEST_FLOAT32):
+            upper = f" and below {setting.below:g}" if setting.below <= LARGEST_FLOAT32 else ""
+            message = f"`{_shown(name)}` is {value}; it must be at least {setting.least:g}{upper}"
+            raise ConfigError(message, f"--set optimizer.{name}={setting.default:g}")
+    decay = [name for name in _changed(optimizer) if name in ("decay_rows", "decay_power")]
+    if decay and not (formula.decays and optimizer.decay_rows):
+        message = f"`optimizer.{decay[0]}` is {getattr(optimizer, decay[0])}, but {optimizer.name} does not use it"
+        owners = " and ".join(name for name in OPTIMIZERS if formula_of(name).decays)
+        raise ConfigError(message, f"leave it out: decay_rows is for {owners}, and decay_power needs decay_rows")
+
+
+def _shown(name: str) -> str:
+    """How messages call an optimizer's own setting: as its flag, if it has one."""
+    return name if name in SETTING_OF_FLAG else f"optimizer.{name}"
 
 
 def _check_choices(config: RunConfig) -> None:

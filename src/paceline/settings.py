@@ -8,22 +8,19 @@ import msgspec
 
 
 class OptimizerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How weights change. `decay_rows` and `decay_power` are sgd's: rate · (1 + rows / decay_rows) ^ −decay_power.
+    """How weights change. If the rate decays, it is learning_rate · (1 + rows / decay_rows) ^ −decay_power.
 
-    `momentum` is sgd's on dense models, `beta1` and `beta2` are adam's.
+    `own` are the settings that only some optimizers have and that differ from their defaults. Optimizers declare them
+    in their files (`parameters/optimizers/`); in recipes and `config.toml` they stand next to the others.
     """
 
     name: str = "adagrad"
     learning_rate: float = 0.05
-    momentum: float = 0.0
     l1: float = 0.0
     l2: float = 0.0
     decay_rows: int = 0
     decay_power: float = 0.5
-    epsilon: float = 1e-6
-    beta: float = 1.0
-    beta1: float = 0.9
-    beta2: float = 0.999
+    own: dict[str, float] = {}
 
     def rate_after(self, rows: int) -> float:
         """The learning rate after this many rows of training.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.parameters.optimizers import own_settings
 from paceline.settings import OptimizerConfig
 
 Doubles = NDArray[np.float64]
@@ -23,11 +24,15 @@ def rate_after(settings: OptimizerConfig, trained: int) -> float:
     return float(settings.learning_rate * (1 + trained / settings.decay_rows) ** -settings.decay_power)
 
 
+def own(settings: OptimizerConfig, name: str) -> float:
+    return settings.own.get(name, own_settings(settings.name)[name].default)
+
+
 def sgd(settings: OptimizerConfig, states: Doubles, g: Doubles, trained: int, _update: int) -> None:
     w, rate = states[0], rate_after(settings, trained)
     g = g + settings.l2 * w
-    if settings.momentum:
-        states[1] = settings.momentum * states[1] + g
+    if momentum := settings.own.get("momentum"):
+        states[1] = momentum * states[1] + g
         states[0] = w - rate * states[1]
     else:
         states[0] = shrink(w - rate * g, rate * settings.l1)
@@ -36,7 +41,7 @@ def sgd(settings: OptimizerConfig, states: Doubles, g: Doubles, trained: int, _u
 def adagrad(settings: OptimizerConfig, states: Doubles, g: Doubles, _trained: int, _update: int) -> None:
     g = g + settings.l2 * states[0]
     states[1] += g * g
-    rate = settings.learning_rate / (np.sqrt(states[1]) + settings.epsilon)
+    rate = settings.learning_rate / (np.sqrt(states[1]) + own(settings, "epsilon"))
     states[0] = shrink(states[0] - rate * g, rate * settings.l1)
 
 
@@ -48,16 +53,17 @@ def ftrl(settings: OptimizerConfig, states: Doubles, g: Doubles, _trained: int, 
 
 def ftrl_weights(settings: OptimizerConfig, states: Doubles) -> Doubles:
     z, n = states
-    below = (settings.beta + np.sqrt(n)) / settings.learning_rate + settings.l2
+    below = (own(settings, "beta") + np.sqrt(n)) / settings.learning_rate + settings.l2
     return np.where(abs(z) <= settings.l1, 0.0, -(z - np.sign(z) * settings.l1) / below)
 
 
 def adam(settings: OptimizerConfig, states: Doubles, g: Doubles, _trained: int, update: int) -> None:
+    beta1, beta2 = own(settings, "beta1"), own(settings, "beta2")
     g = g + settings.l2 * states[0]
-    states[1] = settings.beta1 * states[1] + (1 - settings.beta1) * g
-    states[2] = settings.beta2 * states[2] + (1 - settings.beta2) * g * g
-    mean, square = states[1] / (1 - settings.beta1**update), states[2] / (1 - settings.beta2**update)
-    states[0] -= settings.learning_rate * mean / (np.sqrt(square) + settings.epsilon)
+    states[1] = beta1 * states[1] + (1 - beta1) * g
+    states[2] = beta2 * states[2] + (1 - beta2) * g * g
+    mean, square = states[1] / (1 - beta1**update), states[2] / (1 - beta2**update)
+    states[0] -= settings.learning_rate * mean / (np.sqrt(square) + own(settings, "epsilon"))
 
 
 UPDATES: dict[str, Callable[[OptimizerConfig, Doubles, Doubles, int, int], None]] = {

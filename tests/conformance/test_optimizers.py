@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paceline.kernels.dense import update_range
 from paceline.kernels.tables import apply_gradient, read_all
 from paceline.parameters.layout import Group, TableLayout
-from paceline.parameters.optimizers import OPTIMIZERS, TABLE_OPTIMIZERS, num_remembered, rule_at
+from paceline.parameters.optimizers import OPTIMIZERS, TABLE_OPTIMIZERS, rule_at, updates_of
 from paceline.settings import OptimizerConfig
 from tests.conformance import formulas
 
@@ -21,7 +21,7 @@ GRADIENTS = st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=30)
 
 def reference(settings: OptimizerConfig, gradients: list[float]) -> float:
     """The weight after these gradients, by the formula in float64."""
-    states = np.zeros((1 + num_remembered(settings), 1))
+    states = np.zeros((1 + updates_of(settings).memory, 1))
     for g in gradients:
         formulas.apply(settings, states, np.array([g]))
     return float(formulas.weights(settings, states)[0])
@@ -80,9 +80,9 @@ def test_sgd_rate_decays_by_rows() -> None:
 @pytest.mark.parametrize(("name", "momentum"), [*((name, 0.0) for name in OPTIMIZERS), ("sgd", 0.9)])
 def test_an_update_is_the_same_in_tables_and_in_dense_arrays(name: str, momentum: float) -> None:
     """One formula serves both: the states differ only in where they lie."""
-    settings = OptimizerConfig(name=name, learning_rate=0.1, l2=0.01, momentum=momentum)
+    settings = OptimizerConfig(name=name, learning_rate=0.1, l2=0.01, own={"momentum": momentum} if momentum else {})
     layout = TableLayout(5, (Group("weight", 3, settings),), bias=False)
-    width = 1 + num_remembered(settings)
+    width = 1 + updates_of(settings).memory
     table, dense = np.zeros((5, width, 3), np.float32), np.zeros((width, 15), np.float32)
     chance = np.random.default_rng(2)
     for _ in range(4):

@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from paceline.errors import ConfigError
 from paceline.parameters.dense import DenseStore
 from paceline.parameters.keyed import KeyedStore
 from paceline.parameters.layout import DenseLayout, Group, Initial, TableLayout
 from paceline.parameters.optimizers import DENSE_OPTIMIZERS, OPTIMIZERS, TABLE_OPTIMIZERS
 from paceline.parameters.store import DenseValues, Floats, Store
 from paceline.settings import OptimizerConfig
-from paceline.torch import store as torch_store
 from paceline.torch.store import TorchStore
 from tests.conformance import formulas
 from tests.skips import needs_gpu
@@ -27,7 +25,7 @@ ROWS = 10
 SETTINGS = [
     OptimizerConfig(name="sgd", learning_rate=0.1, l2=0.01),
     OptimizerConfig(name="sgd", learning_rate=0.1, decay_rows=50),
-    OptimizerConfig(name="sgd", learning_rate=0.1, l2=0.01, momentum=0.9),
+    OptimizerConfig(name="sgd", learning_rate=0.1, l2=0.01, own={"momentum": 0.9}),
     OptimizerConfig(name="adagrad", learning_rate=0.1, l2=0.01),
     OptimizerConfig(name="ftrl", learning_rate=0.1, l1=0.02, l2=0.01),
     OptimizerConfig(name="adam", learning_rate=0.1, l2=0.01),
@@ -94,7 +92,7 @@ DENSE = [Subject(make, by_range, 5) for make in (dense, range_of_dense, tensors,
 CASES = [
     pytest.param(
         subject, settings, marks=[needs_gpu] if subject.make is tensors_on_a_gpu else [],
-        id=f"{subject.make.__name__}-{settings.name}{'-momentum' * bool(settings.momentum)}"
+        id=f"{subject.make.__name__}-{settings.name}{'-momentum' * ('momentum' in settings.own)}"
         f"{'-decay' * bool(settings.decay_rows)}",
     )
     for subjects, optimizers in ((TABLES, TABLE_OPTIMIZERS), (DENSE, DENSE_OPTIMIZERS))
@@ -222,10 +220,3 @@ def test_dense_values_take_arrays_and_tensors(subject: Subject) -> None:
     out = torch.zeros(40)
     given.gather(0, out)
     np.testing.assert_array_equal(out.numpy(), arrays.read(0, 40, 0))
-
-
-def test_an_optimizer_without_an_update_on_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_store, "UPDATES", {})
-    with pytest.raises(ConfigError, match="`optimizer` is `adam`, which has no update on a GPU") as error:
-        tensors(SETTINGS[-1])
-    assert error.value.hint == "--device cpu"

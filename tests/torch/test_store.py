@@ -22,7 +22,7 @@ from tests.skips import needs_gpu
 
 NORMALISED = "tests.models.modules:normalised"
 OPTIMIZERS: list[dict[str, Any]] = [
-    {"name": "sgd"}, {"name": "sgd", "momentum": 0.9, "decay_rows": 50}, {"name": "adagrad"}, {"name": "adam"},
+    {"name": "sgd"}, {"name": "sgd", "own": {"momentum": 0.9}, "decay_rows": 50}, {"name": "adagrad"}, {"name": "adam"},
 ]  # fmt: skip
 
 

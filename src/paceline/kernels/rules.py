@@ -8,8 +8,8 @@ of the rule says which optimizer it is, and the compiler picks that optimizer's 
 
 The state of a parameter is its first number, `table[at]`, and what the optimizer remembers, `memory(rule)` numbers at
 `at + stride`, `at + 2 * stride`, and so on. In a table of keys the stride is the number of columns of a group, in a
-dense array it is the number of values, so the same formula serves both. Optimizers register their functions with
-`optimizer_rule`.
+dense array it is the number of values, so the same formula serves both. `parameters/optimizers` registers the functions
+that optimizers declare with `optimizer_rule`.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def stored(rule: Any, table: Table, at: Any, stride: Any) -> Any:
     return table[at]
 
 
-def optimizer_rule(rule: type, memory: int, update: Update, weight: Weight = stored) -> None:
-    """Let compiled loops use `weight` and `update` for rules of this type, which remember `memory` numbers."""
+def optimizer_rule(rule: type, memory: int, update: Update, weight: Weight | None = None) -> None:
+    """Let compiled loops use `weight` (else `stored`) and `update` for rules of this type with `memory` numbers."""
     strict = register_jitable(**STRICT)
-    _MEMORIES[rule], _WEIGHTS[rule], _UPDATES[rule] = memory, strict(weight), strict(update)
+    _MEMORIES[rule], _WEIGHTS[rule], _UPDATES[rule] = memory, strict(weight or stored), strict(update)
 
 
 def is_rule_type(kind: Any) -> bool:

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from paceline.kernels import tables
 from paceline.models.metrics import MetricSums
 from paceline.parameters.layout import Layout, Rules, TableLayout
-from paceline.parameters.optimizers.sgd import Sgd
+from paceline.parameters.optimizers import rule_at
+from paceline.settings import OptimizerConfig
 
 Floats = NDArray[np.float32]
 
-NO_RULE = Sgd(np.float32(0), np.float32(0), np.float32(0))
+NO_RULE = rule_at(OptimizerConfig(name="sgd"), 0)
 
 
 class Tensor(NamedTuple):

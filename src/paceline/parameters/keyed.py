@@ -30,7 +30,7 @@ class KeyedStore:
     """
 
     def __init__(self, layout: TableLayout, shard: int = 0, num_shards: int = 1, private_rows: int = 0) -> None:
-        """`private_rows` is space behind the rows."""
+        """`private_rows` more rows are allocated behind them, for `PrivateCopies`."""
         self.layout = layout
         self.size = len(range(shard, layout.num_keys, num_shards))
         self.width, self.dim = layout.width, layout.dim
@@ -38,9 +38,9 @@ class KeyedStore:
         # -1 if another shard holds the bias, or there is none.
         self.bias = layout.bias_key // num_shards if layout.bias and layout.bias_key % num_shards == shard else -1
         self._first, self._step = shard, num_shards
-        self._size = (self.size + private_rows) * self.width
+        self._num_floats = (self.size + private_rows) * self.width
         hint = "prepare the data with fewer features (--hash-bits), or choose --optimizer sgd, which needs the least"
-        check_memory(4 * self._size, f"{layout.features:,} features", hint)
+        check_memory(4 * self._num_floats, f"{layout.features:,} features", hint)
         self._num_direct = min(DIRECT_KEYS // num_shards, self.size)
         self._fold = Fold.make(256, self._num_direct, layout)
         self._rules, self._decays = layout.rules_at(0), layout.decays
@@ -48,7 +48,7 @@ class KeyedStore:
 
     def begin(self) -> None:
         # New memory costs nothing until it is used.
-        self.table: Floats = np.zeros(self._size, np.float32)
+        self.table: Floats = np.zeros(self._num_floats, np.float32)
         rows = self.table[: (self.size - (self.bias >= 0)) * self.width]
         column = 0
         for group in self.layout.groups:

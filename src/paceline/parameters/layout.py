@@ -13,7 +13,7 @@ import numpy as np
 
 from paceline.kernels import tables
 from paceline.kernels.keys import key_dtype
-from paceline.parameters.optimizers import num_remembered, rule_at
+from paceline.parameters.optimizers import rule_at, updates_of
 from paceline.settings import OptimizerConfig
 
 INITIAL_KINDS = ("zeros", "uniform", "normal")
@@ -37,7 +37,7 @@ class Group(msgspec.Struct, frozen=True):
     @property
     def width(self) -> int:
         """Numbers per key: the values, and what the optimizer remembers about them."""
-        return self.dim * (1 + num_remembered(self.optimizer))
+        return self.dim * (1 + updates_of(self.optimizer).memory)
 
 
 class Rules(NamedTuple):
@@ -125,7 +125,7 @@ class DenseLayout(msgspec.Struct, frozen=True):
     @property
     def width(self) -> int:
         """Numbers per value: the value, and what the optimizer remembers about it."""
-        return 1 + num_remembered(self.optimizer)
+        return 1 + updates_of(self.optimizer).memory
 
     def update_number(self, trained: int) -> int:
         """The number of the update after `trained` rows, from 1.

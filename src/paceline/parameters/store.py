@@ -31,7 +31,7 @@ Array = TypeVar("Array", contravariant=True)
 
 
 class Store(Protocol[Where, Array]):
-    """Parameters, `size` of them. Each has a state of `width` numbers, which gives its `dim` values.
+    """`size` parameters. Each has a state of `width` numbers, which gives its `dim` values.
 
     `Where` says which parameters are meant: the indices of distinct keys, or the first of a range of dense values that
     is as long as the `Array` that goes with it. Arrays are flat.

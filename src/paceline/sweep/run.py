@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from paceline.config import read_recipe
+from paceline.config import read_recipe, tree_of
 from paceline.data.datasets import AnyDataset
 from paceline.diagnosis.explain import write_diagnosis
 from paceline.diagnosis.operations import add_operations
@@ -105,7 +105,8 @@ def _begun(path: Path, point: Point, fingerprint: str) -> RunFolder | None:
         refuse_existing(path)
         return None
     run = RunFolder(path)
-    before, now = read_recipe(path / "config.toml"), msgspec.to_builtins(point.config)
+    before, config = read_recipe(path / "config.toml"), point.config
+    now = tree_of(config) if isinstance(config, RunConfig) else msgspec.to_builtins(config)
     hint = "remove it, or choose another --out"
     if {**before, **dict.fromkeys(PLACES)} != {**now, **dict.fromkeys(PLACES)}:
         raise ConfigError(f"`{path}` was run with other settings than the recipe has now", hint)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.errors import ConfigError
 from paceline.parameters.layout import DenseLayout
+from paceline.parameters.optimizers import updates_of
 from paceline.parameters.store import Floats, Numbers
 from paceline.torch.model import torch
-from paceline.torch.optimizers import UPDATES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,11 +23,10 @@ class TorchStore:
     dim = 1
 
     def __init__(self, layout: DenseLayout, device: str) -> None:
-        if type(layout.rule_at(0)) not in UPDATES:
-            raise ConfigError(f"`optimizer` is `{layout.optimizer.name}`, which has no update on a GPU", "--device cpu")
         self.layout = layout
         self.size = layout.num_values
         self.width = layout.width
+        self._update = pkgutil.resolve_name(updates_of(layout.optimizer).on_gpu)
         self._planes: Tensor = torch.zeros((layout.width, layout.num_values), device=device)
 
     @property
@@ -66,7 +65,7 @@ class TorchStore:
         count = min(len(given), max(0, self.layout.num_trained - start))
         if count:
             rule = self.layout.rule_at(trained)
-            UPDATES[type(rule)](rule, self._planes[:, start : start + count], given[:count] * (1 / rows))
+            self._update(rule, self._planes[:, start : start + count], given[:count] * (1 / rows))
         if count < len(given):
             self._planes[0, start + count : start + len(given)].sub_(given[count:], alpha=1 / rows)
 

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 import psutil
 
+from paceline.config import tree_of
 from paceline.data.datasets import AnyDataset
 from paceline.data.rows import NO_LIMIT
 from paceline.errors import DataError, InterruptedRunError, PacelineError, RunError
@@ -107,7 +108,7 @@ class Coordinator:
     def _made_by(self) -> dict[str, Any]:
         """What must stay the same during a run: the data, and all settings but when to stop, test and save."""
         free = {"data", "run", "address", "epochs", "steps", "seconds", "test_every", "checkpoint_every"}
-        made_by = {n: v for n, v in msgspec.to_builtins(self.config).items() if n not in free}
+        made_by = {n: v for n, v in tree_of(self.config).items() if n not in free}
         if self.backend.model.fingerprint:
             made_by["module"] = self.backend.model.fingerprint
         return {"data": self.dataset.fingerprint} | made_by

@@ -293,7 +293,7 @@ def test_the_coordinator_may_lose_its_connection_while_it_fetches_a_copy(
             say_to(service, m.FetchPart(what="copy", of="dense", start=0, count=5), other)
 
 
-@pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"name": "adam"}])
+@pytest.mark.parametrize("optimizer", [{"own": {"momentum": 0.9}}, {"name": "adam"}])
 @pytest.mark.parametrize(("pace", "workers"), [("sync", 3), ("async", 3)])
 def test_a_shard_has_one_copy_beyond_what_its_optimizer_needs(pace: str, workers: int, optimizer: Any) -> None:
     """Of a model that is large beside all else, with checkpoints on the way."""

@@ -1,40 +1,93 @@
-"""How parameters change: one file per optimizer, with its formula and its update on the CPU.
+"""How do parameters change? One file per optimizer, with its formula, its settings and its updates on the CPU.
 
-An optimizer's file gives `rule_at`, its rule at one moment, and registers the compiled functions of the rule
-(`kernels/rules.py`). The update on a GPU is its counterpart in `torch/optimizers.py`. To add an optimizer, write its
-file and add a line to `OPTIMIZERS`, under the name of the file.
+An optimizer's file declares a `FORMULA`. The update on a GPU is its counterpart in `torch/optimizers.py`. To add an
+optimizer, write its file and add a line to `OPTIMIZERS`.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
+from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.settings import OptimizerConfig
 
+if TYPE_CHECKING:
+    from paceline.kernels.rules import Update, Weight
+
+
+class Setting(NamedTuple):
+    """A setting of an optimizer, `--set optimizer.NAME=VALUE`: at least `least`, and less than `below`."""
+
+    default: float
+    help: str
+    least: float = 0.0
+    below: float = math.inf
+    dense_only: bool = False
+
+
+class Updates(NamedTuple):
+    """What rules of one type do to a parameter of which they remember `memory` numbers (`kernels/rules.py`).
+
+    `on_gpu` is "module:function", the update of whole tensors; without it, the optimizer cannot train on a GPU.
+    """
+
+    memory: int
+    update: Update
+    weight: Weight | None = None
+    on_gpu: str = ""
+
+
+class Formula(NamedTuple):
+    """What an optimizer's file declares.
+
+    `rule_at` makes its rule at one moment from the learning rate, `l1`, `l2`, the number of the update (from 1), and
+    the optimizer's own `settings`, all by keyword. `rules` are the types of rules that it makes. `decays` says that its
+    rate can fall with the rows trained on (`decay_rows`).
+    """
+
+    rule_at: Callable[..., Any]
+    rules: dict[type, Updates]
+    settings: dict[str, Setting]
+    decays: bool = False
+
 
 class Optimizer(NamedTuple):
-    """What an optimizer declares: which settings are its own, and what it can train.
+    """What an optimizer can train.
 
     `tables`: parameters by key. `keeps_weights`: the first number of a state is the parameter itself. Otherwise it
     follows from the state, is 0 at first, and can only be in a table.
     """
 
-    settings: tuple[str, ...]
     tables: bool = True
     keeps_weights: bool = True
 
 
+# By the names of their files.
 OPTIMIZERS = {
-    "sgd": Optimizer(("decay_rows", "decay_power", "momentum")),
-    "adagrad": Optimizer(("epsilon",)),
-    "ftrl": Optimizer(("beta",), keeps_weights=False),
+    "sgd": Optimizer(),
+    "adagrad": Optimizer(),
+    "ftrl": Optimizer(keeps_weights=False),
     # Its correction for a late start counts updates, and the keys of a table are not updated equally often.
-    "adam": Optimizer(("epsilon", "beta1", "beta2"), tables=False),
+    "adam": Optimizer(tables=False),
 }
 TABLE_OPTIMIZERS = tuple(name for name, optimizer in OPTIMIZERS.items() if optimizer.tables)
 DENSE_OPTIMIZERS = tuple(name for name, optimizer in OPTIMIZERS.items() if optimizer.keeps_weights)
+
+
+@cache
+def formula_of(optimizer: str) -> Formula:
+    """What an optimizer's file declares. It is read when needed: names are known before NumPy is loaded."""
+    found: Formula = importlib.import_module(f"{__name__}.{optimizer}").FORMULA
+    return found
+
+
+def own_settings(optimizer: str) -> dict[str, Setting]:
+    """The settings of all optimizers by name. If several declare one, this optimizer's declaration counts."""
+    found = {name: setting for one in OPTIMIZERS for name, setting in formula_of(one).settings.items()}
+    return found | formula_of(optimizer).settings if optimizer in OPTIMIZERS else found
 
 
 def rule_at(settings: OptimizerConfig, rows: int, update: int = 1, regularised: bool = True) -> Any:
@@ -46,22 +99,31 @@ def rule_at(settings: OptimizerConfig, rows: int, update: int = 1, regularised: 
     >>> [float(x) for x in rule_at(settings, 100, regularised=False)]
     [0.25, 0.0, 0.0]
     """
+    _register(settings.name)
+    return _rule_at(settings, rows, update, regularised)
+
+
+def _rule_at(settings: OptimizerConfig, rows: int, update: int, regularised: bool) -> Any:
+    formula = formula_of(settings.name)
+    rate = settings.rate_after(rows) if formula.decays else settings.learning_rate
     l1, l2 = (settings.l1, settings.l2) if regularised else (0.0, 0.0)
-    return _module(settings.name).rule_at(settings, rows, update, l1, l2)
-
-
-def num_remembered(settings: OptimizerConfig) -> int:
-    """How many numbers an optimizer remembers of each parameter.
-
-    >>> num_remembered(OptimizerConfig(name="sgd")), num_remembered(OptimizerConfig(name="sgd", momentum=0.9))
-    (0, 1)
-    """
-    from paceline.kernels.rules import memory
-
-    return memory(rule_at(settings, 0))
+    own = {name: settings.own.get(name, setting.default) for name, setting in formula.settings.items()}
+    return formula.rule_at(rate=rate, l1=l1, l2=l2, update=update, **own)
 
 
 @cache
-def _module(name: str) -> Any:
-    """An optimizer's file, imported when it is needed: names are checked before the compiler is loaded."""
-    return importlib.import_module(f"{__name__}.{name}")
+def _register(optimizer: str) -> None:
+    """Let compiled loops call the updates of an optimizer."""
+    from paceline.kernels.rules import optimizer_rule
+
+    for rule, updates in formula_of(optimizer).rules.items():
+        optimizer_rule(rule, updates.memory, updates.update, updates.weight)
+
+
+def updates_of(settings: OptimizerConfig) -> Updates:
+    """What the optimizer with these settings does to a parameter.
+
+    >>> [updates_of(OptimizerConfig(name="sgd", own=own)).memory for own in ({}, {"momentum": 0.9})]
+    [0, 1]
+    """
+    return formula_of(settings.name).rules[type(_rule_at(settings, 0, 1, regularised=True))]

@@ -5,12 +5,14 @@ g ← g + λ₂ w;  s ← s + g²;  η_k = η / (√s + ε);  w ← S(w − η_k
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from paceline.kernels.rules import Table, optimizer_rule
-from paceline.settings import OptimizerConfig
+from paceline.parameters.optimizers import Formula, Setting, Updates
+
+if TYPE_CHECKING:
+    from paceline.kernels.rules import Table
 
 
 class AdaGrad(NamedTuple):
@@ -22,8 +24,8 @@ class AdaGrad(NamedTuple):
     epsilon: np.float32
 
 
-def rule_at(settings: OptimizerConfig, rows: int, update: int, l1: float, l2: float) -> AdaGrad:
-    return AdaGrad(np.float32(settings.learning_rate), np.float32(l1), np.float32(l2), np.float32(settings.epsilon))
+def rule_at(rate: float, l1: float, l2: float, update: int, epsilon: float) -> AdaGrad:
+    return AdaGrad(*map(np.float32, (rate, l1, l2, epsilon)))
 
 
 def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None:
@@ -38,4 +40,8 @@ def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None
     table[at + stride] = s
 
 
-optimizer_rule(AdaGrad, 1, update)
+FORMULA = Formula(
+    rule_at,
+    {AdaGrad: Updates(1, update, on_gpu="paceline.torch.optimizers:adagrad")},
+    {"epsilon": Setting(1e-6, "Added to the root of the summed squares (ε).")},
+)

@@ -7,12 +7,14 @@ w ← w − η / (1 − β₁ᵗ) · m / (√s / √(1 − β₂ᵗ) + ε), in u
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from paceline.kernels.rules import Table, optimizer_rule
-from paceline.settings import OptimizerConfig
+from paceline.parameters.optimizers import Formula, Setting, Updates
+
+if TYPE_CHECKING:
+    from paceline.kernels.rules import Table
 
 
 class Adam(NamedTuple):
@@ -29,9 +31,9 @@ class Adam(NamedTuple):
 ONE = np.float32(1)
 
 
-def rule_at(settings: OptimizerConfig, rows: int, update: int, l1: float, l2: float) -> Adam:
-    rate, root = settings.rate_after(rows) / (1 - settings.beta1**update), math.sqrt(1 - settings.beta2**update)
-    return Adam(*map(np.float32, (rate, l2, settings.beta1, settings.beta2, settings.epsilon, root)))
+def rule_at(rate: float, l1: float, l2: float, update: int, epsilon: float, beta1: float, beta2: float) -> Adam:
+    corrected, root = rate / (1 - beta1**update), math.sqrt(1 - beta2**update)
+    return Adam(*map(np.float32, (corrected, l2, beta1, beta2, epsilon, root)))
 
 
 def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None:
@@ -44,4 +46,12 @@ def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None
     table[at] = w - rule.rate * m / (np.sqrt(s) / rule.root + rule.epsilon)
 
 
-optimizer_rule(Adam, 2, update)
+FORMULA = Formula(
+    rule_at,
+    {Adam: Updates(2, update, on_gpu="paceline.torch.optimizers:adam")},
+    {
+        "epsilon": Setting(1e-6, "Added to the root of the mean square (ε)."),
+        "beta1": Setting(0.9, "How much of the mean gradient each update keeps (β₁).", below=1.0),
+        "beta2": Setting(0.999, "How much of the mean square each update keeps (β₂).", below=1.0),
+    },
+)

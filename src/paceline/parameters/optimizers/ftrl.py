@@ -6,12 +6,14 @@ w = 0 if |z| ≤ λ₁, else −(z − sign(z) λ₁) / ((β + √n) / η + λ�
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from paceline.kernels.rules import Table, optimizer_rule
-from paceline.settings import OptimizerConfig
+from paceline.parameters.optimizers import Formula, Setting, Updates
+
+if TYPE_CHECKING:
+    from paceline.kernels.rules import Table
 
 
 class Ftrl(NamedTuple):
@@ -23,8 +25,8 @@ class Ftrl(NamedTuple):
     beta: np.float32
 
 
-def rule_at(settings: OptimizerConfig, rows: int, update: int, l1: float, l2: float) -> Ftrl:
-    return Ftrl(np.float32(settings.learning_rate), np.float32(l1), np.float32(l2), np.float32(settings.beta))
+def rule_at(rate: float, l1: float, l2: float, update: int, beta: float) -> Ftrl:
+    return Ftrl(*map(np.float32, (rate, l1, l2, beta)))
 
 
 def weight(rule: Any, table: Table, at: Any, stride: Any) -> Any:
@@ -45,4 +47,8 @@ def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None
     table[at + stride] = seen
 
 
-optimizer_rule(Ftrl, 1, update, weight)
+FORMULA = Formula(
+    rule_at,
+    {Ftrl: Updates(1, update, weight)},
+    {"beta": Setting(1.0, "Keeps the first updates of a parameter small (β).")},
+)

@@ -6,12 +6,14 @@ State of a parameter: w, and v with momentum.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from paceline.kernels.rules import Table, optimizer_rule
-from paceline.settings import OptimizerConfig
+from paceline.parameters.optimizers import Formula, Setting, Updates
+
+if TYPE_CHECKING:
+    from paceline.kernels.rules import Table
 
 
 class Sgd(NamedTuple):
@@ -30,11 +32,10 @@ class Momentum(NamedTuple):
     momentum: np.float32
 
 
-def rule_at(settings: OptimizerConfig, rows: int, update: int, l1: float, l2: float) -> Sgd | Momentum:
-    rate = np.float32(settings.rate_after(rows))
-    if settings.momentum:
-        return Momentum(rate, np.float32(l2), np.float32(settings.momentum))
-    return Sgd(rate, np.float32(l1), np.float32(l2))
+def rule_at(rate: float, l1: float, l2: float, update: int, momentum: float) -> Sgd | Momentum:
+    if momentum:
+        return Momentum(*map(np.float32, (rate, l2, momentum)))
+    return Sgd(*map(np.float32, (rate, l1, l2)))
 
 
 def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None:
@@ -52,5 +53,12 @@ def update_with_momentum(rule: Any, table: Table, at: Any, stride: Any, gradient
     table[at] = w - rule.rate * v
 
 
-optimizer_rule(Sgd, 0, update)
-optimizer_rule(Momentum, 1, update_with_momentum)
+FORMULA = Formula(
+    rule_at,
+    {
+        Sgd: Updates(0, update, on_gpu="paceline.torch.optimizers:sgd"),
+        Momentum: Updates(1, update_with_momentum, on_gpu="paceline.torch.optimizers:momentum"),
+    },
+    {"momentum": Setting(0.0, "How much of the last step each update repeats (μ).", below=1.0, dense_only=True)},
+    decays=True,
+)
