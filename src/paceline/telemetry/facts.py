@@ -26,14 +26,13 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
 
     `input` is "rows" or "images". With `keyed` parameters, only a batch's keys travel; otherwise all parameters travel
     in each step. `metrics` are what evaluations measure, and `headline` is the one that tables show beside loss and
-    error. `operations` says whether `paceline diagnose --ops` can time a step's operations.
+    error.
     """
 
     input: str
     keyed: bool
     metrics: tuple[str, ...]
     headline: str
-    operations: bool
 
     @staticmethod
     def of(declared: object) -> Traits:

@@ -42,7 +42,7 @@ def facts_of(declared: object, dataset: AnyDataset, table: Any) -> Facts:
 def facts_kept(run: Path, facts: Facts, config: RunConfig, dataset: AnyDataset) -> Iterator[None]:
     """Write a run's facts into its folder, and meanwhile count the keys of its batches."""
     write_facts(run, facts)
-    if not facts.traits.keyed:
+    if not facts.keys:
         yield
         return
     ended = threading.Event()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import psutil
 
+from paceline.imports import import_from
 from paceline.parameters.keyed import KeyedStore
 from paceline.parameters.layout import Layout
 from paceline.parameters.parts import DENSE, TABLE, Part
@@ -128,7 +129,7 @@ def _run_worker(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str
     from paceline.data.blocks.reader import Reader
     from paceline.data.rows import EpochOrder
     from paceline.models.inputs import open_for
-    from paceline.models.registry import find, import_from
+    from paceline.models.registry import find
     from paceline.training.cluster.batch_queue import BatchQueue
     from paceline.training.cluster.worker import Setup, Worker
 
