@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from paceline.data.blocks.reader import Reader
 from paceline.data.rows import EpochOrder
 from paceline.errors import UsageError
+from paceline.imports import import_from
 from paceline.models.inputs import open_for
+from paceline.models.model import StepOperations
 from paceline.models.registry import MODELS
 from paceline.run_folder import RunFolder
 
@@ -38,21 +41,21 @@ def time_operations(run: RunFolder, batches: int = BATCHES) -> list[dict[str, An
     split = dataset.split("train")
     rows = min(max(config.batch_size, FEWEST_ROWS), split.rows)
     reader: Reader[Any] = Reader(dataset, EpochOrder([block.rows for block in split.blocks], config.seed))
-    operations = entry.operations_of(config, dataset, rows)
+    operations: StepOperations = import_from(entry.operations)(entry.build(config, dataset, rows), rows)
     what = READ | operations.what
     found: dict[str, list[float]] = {name: [] for name in what}
 
-    def timed(name: str, began: int) -> int:
-        found[name].append((time.perf_counter_ns() - began) / rows)
-        return time.perf_counter_ns()
+    def step(start: int) -> Iterator[str]:
+        """One step on the rows from `start`; yields the name of each operation as soon as it is done."""
+        batch = reader.between(start, start + rows)
+        yield from READ
+        yield from operations.step(batch)
 
     for number in range(-1, batches):
-        start = (max(number, 0) * rows) % (split.rows - rows + 1)
         began = time.perf_counter_ns()
-        batch = reader.between(start, start + rows)
-        began = timed("read", began)
-        for name in operations.step(batch):
-            began = timed(name, began)
+        for name in step((max(number, 0) * rows) % (split.rows - rows + 1)):
+            found[name].append((time.perf_counter_ns() - began) / rows)
+            began = time.perf_counter_ns()
     # The first step loads the compiled loops.
     medians = {name: statistics.median(each[1:]) for name, each in found.items()}
     return [{"name": name, "what": said, "nanoseconds_per_row": medians[name]} for name, said in what.items()]

@@ -16,7 +16,7 @@ from paceline.parameters.optimizers import DENSE_OPTIMIZERS, TABLE_OPTIMIZERS
 from paceline.settings import RunConfig
 
 if TYPE_CHECKING:
-    from paceline.models.model import Model, StepOperations
+    from paceline.models.model import Model
 
 ROWS, IMAGES = "rows", "images"
 
@@ -83,11 +83,6 @@ class Entry(NamedTuple):
     def load(self, info: bytes, tensors: dict[str, Any]) -> Any:
         """The model that `model.json` and its tensors describe, its parameters, and what it takes as input."""
         return import_from(self.loader)(self, info, tensors)
-
-    def operations_of(self, config: RunConfig, dataset: Any, rows: int) -> StepOperations:
-        """The operations of a step over `rows` rows, of a model for which they are known."""
-        found: StepOperations = import_from(self.operations)(self.build(config, dataset, rows), rows)
-        return found
 
 
 def _torch(name: str, module: str) -> Entry:
