@@ -64,15 +64,6 @@ class Entry(NamedTuple):
     operations: str = ""
     function: Any = None
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return self.task.metrics
-
-    @property
-    def headline(self) -> str:
-        """The metric that people compare first."""
-        return self.task.headline
-
     def build(self, config: RunConfig, dataset: Any, rows_per_update: int) -> Model:
         """The model of a run on this dataset; an update takes this many rows."""
         model: Model = import_from(self.builder)(self, config, dataset, rows_per_update)
