@@ -31,7 +31,7 @@ def test_a_broken_file_is_named(run: RunFolder) -> None:
 
 
 def test_facts_are_those_that_were_recorded(run: RunFolder) -> None:
-    traits = Traits(input="rows", keyed=True, metrics=("rmse",), headline="rmse", operations=False)
+    traits = Traits(input="rows", keyed=True, metrics=("rmse",), headline="rmse")
     facts = Facts(traits=traits, rows=7, keys=3, floats_per_key=2, keys_per_batch={100: 2.5})
     write_facts(run.path, facts)
     assert run.facts == facts

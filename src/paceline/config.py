@@ -18,7 +18,7 @@ import tomli_w
 
 from paceline.engines import ENGINES
 from paceline.errors import ConfigError
-from paceline.models.registry import Entry, find
+from paceline.models.registry import IMAGES, Entry, find
 from paceline.parameters.optimizers import OPTIMIZERS, formula_of, own_settings, updates_of
 from paceline.settings import ImageConfig, OptimizerConfig, RunConfig, WireConfig, without_old_settings
 
@@ -205,7 +205,7 @@ def _check_model(config: RunConfig, entry: Entry) -> None:
         if value not in allowed:
             message = f"`{name}` is `{value}`; the model `{config.model}` takes {' or '.join(allowed)}"
             raise ConfigError(message, f"leave {name} out, or choose another model")
-    if entry.input != "images" and config.images != ImageConfig():
+    if entry.input != IMAGES and config.images != ImageConfig():
         raise ConfigError(f"`images` is set, but the model `{config.model}` learns from {entry.input}", "leave it out")
     if config.images.crop < 0:
         raise ConfigError(f"`images.crop` is {config.images.crop}; it must be at least 0", "--set images.crop=224")

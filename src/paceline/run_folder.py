@@ -13,6 +13,7 @@ from typing import Any
 from paceline.config import load_config, read_recipe, to_toml
 from paceline.errors import DataError
 from paceline.files import append, free_path, refuse_existing, replace_file, translated_disk_errors
+from paceline.models.registry import find_of_old_run
 from paceline.settings import RunConfig
 from paceline.telemetry.facts import Facts, Traits, read_facts
 
@@ -88,11 +89,10 @@ class RunFolder:
     def facts(self) -> Facts:
         """What the run trains, on which data and machine.
 
-        A run folder without `telemetry/run.json` is older than that file. Then only the model's traits are known, from
-        its name: what the registry says, or for PACKAGE:FUNCTION a PyTorch module that learns from images. Nothing
-        is known about its data and its machine.
+        A run folder without `telemetry/run.json` is older than that file. Then only what the registry says about its
+        model is known, and nothing about its data and its machine.
         """
-        return read_facts(self.path) or Facts(traits=_traits_by_name(self.config.model))
+        return read_facts(self.path) or Facts(traits=Traits.of(find_of_old_run(self.config.model)))
 
     def add_metrics(self, *lines: dict[str, Any]) -> None:
         """Append evaluations: all of these, or, if the disk is full, none."""
@@ -131,13 +131,3 @@ def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in tree.items():
         found |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
     return found
-
-
-def _traits_by_name(model: str) -> Traits:
-    if ":" in model:
-        metrics = ("loss", "error", "accuracy")
-        return Traits(input="images", keyed=False, metrics=metrics, headline="accuracy", operations=False)
-    # Only needed for old folders.
-    from paceline.models.registry import find
-
-    return Traits.of(find(model))

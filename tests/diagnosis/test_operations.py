@@ -1,44 +1,30 @@
-"""The operations that are timed one by one are those of the step: together they give its result."""
+"""The operations of a step are those that the model's entry names; a model without them says so."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
+import msgspec
 import pytest
 
 import paceline
-from paceline.data.sparse.dataset import SparseDataset
-from paceline.diagnosis.operations import WHAT, time_operations
-from paceline.kernels.linear import gradient
-from paceline.kernels.losses import measure_rows
-from paceline.kernels.numbering import number_keys
-from paceline.kernels.operations import scatter_rows, score_rows
-from paceline.models.linear import build_for
-from paceline.parameters.scratch import Scratch
-from paceline.settings import RunConfig
-
-
-def test_the_parts_make_the_whole(clicks: Path) -> None:
-    dataset = SparseDataset(clicks)
-    batch = dataset.block("train", 0)
-    model = build_for(RunConfig(), dataset.features)
-    assert model.layout.table is not None
-    scratch = Scratch(model.layout.table)
-    room = scratch.room_for(batch.num_nonzeros)
-    count = number_keys(batch.keys, scratch.bias, room.slots, room.direct, room.turn, room.distinct, room.local)
-    weights = np.random.default_rng(1).normal(size=count).astype(np.float32)
-    whole, parts = np.zeros(count, np.float32), np.zeros(count, np.float32)
-    losses = gradient(model.kernel, batch.offsets, room.local, batch.values, batch.labels, weights, whole)
-    scores, slopes = np.zeros(batch.num_rows, np.float32), np.zeros(batch.num_rows, np.float32)
-    score_rows(batch.offsets, room.local, batch.values, weights, scores)
-    assert measure_rows(model.kernel.loss, scores, batch.labels, slopes) == pytest.approx(losses, rel=1e-4)
-    scatter_rows(batch.offsets, room.local, batch.values, slopes, parts)
-    np.testing.assert_allclose(parts, whole, rtol=1e-3, atol=1e-4)
+from paceline.config import to_toml
+from paceline.diagnosis.operations import READ, time_operations
+from paceline.errors import UsageError
+from paceline.models.linear_operations import WHAT
+from tests.reports.folders import make_half_run
 
 
 def test_every_operation_is_timed(clicks: Path, tmp_path: Path) -> None:
     run = paceline.train(data=clicks, run=tmp_path / "run")
     found = time_operations(run, batches=2)
-    assert [one["name"] for one in found] == list(WHAT)
+    assert [one["name"] for one in found] == [*READ, *WHAT]
     assert all(one["nanoseconds_per_row"] > 0 for one in found)
+
+
+@pytest.mark.parametrize("model", ["softmax", "not.there:build"])
+def test_a_model_whose_operations_are_unknown_says_so(tmp_path: Path, model: str) -> None:
+    run = make_half_run(tmp_path / "run")
+    (run.path / "config.toml").write_bytes(to_toml(msgspec.structs.replace(run.config, model=model)))
+    with pytest.raises(UsageError, match=f"the operations of a step of `{model}` cannot be timed"):
+        time_operations(run)

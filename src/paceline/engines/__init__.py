@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from paceline.errors import ConfigError
-from paceline.models.registry import import_from
+from paceline.imports import import_from
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -22,7 +22,7 @@ from paceline.engines import ProcessRequest
 from paceline.engines.leftovers import OwnFolder
 from paceline.engines.ray_head import HeadWatch, greet
 from paceline.errors import ConfigError, UsageError
-from paceline.models.registry import import_from
+from paceline.imports import import_from
 
 LOOPBACK = "127.0.0.1"
 LONGEST_QUOTE = 120

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.images.blocks import Images
+from paceline.imports import import_from
 from paceline.models.metrics import ClassSums, MetricSums
 from paceline.models.model import Compute, Floats, Parameters, Tensor, size_of
-from paceline.models.registry import Entry, import_from
+from paceline.models.registry import Entry
 from paceline.parameters.layout import DenseLayout, Layout
 from paceline.settings import ImageConfig, RunConfig
 

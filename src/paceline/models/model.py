@@ -6,7 +6,7 @@ saved. A `Compute` is one worker's part of it, with its working memory. `registr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -160,3 +160,13 @@ class Model(Protocol):
 
     def save(self, parameters: Parameters) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """The tensors of the model's file by name, and the fields of `model.json` that only this model has."""
+
+
+class StepOperations(Protocol):
+    """The operations of a model's step, to be timed one by one."""
+
+    what: dict[str, str]
+    """What each operation does, by name, in their order."""
+
+    def step(self, batch: Any) -> Iterator[str]:
+        """One gradient step on a batch that was read; yields the name of each operation as soon as it is done."""

@@ -8,14 +8,10 @@ Code outside of a model's own files asks its entry, or the `Model` that the entr
 from __future__ import annotations
 
 import difflib
-import importlib
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from paceline.errors import ConfigError, PacelineError, in_short
+from paceline.errors import ConfigError
+from paceline.imports import import_from, import_function
 from paceline.parameters.optimizers import DENSE_OPTIMIZERS, TABLE_OPTIMIZERS
 from paceline.settings import RunConfig
 
@@ -43,12 +39,14 @@ TASK_OF_LOSS = {"logistic": TWO_CLASSES, "squared": NUMBERS}
 
 
 class Entry(NamedTuple):
-    """The declaration of a model. `builder` and `loader` are "module:function", imported when they are needed; so is
-    `network`, which makes a classifier of images for one worker.
+    """The declaration of a model.
 
-    `keyed` says that parameters are in a table by key, so that a step moves only those of its batch's keys; otherwise
-    all take part in every step. `input` is what it learns from, `rows` or `images`. `operations` says that
-    `paceline diagnose --ops` can time the operations of a step.
+    `input` is what it learns from, `rows` or `images`. `keyed` says that it has a table of parameters by key, so that a
+    step moves only those of its batch's keys; otherwise all parameters take part in every step.
+
+    `builder` and `loader` are "module:function", imported when they are needed. So are `network`, which makes a
+    classifier of images for one worker; `module`, which makes the PyTorch module of such a classifier; and
+    `operations`, which makes the operations of a step, if they are known. `function` is a user's own.
     """
 
     name: str
@@ -62,21 +60,15 @@ class Entry(NamedTuple):
     devices: tuple[str, ...] = ("cpu",)
     precisions: tuple[str, ...] = ("float32",)
     network: str = ""
-    operations: bool = False
+    module: str = ""
+    operations: str = ""
     function: Any = None
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return self.task.metrics
-
-    @property
-    def headline(self) -> str:
-        """The metric that people compare first."""
-        return self.task.headline
 
     def build(self, config: RunConfig, dataset: Any, rows_per_update: int) -> Model:
         """The model of a run on this dataset; an update takes this many rows."""
         model: Model = import_from(self.builder)(self, config, dataset, rows_per_update)
+        if self.keyed != (model.layout.table is not None):
+            raise RuntimeError(f"the entry of `{self.name}` has keyed={self.keyed}, but its layout is {model.layout}")
         return model
 
     def load(self, info: bytes, tensors: dict[str, Any]) -> Any:
@@ -84,37 +76,49 @@ class Entry(NamedTuple):
         return import_from(self.loader)(self, info, tensors)
 
 
-def _torch(name: str, function: Any = None) -> Entry:
+def _torch(name: str, module: str) -> Entry:
     return Entry(
         name, IMAGES, keyed=False, task=CLASSES, optimizers=DENSE_OPTIMIZERS,
         builder="paceline.models.images:build", loader="paceline.models.trained:load_image_model",
         network="paceline.torch.model:TorchModel", exchanges=("shard", "allreduce"), devices=("cpu", "cuda"),
-        precisions=("float32", "bfloat16"), function=function,
+        precisions=("float32", "bfloat16"), module=module,
     )  # fmt: skip
 
 
 MODELS = {
     "logistic": Entry(
         "logistic", ROWS, keyed=True, task=TWO_CLASSES, optimizers=TABLE_OPTIMIZERS,
-        builder="paceline.models.linear:build", loader="paceline.models.trained:load_linear_model", operations=True,
+        builder="paceline.models.linear:build", loader="paceline.models.trained:load_linear_model",
+        operations="paceline.models.linear_operations:LinearOperations",
     ),
     "softmax": Entry(
         "softmax", IMAGES, keyed=False, task=CLASSES, optimizers=DENSE_OPTIMIZERS,
         builder="paceline.models.images:build", loader="paceline.models.trained:load_image_model",
         network="paceline.models.softmax:make_network",
     ),
-    "alexnet": _torch("alexnet"),
-    "alexnet-small": _torch("alexnet-small"),
+    "alexnet": _torch("alexnet", "paceline.torch.alexnet:alexnet"),
+    "alexnet-small": _torch("alexnet-small", "paceline.torch.alexnet:alexnet_small"),
 }  # fmt: skip
 
 
 def find(name: str) -> Entry:
     """The entry of a model; `ConfigError` if there is none."""
-    if name in MODELS:
-        return MODELS[name]
+    return MODELS[name] if name in MODELS else _declared(_function_name(name))
+
+
+def find_of_old_run(name: str) -> Entry:
+    """The same for a run that did not record what its model declares: then users' models were all PyTorch modules.
+
+    A user's module is not imported; it need not exist any more.
+    """
+    return MODELS[name] if name in MODELS else _torch(_function_name(name), name)
+
+
+def _function_name(name: str) -> str:
+    """The name of a user's function; `ConfigError` if it cannot be one."""
     module, colon, function = name.partition(":")
     if colon and all(part.isidentifier() for part in (*module.split("."), function)):
-        return _declared(name)
+        return name
     if colon:
         raise ConfigError(f"`model` is `{name}`; a function is PACKAGE.MODULE:FUNCTION", "--model mine.nets:build")
     near = difflib.get_close_matches(name, MODELS, n=1)
@@ -129,40 +133,9 @@ def _declared(name: str) -> Entry:
     function = import_function(name)
     declaration = getattr(function, "declares", None)
     if declaration is None:
-        return _torch(name, function)
+        return _torch(name, name)
     return Entry(
         name, ROWS, keyed=True, task=TASK_OF_LOSS[declaration.loss], optimizers=declaration.optimizers,
         builder="paceline.models.sparse:build", loader="paceline.models.trained:load_declared_model",
         function=function,
     )  # fmt: skip
-
-
-def import_function(name: str) -> Any:
-    """A user's function by its name, `PACKAGE.MODULE:FUNCTION`."""
-    module, _, function = name.partition(":")
-    if os.getcwd() not in sys.path:
-        # As with `python -m`: modules in the current folder can be imported.
-        sys.path.insert(0, os.getcwd())
-    hint = "install its package, or run the command in its folder; on a cluster every node needs it"
-    with explained(f"`{name}` cannot be imported", hint):
-        imported = importlib.import_module(module)
-    if not hasattr(imported, function):
-        raise ConfigError(f"`{module}` has no `{function}`", "--model PACKAGE.MODULE:FUNCTION")
-    return getattr(imported, function)
-
-
-@contextmanager
-def explained(what: str, hint: str) -> Iterator[None]:
-    """Say what went wrong in a user's code, which may raise anything."""
-    try:
-        yield
-    except PacelineError:
-        raise
-    except Exception as error:  # noqa: BLE001
-        raise ConfigError(f"{what}: {in_short(error)}", hint) from None
-
-
-def import_from(name: str) -> Any:
-    """What `module:name` names."""
-    module, _, function = name.partition(":")
-    return getattr(importlib.import_module(module), function)

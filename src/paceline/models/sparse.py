@@ -30,12 +30,13 @@ from numpy.typing import NDArray
 
 from paceline.data.sparse.batch import Batch
 from paceline.errors import ConfigError
+from paceline.imports import explained
 from paceline.kernels.losses import measure_rows
 from paceline.kernels.tables import gather
 from paceline.models.losses import LOSSES, predictions, total_loss
 from paceline.models.metrics import MetricSums, NumberSums, TwoClassSums
 from paceline.models.model import Compute, Floats, Parameters, Step, Tensor, lay_out, size_of, values_of
-from paceline.models.registry import TASK_OF_LOSS, TWO_CLASSES, Entry, Task, explained
+from paceline.models.registry import TASK_OF_LOSS, TWO_CLASSES, Entry, Task
 from paceline.parameters.layout import INITIAL_KINDS, DenseLayout, Group, Layout, TableLayout
 from paceline.parameters.layout import Initial as Initial
 from paceline.parameters.optimizers import OPTIMIZERS, TABLE_OPTIMIZERS

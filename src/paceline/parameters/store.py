@@ -72,12 +72,16 @@ class Store(Protocol[Where, Array]):
     def load(self, start: int, states: Floats) -> None:
         """Replace the states [n, width] from index `start` on."""
 
-    def warm_up(self) -> None:
-        """Load or compile the loops; changes nothing."""
-
 
 AnyStore = Store[Never, Never]
 """A store of any kind, for code that moves states and does not compute with values."""
+
+
+class CompiledStore(Store[Never, Never], Protocol):
+    """A store in memory, whose loops are compiled."""
+
+    def warm_up(self) -> None:
+        """Load or compile the loops; changes nothing."""
 
 
 class DenseValues(Store[int, Numbers], Protocol):

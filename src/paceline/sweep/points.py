@@ -116,7 +116,7 @@ def _point(job: str, ops: bool, tree: Mapping[str, Any], varied: dict[str, Any],
     try:
         if job == TRAIN:
             config = config_of(whole, flags, settings, varied)
-            name, has_operations = config.model, find(config.model).operations
+            name, has_operations = config.model, bool(find(config.model).operations)
         else:
             overrule(whole, flags, settings, varied)
             config = trace_settings_of(whole)

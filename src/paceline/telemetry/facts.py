@@ -7,6 +7,7 @@ the machine that trained, nor the user's model module.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -26,19 +27,19 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
 
     `input` is "rows" or "images". With `keyed` parameters, only a batch's keys travel; otherwise all parameters travel
     in each step. `metrics` are what evaluations measure, and `headline` is the one that tables show beside loss and
-    error. `operations` says whether `paceline diagnose --ops` can time a step's operations.
+    error.
     """
 
     input: str
     keyed: bool
     metrics: tuple[str, ...]
     headline: str
-    operations: bool
 
     @staticmethod
-    def of(declared: object) -> Traits:
-        """Those of an entry of the registry, which has the same attributes."""
-        return Traits(**{name: getattr(declared, name) for name in Traits.__struct_fields__})
+    def of(entry: Any) -> Traits:
+        """Those of an entry of the registry."""
+        task = entry.task
+        return Traits(input=entry.input, keyed=entry.keyed, metrics=task.metrics, headline=task.headline)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

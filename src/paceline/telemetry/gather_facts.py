@@ -28,10 +28,10 @@ MOST_ROWS = 16_384
 DELAY_SECONDS = 10.0
 
 
-def facts_of(declared: object, dataset: AnyDataset, table: Any) -> Facts:
+def facts_of(entry: Any, dataset: AnyDataset, table: Any) -> Facts:
     """What is known when training begins: the model's entry in the registry, and the layout of its table, if any."""
     split = dataset.split("train")
-    facts = Facts(traits=Traits.of(declared), rows=split.rows, ceilings=load_ceilings())
+    facts = Facts(traits=Traits.of(entry), rows=split.rows, ceilings=load_ceilings())
     if table is None:
         return facts
     nonzeros = split.nonzeros / max(1, split.rows)
@@ -42,7 +42,7 @@ def facts_of(declared: object, dataset: AnyDataset, table: Any) -> Facts:
 def facts_kept(run: Path, facts: Facts, config: RunConfig, dataset: AnyDataset) -> Iterator[None]:
     """Write a run's facts into its folder, and meanwhile count the keys of its batches."""
     write_facts(run, facts)
-    if not facts.traits.keyed:
+    if not facts.keys:
         yield
         return
     ended = threading.Event()

@@ -1,8 +1,8 @@
 """AlexNet (Krizhevsky, Sutskever and Hinton, 2012) in the form for one GPU, and a small one for small images.
 
 Five convolutions and three dense layers, ReLU after each but the last, pooling after the first, second and fifth, and
-dropout before the first two dense layers. With 1,000 classes it has 61,100,840 weights. Only `torch/model.py` imports
-this file, once it knows that there is a PyTorch.
+dropout before the first two dense layers. With 1,000 classes it has 61,100,840 weights. The models'
+entries name these functions; `torch/model.py` imports them, once it knows that there is a PyTorch.
 """
 
 from __future__ import annotations

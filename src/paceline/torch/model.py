@@ -1,14 +1,13 @@
 """How does a PyTorch module become a dense model? Its parameters become views of one flat array.
 
-A module is one of ours by name, or what a function `PACKAGE.MODULE:FUNCTION` returns: a module, or a module and its
-loss (scores and labels in, the mean over the rows out). The function is given `shape` (height, width, channels) and
+A module is what the function that the model's entry names returns, ours or a user's: a module, or a module and its loss
+(scores and labels in, the mean over the rows out). The function is given `shape` (height, width, channels) and
 `classes` if it has parameters with these names. A module sees images as float32 from 0 to 1, [rows, channels, height,
 width]. Its buffers (the averages of batch normalisation) come behind its parameters.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import weakref
@@ -24,12 +23,12 @@ from numpy.typing import NDArray
 from paceline.data.images.blocks import Images
 from paceline.data.images.crops import Crops
 from paceline.errors import ConfigError, UsageError
+from paceline.imports import explained, import_from
 from paceline.models.images import ImageSettings, cross_entropy
 from paceline.models.model import Floats, Step, Tensor, lay_out, values_of
-from paceline.models.registry import Entry, explained
+from paceline.models.registry import Entry
 from paceline.settings import RunConfig
 
-OURS = {"alexnet": "alexnet", "alexnet-small": "alexnet_small"}
 MOST_SEED = 1 << 62
 
 
@@ -47,13 +46,11 @@ torch = import_torch()
 
 def build_module(entry: Entry, shape: tuple[int, int, int], classes: int) -> tuple[Any, Callable[..., Any]]:
     """The module of a model and its loss."""
-    if entry.function is None:
-        found = getattr(importlib.import_module("paceline.torch.alexnet"), OURS[entry.name])(shape, classes)
-    else:
-        with explained(f"`{entry.name}` fails", "it is called with `shape` and `classes`, if it takes them"):
-            wanted = inspect.signature(entry.function).parameters
-            given = {"shape": shape, "classes": classes}
-            found = entry.function(**{name: value for name, value in given.items() if name in wanted})
+    make = import_from(entry.module)
+    with explained(f"`{entry.name}` fails", "it is called with `shape` and `classes`, if it takes them"):
+        wanted = inspect.signature(make).parameters
+        given = {"shape": shape, "classes": classes}
+        found = make(**{name: value for name, value in given.items() if name in wanted})
     module, loss = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(

@@ -78,9 +78,6 @@ class TorchStore:
             total += self._tensor(more)
         self.apply(start, total, rows, trained)
 
-    def warm_up(self) -> None:
-        """Nothing needs to be compiled."""
-
     def _tensor(self, numbers: Numbers) -> Tensor:
         """These numbers on the store's device."""
         found: Tensor = torch.as_tensor(numbers, device=self._planes.device)

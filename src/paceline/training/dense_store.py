@@ -8,10 +8,12 @@ from paceline.parameters.store import DenseValues
 
 
 def make_dense_store(layout: DenseLayout, device: str, num_workers: int) -> DenseValues:
-    """A store for `num_workers` workers of this process: in memory, or on a GPU."""
+    """A store for `num_workers` workers of this process: in memory, with its loops loaded, or on a GPU."""
     if device == "cpu":
         check_room(4 * layout.num_values * (layout.width + 2 * num_workers), layout.num_values)
-        return DenseStore(layout)
+        store = DenseStore(layout)
+        store.warm_up()
+        return store
     from paceline.torch.store import TorchStore
 
     return TorchStore(layout, device)

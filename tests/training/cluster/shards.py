@@ -50,7 +50,7 @@ class TestedShard(ShardService):
     __test__ = False
 
     def __init__(self, shard: ShardService) -> None:
-        super().__init__(shard._server, shard.clocks, shard.stores, shard._copies, shard.exchange)
+        super().__init__(shard._server, shard.clocks, shard.stores, shard._copies, shard.exchange, shard.take_chunk)
         self.table: Any = shard.stores.get("table")
         self.dense: Any = shard.stores.get("dense")
 

@@ -58,8 +58,7 @@ def test_values_reach_their_keys_and_gradients_their_shards(
     dense_values = -1 - np.arange(num_dense, dtype=np.float32)
     ranges = [Part(DENSE, num_dense, 1, 1, num_shards).of(shard) for shard in range(num_shards)]
     for start in (0, ROWS, 0):
-        batch.read(7, start, start + ROWS, 3)
-        batch.prepare()
+        assert batch.read(lambda: 5, 7, start, start + ROWS, 3) == 5
         own = []
         for shard in range(num_shards):
             held, keys = values[shard::num_shards], batch.indices(shard)
@@ -82,9 +81,7 @@ def test_a_batch_without_rows_needs_no_keys() -> None:
     model: Any = SimpleNamespace(layout=Layout(table), kernel=None)
     reader: Any = Rows()
     batch = NumberedBatch(reader, model, Doubling(), Scratch(table), 0, 2, False)  # type: ignore[arg-type]
-    batch.read(1, 0, ROWS, 0)
-    batch.prepare()
-    batch.read(2, 0, 0, 0)
-    batch.prepare()
+    batch.read(lambda: 5, 1, 0, ROWS, 0)
+    batch.read(lambda: 5, 2, 0, 0, 0)
     assert [len(batch.indices(shard)) for shard in (0, 1)] == [0, 0]
     assert [len(batch.pick(shard)) for shard in (0, 1)] == [0, 0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,9 +17,9 @@ from paceline.errors import in_short
 from paceline.machine import num_cores
 from paceline.processes.messages import Failed
 from paceline.telemetry.meter import COMPUTE, PULL, PUSH
+from paceline.torch.buckets import GROUP_SECONDS, BucketedSums
 from paceline.torch.model import ProcessGroup, make_group
 from paceline.training.cluster.batch_queue import RecalledError
-from paceline.training.cluster.buckets import GROUP_SECONDS, BucketedSums
 from paceline.training.cluster.links import Links
 from paceline.training.cluster.messages import Begin
 from paceline.training.cluster.notes import MEET_SECONDS, POLL_SECONDS, Notes
@@ -42,29 +43,23 @@ class AllreduceExchange:
     def __init__(self, setup: Setup) -> None:
         dense, recalled = setup.model.layout.dense, setup.queue.recalled
         assert dense is not None
-        self.batches: Sequence[PlainBatch] = [
-            PlainBatch(reader, setup.compute, setup.spec.rank) for reader in setup.readers
-        ]
         self.links = Links(setup.spec, recalled)
         self._setup = setup
         self._recalled = recalled
         self._device = device = setup.config.device
         self._store = make_dense_store(dense, device, num_workers=1)
         self._make_sums = partial(BucketedSums, setup.model.tensors, dense.num_trained, recalled, device)
-        self._use(self._make_sums())
+        self._sums = self._make_sums()
+        rest = setup.compute, setup.spec.rank, self._store.values, self._sums.sums
+        self.batches: Sequence[PlainBatch] = [PlainBatch(reader, *rest) for reader in setup.readers]
         self._notes: Notes | None = None
         self._incarnation = 0
         # On a GPU all groups so far: ending one means waiting for its threads, which may be waiting for Python.
         self._groups: list[ProcessGroup] = []
 
-    def _use(self, sums: BucketedSums) -> None:
-        self._sums = sums
-        for batch in self.batches:
-            batch.dense, batch.sums = self._store.values, sums.sums
-
     def warm_up(self) -> None:
         """Load or compile the loops; changes nothing."""
-        self.batches[0].read(0, 0, 0, 0)
+        self.batches[0].read(time.perf_counter_ns, 0, 0, 0, 0)
         self.batches[0].gradient()
         # Once there is somebody to send it to.
         self._setup.compute.filled = lambda tensor: self._sums.filled(tensor)
@@ -95,7 +90,9 @@ class AllreduceExchange:
         self._notes = Notes(link, begin.generation, self._recalled)
         if self._sums.on_its_way and self._device == "cpu":
             # The last group may still write to the old ones.
-            self._use(self._make_sums())
+            self._sums = self._make_sums()
+            for batch in self.batches:
+                batch.sums = self._sums.sums
         try:
             with self._ended_if_it_hangs():
                 group = make_group(self._notes, spec.rank, workers, host, GROUP_SECONDS, self._device)
@@ -139,10 +136,6 @@ class AllreduceExchange:
         """The values are here already; the worker only waits until the shard lets it go on."""
         self.links.all[0].receive(batch.number)
         return ALL_OF_IT
-
-    def sizes(self) -> Sequence[tuple[int, int]]:
-        """Nothing of a step goes to shards."""
-        return ()
 
     def lost(self, error: WireError) -> None:
         """The shard or another worker was lost. If this happens to one process after the other, the run ends."""

@@ -5,6 +5,7 @@ A frame carries the gradient of a batch that is done and the keys of one to come
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,8 +46,7 @@ class KeyedExchange:
         """Load or compile the loops, and measure how long a step computes; changes nothing."""
         for batch in self.batches:
             for rows in (1, 0):
-                batch.read(0, 0, rows, 0)
-                batch.prepare()
+                batch.read(time.perf_counter_ns, 0, 0, rows, 0)
                 if rows:
                     batch.put(0, np.zeros(batch.num_values(0), np.float32))
                     batch.gradient()
@@ -84,10 +84,6 @@ class KeyedExchange:
                 values = read_values(reply.data, batch.num_values(shard), kind)
             batch.put(shard, values)
         return waited
-
-    def sizes(self) -> Sequence[tuple[int, int]]:
-        """Bytes sent to each shard and received since this was last asked."""
-        return [link.bytes_since() for link in self.links.all]
 
     def lost(self, error: WireError) -> None:
         """What links cannot mend is a fault of this worker."""

@@ -106,9 +106,6 @@ class KeyedSteps:
         for released in self._clocks.released():
             self._answer(released)
 
-    def chunk(self, worker: WorkerClock, peer: Peer, frame: Frame) -> None:
-        raise BadFrameError(f"worker {worker.rank} sends a piece of a gradient that has keys")
-
     def may_copy(self, at: int) -> bool:
         return at in (NOW, self._clocks.workers[0].applied) and not self._clocks.num_pushed
 

@@ -173,7 +173,7 @@ class StepLink:
         self._told = Traffic()
         self._connect()
 
-    def bytes_since(self) -> tuple[int, int]:
+    def step_bytes(self) -> tuple[int, int]:
         """Bytes sent and received since this was last asked."""
         before, self._told = self._told, self._endpoint.traffic
         return self._told.sent - before.sent, self._told.received - before.received

@@ -6,6 +6,7 @@ of the model, if it has any.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -54,12 +55,18 @@ class NumberedBatch:
         self._dense: Floats = np.zeros(0 if self._in_order else self._num_dense, np.float32)
         self._make_room(0)
 
-    def read(self, number: int, start: int, stop: int, trained: int) -> None:
-        """Fill in batch `number`, the rows at positions `start` to `stop`."""
+    def read(self, now: Callable[[], int], number: int, start: int, stop: int, trained: int) -> int:
+        """Fill in batch `number`, the rows at positions `start` to `stop`, and number its keys.
+
+        Returns `now()` between the two.
+        """
         self.number, self.trained, self._start = number, trained, start
         self.rows = self._reader.between(start, stop)
+        read_at = now()
+        self._number_keys()
+        return read_at
 
-    def prepare(self) -> None:
+    def _number_keys(self) -> None:
         """Find the distinct keys of the rows, and where they belong."""
         # The tables that number keys are shared by all batches: they stay in the near caches.
         tables = self._scratch.room_for(self.rows.num_nonzeros)

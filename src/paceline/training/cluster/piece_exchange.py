@@ -26,7 +26,6 @@ class PieceExchange:
 
     def __init__(self, setup: Setup) -> None:
         spec, config = setup.spec, setup.config
-        self.batches: Sequence[PlainBatch] = [PlainBatch(one, setup.compute, spec.rank) for one in setup.readers]
         self.links = Links(spec, setup.queue.recalled)
         self._setup = setup
         self._meter = setup.meter
@@ -35,12 +34,12 @@ class PieceExchange:
         size = self._part.size
         self._values = np.zeros(size, np.float32)
         self._sums, self._place = share(size) if shares(spec, config) else (np.zeros(size, np.float32), "")
-        for batch in self.batches:
-            batch.dense, batch.sums = self._values, self._sums
+        rest = setup.compute, spec.rank, self._values, self._sums
+        self.batches: Sequence[PlainBatch] = [PlainBatch(reader, *rest) for reader in setup.readers]
 
     def warm_up(self) -> None:
         """Load or compile the loops; changes nothing."""
-        self.batches[0].read(0, 0, 0, 0)
+        self.batches[0].read(time.perf_counter_ns, 0, 0, 0, 0)
         self.batches[0].gradient()
 
     def join(self, begin: Begin) -> int:
@@ -76,13 +75,6 @@ class PieceExchange:
             waited += min(times.held, time.perf_counter_ns() - began)
             link.pull(self._values[self._part.of(shard)])
         return waited
-
-    def sizes(self) -> Sequence[tuple[int, int]]:
-        """Bytes that a step sends to each shard and receives. With shared memory nothing is sent, but it would be on
-        other machines, which is what `plan` wants to know.
-        """
-        sizes = [4 * self._part.size_of(shard) for shard in range(self._part.num_shards)]
-        return [(size, size) for size in sizes]
 
     def lost(self, error: WireError) -> None:
         """A shard cannot be reached."""

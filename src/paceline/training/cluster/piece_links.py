@@ -34,6 +34,13 @@ class PieceLink:
         self._connection = endpoint.connection
         self._values = find(joined.values, num_values)
         """The shard's own values, if this process sees them."""
+        self._step_bytes = 4 * num_values, 4 * num_values
+
+    def step_bytes(self) -> tuple[int, int]:
+        """Bytes that a step sends and receives. With shared memory nothing is sent, but it would be on other machines,
+        which is what `plan` wants to know.
+        """
+        return self._step_bytes
 
     def announce(self, ask: Ask) -> None:
         """Say what comes next: a push of the batch before, a pull for this one, or both."""

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import psutil
 
+from paceline.imports import import_from
 from paceline.parameters.keyed import KeyedStore
 from paceline.parameters.layout import Layout
 from paceline.parameters.parts import DENSE, TABLE, Part
-from paceline.parameters.store import AnyStore
+from paceline.parameters.store import CompiledStore
 from paceline.processes.lifeline import Lifeline, run_supervised
 from paceline.processes.messages import Ready
 from paceline.settings import RunConfig
@@ -87,7 +88,7 @@ def make_shard(spec: RoleSpec, config: RunConfig, layout: Layout, server: Server
     """One shard: its clocks, its stores, and what it exchanges with workers in a step."""
     pace, rank, keyed = Pace.of(config.pace), spec.rank, layout.table is not None
     clocks = WorkerClocks(config.workers, pace.in_flight(keyed), pace.staleness)
-    stores: dict[str, AnyStore] = {}
+    stores: dict[str, CompiledStore] = {}
     # A second copy of dense values alone would take as much memory again.
     copies = Copies(clocks, stores, in_place=not keyed)
     serve = partial(ShardService, server, clocks, stores, copies)
@@ -103,10 +104,12 @@ def make_shard(spec: RoleSpec, config: RunConfig, layout: Layout, server: Server
     if config.exchange == "allreduce":
         from paceline.training.cluster.bookkeeper import Bookkeeper
 
-        return serve(Bookkeeper(clocks, copies, stores))
+        bookkeeper = Bookkeeper(clocks, copies, stores)
+        return serve(bookkeeper, bookkeeper.chunk)
     from paceline.training.cluster.piece_steps import PieceSteps
 
-    return serve(PieceSteps(clocks, copies, dense, pace.fold, place, server.call_soon))
+    steps = PieceSteps(clocks, copies, dense, pace.fold, place, server.call_soon)
+    return serve(steps, steps.chunk)
 
 
 def _make_dense_store(spec: RoleSpec, config: RunConfig, layout: Layout) -> tuple[DenseStore, str]:
@@ -128,7 +131,7 @@ def _run_worker(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str
     from paceline.data.blocks.reader import Reader
     from paceline.data.rows import EpochOrder
     from paceline.models.inputs import open_for
-    from paceline.models.registry import find, import_from
+    from paceline.models.registry import find
     from paceline.training.cluster.batch_queue import BatchQueue
     from paceline.training.cluster.worker import Setup, Worker
 

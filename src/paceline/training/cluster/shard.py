@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from paceline.parameters.parts import DENSE, TABLE
-from paceline.parameters.store import AnyStore
+from paceline.parameters.store import AnyStore, CompiledStore
 from paceline.processes.messages import decode
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.clocks import WorkerClock, WorkerClocks, say
@@ -27,6 +27,8 @@ MOST_NOTE_BYTES = 1 << 20
 # The kinds of parameters, by the flags of a CHUNK frame.
 KINDS = (TABLE, DENSE)
 
+TakeChunk = Callable[[WorkerClock, Peer, Frame], None]
+
 
 class StepExchange(Protocol):
     """What workers and a shard exchange in a step."""
@@ -36,9 +38,6 @@ class StepExchange(Protocol):
 
     def step(self, peer: Peer, frame: Frame) -> None:
         """A STEP frame."""
-
-    def chunk(self, worker: WorkerClock, peer: Peer, frame: Frame) -> None:
-        """A CHUNK frame of a worker."""
 
     def may_copy(self, at: int) -> bool:
         """Whether the states are those that a copy at a clock, or `NOW`, is to have."""
@@ -50,12 +49,14 @@ class StepExchange(Protocol):
 class ShardService:
     """Serves the connections of one shard."""
 
-    def __init__(self, server: Server, clocks: WorkerClocks, stores: Mapping[str, AnyStore], copies: Copies,
-                 exchange: StepExchange) -> None:  # fmt: skip
+    def __init__(self, server: Server, clocks: WorkerClocks, stores: Mapping[str, CompiledStore], copies: Copies,
+                 exchange: StepExchange, take_chunk: TakeChunk | None = None) -> None:  # fmt: skip
+        """`take_chunk` takes CHUNK frames of workers, if they send gradients or states in pieces."""
         self.doing = "waits for workers"
         self.clocks = clocks
         self.stores = stores
         self.exchange = exchange
+        self.take_chunk = take_chunk
         self._server = server
         self._copies = copies
         self._step = exchange.step
@@ -79,11 +80,13 @@ class ShardService:
             self._step(peer, frame)
         elif frame.kind != Kind.CHUNK:
             self._told(peer, decode(frame, m.ToShard))
-        elif isinstance(peer.tag, WorkerClock):
-            self.exchange.chunk(peer.tag, peer, frame)
-        else:
+        elif not isinstance(peer.tag, WorkerClock):
             load_chunk(self.stores, frame)
             say(peer, m.Finished())
+        elif self.take_chunk is not None:
+            self.take_chunk(peer.tag, peer, frame)
+        else:
+            raise BadFrameError(f"worker {peer.tag.rank} sends a piece, but workers exchange values by key")
 
     def tick(self) -> None:
         """Tell workers whose replies have been held back for a while which workers they wait for."""

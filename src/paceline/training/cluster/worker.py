@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from paceline.data.blocks.reader import Reader
@@ -34,11 +34,10 @@ class WorkerBatch(Protocol):
     trained: int
     rows: Any
 
-    def read(self, number: int, start: int, stop: int, trained: int) -> None:
-        """Fill in batch `number`, the rows at positions `start` to `stop`; `trained` were handed out before."""
-
-    def prepare(self) -> None:
-        """Find out which parameters the rows need."""
+    def read(self, now: Callable[[], int], number: int, start: int, stop: int, trained: int) -> int:
+        """Fill in batch `number`, the rows at positions `start` to `stop`, and find out which parameters they need;
+        `trained` rows were handed out before. Returns `now()` as soon as the rows are read.
+        """
 
     def gradient(self) -> float:
         """Compute the gradient from what was pulled; the sum of the losses."""
@@ -66,9 +65,6 @@ class WorkerExchange(Protocol):
 
     def receive(self, batch: Any) -> int:
         """Wait for what a batch needs; for how many nanoseconds of that the gate was closed."""
-
-    def sizes(self) -> Sequence[tuple[int, int]]:
-        """Bytes of a step that is sampled, sent to each shard and received."""
 
     def lost(self, error: WireError) -> None:
         """A connection is lost that the exchange does not mend by itself; returns if the worker may begin again."""
@@ -179,16 +175,18 @@ class Worker:
             pushed = meter.now()
             # While the frames travel.
             ahead = self._read_next()
-            sizes = exchange.sizes() if meter.sampling else ()
+            sizes = [link.step_bytes() for link in exchange.links.all] if meter.sampling else ()
             meter.end_exchange(
                 current.rows.num_rows, received, computed, marks, pushed, self._read_at, meter.now(), waited, sizes
             )
             if meter.sampling:
-                exchange.sizes()
+                # The next step is sampled: its bytes count from here.
+                for link in exchange.links.all:
+                    link.step_bytes()
         return number
 
     def _read_next(self) -> WorkerBatch | None:
-        """The next batch, read and prepared; None when there are no more rows in this segment."""
+        """The next batch, read; None when there are no more rows in this segment."""
         queue = self._queue
         number = queue.next
         if not queue.at_hand():
@@ -199,9 +197,7 @@ class Worker:
         self._doing = "reads"
         batches = self._exchange.batches
         batch: WorkerBatch = batches[number % len(batches)]
-        batch.read(number, *rows)
-        self._read_at = self.meter.now()
-        batch.prepare()
+        self._read_at = batch.read(self.meter.now, number, *rows)
         return batch
 
     def _mark_read(self) -> None:

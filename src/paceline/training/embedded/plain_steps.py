@@ -109,8 +109,6 @@ class PlainWorker:
     def warm_up(self, rank: int, gate: Gate) -> None:
         """Load or compile the loops; changes nothing."""
         self.gradient(rank, self.reader.between(0, 0), 0)
-        for one in self.parameters:
-            one.store.warm_up()
         slowest(gate.clocks)
         passes(gate.clocks, 0, gate.staleness, 0, gate.leads, 0)
         tick(gate.clocks, 0, int(gate.clocks[0, 0]))
@@ -118,7 +116,10 @@ class PlainWorker:
 
 def make_workers(computes: list[Compute], readers: list[Any], table: KeyedStore | None, dense: DenseValues | None,
                  num_workers: int, batch_nonzeros: int, alone: bool) -> list[PlainWorker]:  # fmt: skip
-    """What each thread computes with. `alone`: nobody changes the parameters while a thread computes."""
+    """What each thread computes with; the loops of a table are loaded.
+
+    `alone`: nobody changes the parameters while a thread computes.
+    """
     num_rows = np.zeros(num_workers, np.int64)
     found = [PlainWorker(compute, reader, [], num_rows) for compute, reader in zip(computes, readers, strict=True)]
     if dense is not None:
@@ -127,6 +128,7 @@ def make_workers(computes: list[Compute], readers: list[Any], table: KeyedStore 
             own = dense.make_sums(1)[0] if worker.compute.holds_values and not alone else None
             worker.parameters.append(DenseGradients(dense, sums, own))
     if table is not None:
+        table.warm_up()
         pushes = Pushes.make(num_workers, batch_nonzeros, table.layout)
         for worker in found:
             worker.parameters.append(TableGradients(table, pushes))

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from paceline.models.model import Tensor
-from paceline.torch.model import import_torch
+from paceline.torch.model import torch
 
 BUCKET_VALUES = 4 << 20
 GPU_POLL_SECONDS = 0.0001
@@ -32,7 +32,7 @@ class BucketedSums:
         self._on_gpu = device != "cpu"
         # One number more than there are values: the rows that the sums are of. It is in the last bucket, with what
         # is not trained.
-        self._flat = import_torch().zeros(tensors[-1].stop + 1, device=device)
+        self._flat = torch.zeros(tensors[-1].stop + 1, device=device)
         self.sums = self._flat[:-1] if self._on_gpu else self._flat[:-1].numpy()
         self._buckets = _pack([tensor for tensor in tensors if tensor.stop <= num_trained])
         self._buckets.append(range(num_trained, len(self._flat)))

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.models.model import Tensor
-from paceline.training.cluster import buckets
-from paceline.training.cluster.buckets import BucketedSums
+from paceline.torch import buckets
+from paceline.torch.buckets import BucketedSums
 
 NUM_TRAINED = 60
 # The last two are buffers.
