@@ -147,7 +147,7 @@ def _carry_out(run: RunFolder, coordinator: Coordinator, began: float) -> RunFol
 
 @contextmanager
 def _resumable(run: RunFolder) -> Iterator[None]:
-    """Add to the hint of a `UsageError`, a full disk say, how the run goes on."""
+    """Add to the hint of a `UsageError` (a full disk, say) how to continue the run."""
     try:
         yield
     except UsageError as error:

@@ -207,7 +207,7 @@ class TestResuming:
         assert 3 <= len(found[1]) < 225
         again = command("matmul", *factors, "--out", out, *flags, "--run", tmp_path / "run-2")
         assert again.code == 0, again.err
-        assert "tiles were there from an earlier attempt" in again.err
+        assert "tiles were finished by an earlier attempt" in again.err
         result = json.loads((tmp_path / "run-2" / "result.json").read_text())
         assert 3 <= result["tiles_found"] < result["tiles"] == 225
         assert out.read_bytes() == (tmp_path / "whole.npy").read_bytes()

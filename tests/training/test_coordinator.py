@@ -325,7 +325,7 @@ def test_it_says_who_waits_when_nothing_moves(tmp_path: Path, monkeypatch: pytes
     real = at.backend.run_segment
     at.backend.run_segment = run_segment  # type: ignore[method-assign]
     at.train()
-    assert at.told[0] == "nothing has moved for -1 s: worker 0 waits for shard 0"
+    assert at.told[0] == "no progress for -1 s: worker 0 waits for shard 0"
 
 
 def test_accounts_of_a_resumed_run_add_up(tmp_path: Path) -> None:

@@ -1,5 +1,4 @@
-"""What keeps a run going? The coordinator: it sets the next stop, lets the backend train up to it, and does what is
-due.
+"""What keeps a run going? The coordinator sets the next stop, lets the backend train up to it, and does what is due.
 
 Between two stops lies a *segment*: all workers train, then all are paused at a boundary. Evaluations and the end of a
 run happen only there, so they see a state that training has really been in.
@@ -84,7 +83,7 @@ class Coordinator:
             if made_by.get(name) != now:
                 raise DataError(
                     f"the checkpoint was made with another `{name}`: {made_by.get(name)}, now {now}",
-                    "resume as the run began, or train a new one",
+                    "resume with the data and settings that the run began with, or start a new run",
                 )
         self.progress = checkpoint.progress
         self.backend.restore(checkpoint.progress, checkpoint.states)
@@ -218,12 +217,12 @@ class Coordinator:
         return self._interrupted or bool(self.backend.failing())
 
     def _notice_standstill(self, tally: Tally) -> None:
-        """Say who waits for whom if nothing has moved for long: the run may be slow, or may need help."""
+        """Say who waits for whom if no progress for long: the run may be slow, or may need help."""
         now = time.perf_counter()
         if tally.rows != self._moved_to or self._moved_at < self._segment_began:
             self._moved_to, self._moved_at = tally.rows, now
         elif now - self._moved_at > STANDSTILL_SECONDS and (waits := self.backend.waits()):
-            self.notice(f"nothing has moved for {STANDSTILL_SECONDS:g} s: {'; '.join(waits)}")
+            self.notice(f"no progress for {STANDSTILL_SECONDS:g} s: {'; '.join(waits)}")
             self._moved_at = now
 
     def _return_to_checkpoint(self, lost: LostShardError) -> None:
