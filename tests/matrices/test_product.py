@@ -326,7 +326,7 @@ class TestWhatCannotBeWritten:
         (tmp_path / "folder.npy").mkdir()
         for out, says in (
             (tmp_path / "C.txt", "does not end in .npy"),
-            (tmp_path / "nowhere" / "C.npy", "there is no folder"),
+            (tmp_path / "nowhere" / "C.npy", "no such folder"),
             (tmp_path / "folder.npy", "is a folder"),
         ):
             with pytest.raises(UsageError, match=says):
