@@ -25,6 +25,7 @@ from paceline.training.backend import Backend
 from paceline.training.checkpoint import has_checkpoint, load_checkpoint
 from paceline.training.cluster.placement import engine_for
 from paceline.training.coordinator import Coordinator, Notice, Status, Watch
+from paceline.training.interrupts import on_interrupt
 
 SHORTEST_EXPLAINED_SECONDS = 2.0
 # The settings that `result.json` repeats.
@@ -122,7 +123,7 @@ def _carry_out(run: RunFolder, coordinator: Coordinator, began: float) -> RunFol
     with locked(run.path / "config.toml"):
         coordinator.evaluated = on_board(run)
         try:
-            with coordinator.interrupts():
+            with on_interrupt(coordinator.interrupt):
                 parameters = coordinator.train(run)
                 model, source = coordinator.backend.model, coordinator.dataset.manifest.source
                 with _resumable(run):
@@ -146,7 +147,7 @@ def _carry_out(run: RunFolder, coordinator: Coordinator, began: float) -> RunFol
 
 @contextmanager
 def _resumable(run: RunFolder) -> Iterator[None]:
-    """Add to the hint of a `UsageError`, a full disk say, how the run goes on."""
+    """Add to the hint of a `UsageError` (a full disk, say) how to continue the run."""
     try:
         yield
     except UsageError as error:

@@ -80,9 +80,9 @@ def test_roles_and_bytes_are_told(train: Any, clicks: Path, monkeypatch: pytest.
     seen: list[Any] = []
     look = Coordinator._look_around
 
-    def spy(coordinator: Coordinator, run: Any, tally: Any) -> Any:
-        seen.append(coordinator._roles)
-        return look(coordinator, run, tally)
+    def spy(coordinator: Coordinator, tally: Any) -> Any:
+        seen.append(coordinator.backend.roles())
+        return look(coordinator, tally)
 
     monkeypatch.setattr(Coordinator, "_look_around", spy)
     # Long enough for shards to report: they do about once per second.

@@ -42,7 +42,7 @@ def test_fewer_bytes_for_a_full_network(tmp_path: Path) -> None:
 
 def test_more_shards_for_a_busy_shard(tmp_path: Path) -> None:
     found = tried(tmp_path / "run", "shard-compute")
-    assert found.keys() == {"`--shards 2` on as many more machines"}
+    assert found.keys() == {"`--shards 2`, each new one on its own machine"}
 
 
 def test_nobody_waits_for_a_slow_worker_in_async(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_nobody_waits_for_a_slow_worker_in_async(tmp_path: Path) -> None:
 
 def test_only_more_workers_help_where_workers_are_slow(tmp_path: Path) -> None:
     ((what, gain),) = tried(tmp_path / "run", "worker-compute").items()
-    assert what == "`--workers 6` on as many more machines"
+    assert what == "`--workers 6`, each new one on its own machine"
     assert gain == pytest.approx(2.0, rel=0.05)
 
 

@@ -262,13 +262,13 @@ class TestNoRay:
             said = Running(ray_cluster, ["train", *flags], tmp_path / "run").end(2, seconds=20)
         finally:
             ray_cluster.environment = old
-        assert "does not let us in" in said
+        assert "denies access" in said
         assert "RAY_AUTH_TOKEN_PATH" in said
         assert time.monotonic() - began < 10
 
     def test_a_token_file_that_is_not_there(self, clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nowhere/token")
-        assert "`/nowhere/token`, where there is no token" in self.refused(clicks, "127.0.0.1:1").message
+        assert "`/nowhere/token`, which is not a token file" in self.refused(clicks, "127.0.0.1:1").message
 
     @pytest.mark.parametrize("address", ["ray://127.0.0.1:10001", "somewhere", "127.0.0.1:99999"])
     def test_what_is_no_address(self, clicks: Path, address: str) -> None:

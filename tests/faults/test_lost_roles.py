@@ -72,11 +72,11 @@ def test_a_shard_lost_before_the_first_checkpoint(start: Start, clicks: Path, un
 
 
 def test_stopped_without_a_word(start: Start, clicks: Path, undisturbed: paceline.Run) -> None:
-    """SIGSTOP: the process is there, its connections too, but no sign of life."""
+    """SIGSTOP: the process and its connections are there, but no heartbeat."""
     running = start(clicks, shards=1, **SYNC)
     running.wait_for_metrics(2)
     running.kill(("worker", 1), by=signal.SIGSTOP)
-    assert "no sign of life for 5 s" in running.end()
+    assert "no heartbeat for 5 s" in running.end()
     assert running.result["model_sha256"] == undisturbed.result["model_sha256"]
     check_restarts(running, workers=1, shards=0)
 
@@ -148,7 +148,7 @@ def test_a_run_starts_and_replaces_a_worker_beside_hostile_clients(
 def test_a_standstill_is_explained(start: Start, clicks: Path) -> None:
     running = start(clicks, shards=1, entry="one_very_long_step", **{**SYNC, "epochs": 5})
     said = running.end()
-    assert "nothing has moved for 10 s: shard 0 holds back the reply to worker 1, waiting for worker 0" in said
+    assert "no progress for 10 s: shard 0 holds back the reply to worker 1, waiting for worker 0" in said
     assert "worker 1 waits for shard 0, which waits for worker 0" in said
 
 

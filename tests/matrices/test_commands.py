@@ -50,7 +50,7 @@ def test_its_run_folder_is_known_elsewhere(command: Command, tmp_path: Path) -> 
     command("trace", "--size", 300, "--blocks", 2, "--run", tmp_path / "run")
     assert command("report", tmp_path / "run").code == 0
     page = (tmp_path / "run" / "report.html").read_text()
-    for part in ("Where the time went", "blocks made", "size = 300", "None: everything was in one process."):
+    for part in ("Where the time went", "blocks made", "size = 300", "None: everything ran in one process."):
         assert part in page
     assert command("diagnose", tmp_path / "run").code == 0
     for words in (["resume"], ["plan"], ["evaluate", "--data", "x"], ["predict", "--data", "x", "--out", "y.csv"]):
@@ -77,13 +77,13 @@ def test_its_run_folder_is_known_elsewhere(command: Command, tmp_path: Path) -> 
         (["trace", "--size", "10", "--blocks", "2", "--engine", "spark"], "`engine` is `spark`"),
         (["trace", "--size", "10", "--blocks", "2", "--address", "auto"], "but the engine is local"),
         (["trace", "--size", "10", "--blocks", "2", "--workers", "2"], "but the engine is local"),
-        (["matmul", "A.npy", "A.npy", "--out", "C.npy"], "20 × 10 times 20 × 10 does not fit"),
+        (["matmul", "A.npy", "A.npy", "--out", "C.npy"], "cannot multiply 20 × 10 by 20 × 10"),
         (["matmul", "A.npy", "B.npy", "--out", "C.npy"], "`B.npy` is not a matrix"),
-        (["matmul", "A.npy", "gone.npy", "--out", "C.npy"], "there is no file `gone.npy`"),
+        (["matmul", "A.npy", "gone.npy", "--out", "C.npy"], "no such file: `gone.npy`"),
         (["matmul", "A.npy", "T.npy", "--out", "C.npy", "--memory", "1MB"], "`memory` is 1MB, too little for tiles"),
         (["matmul", "A.npy", "T.npy", "--out", "C.npy", "--memory", "much"], "`memory` is `much`"),
         (["matmul", "A.npy", "T.npy", "--out", "C.npy", "--block", "-1"], "`block` is -1"),
-        (["matmul", "L.npy", "R.npy", "--out", "C.npy", "--block", "1"], "2,001 blocks; 2,000 are the most"),
+        (["matmul", "L.npy", "R.npy", "--out", "C.npy", "--block", "1"], "2,001 blocks; the limit is 2,000"),
         (["matmul", "A.npy", "T.npy", "--out", "A.npy"], "`A.npy` exists already"),
     ],
 )

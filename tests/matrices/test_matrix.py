@@ -227,7 +227,7 @@ def test_a_folder_of_many_blocks_keeps_few_open(tmp_path: Path, monkeypatch: pyt
     assert (read @ read).trace(threads=4) == pytest.approx((A @ A).trace(), rel=1e-13)
     assert 1 <= num_open(tmp_path) <= 5
     np.save(tmp_path / "blocks" / "00000-00000.npy", np.zeros((10, 10), np.float32))
-    with pytest.raises(DataError, match="has changed while it was read"):
+    with pytest.raises(DataError, match="changed while it was read"):
         read.to_numpy()
     del read
     assert num_open(tmp_path) == 0
@@ -243,7 +243,7 @@ class TestWhatIsNoMatrix:
 
     def test_files(self, tmp_path: Path) -> None:
         path = tmp_path / "x.npy"
-        assert "there is no file" in self.refused(path)
+        assert "no such file" in self.refused(path)
         for content in (b"", b"hello", b"\x93NUMPY", b"\x93NUMPY\x01\x00\xff\xff{'descr'", b"PK\x03\x04"):
             path.write_bytes(content)
             assert "not a matrix" in self.refused(path)
@@ -302,7 +302,7 @@ class TestWhatIsNoMatrix:
         np.save(folder / "00001-00001.npy", np.ones((4, 5), np.float32))
         assert "4 × 5 float32, not 5 × 5 float32" in self.refused(folder)
         (folder / "00001-00001.npy").unlink()
-        assert "there is no file" in self.refused(folder)
+        assert "no such file" in self.refused(folder)
         (folder / "matrix.json").write_text('{"rows": 1}')
         assert "not a folder of blocks" in self.refused(folder)
 
@@ -315,9 +315,9 @@ class TestWhatIsNoMatrix:
 
 def test_shapes_that_do_not_fit() -> None:
     A, B = BlockMatrix.random((3, 4)), BlockMatrix.random((5, 6))
-    with pytest.raises(ConfigError, match="3 × 4 times 5 × 6 does not fit"):
+    with pytest.raises(ConfigError, match="cannot multiply 3 × 4 by 5 × 6"):
         A @ B
-    with pytest.raises(ConfigError, match=r"3 × 4 \+ 5 × 6 do not fit"):
+    with pytest.raises(ConfigError, match="cannot add 3 × 4 and 5 × 6"):
         A + B
     with pytest.raises(ConfigError, match="3 × 4 has no trace"):
         A.trace()

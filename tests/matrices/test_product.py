@@ -207,7 +207,7 @@ class TestResuming:
         assert 3 <= len(found[1]) < 225
         again = command("matmul", *factors, "--out", out, *flags, "--run", tmp_path / "run-2")
         assert again.code == 0, again.err
-        assert "tiles were there from an earlier attempt" in again.err
+        assert "tiles were finished by an earlier attempt" in again.err
         result = json.loads((tmp_path / "run-2" / "result.json").read_text())
         assert 3 <= result["tiles_found"] < result["tiles"] == 225
         assert out.read_bytes() == (tmp_path / "whole.npy").read_bytes()
@@ -326,7 +326,7 @@ class TestWhatCannotBeWritten:
         (tmp_path / "folder.npy").mkdir()
         for out, says in (
             (tmp_path / "C.txt", "does not end in .npy"),
-            (tmp_path / "nowhere" / "C.npy", "there is no folder"),
+            (tmp_path / "nowhere" / "C.npy", "no such folder"),
             (tmp_path / "folder.npy", "is a folder"),
         ):
             with pytest.raises(UsageError, match=says):

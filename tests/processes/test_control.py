@@ -65,7 +65,7 @@ def test_a_silent_role_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         _, loss = control.events.get(timeout=5)
         assert isinstance(loss, Loss)
         assert loss.silent
-        assert "no sign of life for 0.2 s" in loss.because
+        assert "no heartbeat for 0.2 s" in loss.because
         assert time.monotonic() - loss.since >= 0.2
         with pytest.raises(LostConnectionError):
             process.receive(silence_seconds=5)

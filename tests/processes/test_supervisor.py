@@ -98,7 +98,7 @@ def test_a_lost_role_is_replaced_and_counted(control: ControlServer) -> None:
     supervisor = supervise(engine, control)
     worker = control.roles[2]
     worker.ready, worker.pid = True, 42
-    loss = Loss(time.monotonic() - 3, "it gave no sign of life for 5 s", silent=True)
+    loss = Loss(time.monotonic() - 3, "it sent no heartbeat for 5 s", silent=True)
     assert events_after(supervisor, Event(worker, loss)) == [(worker, loss)]
     assert engine.ended == [(2, 42)]
     assert [number for number, _ in engine.begun] == [0, 1, 2, 2]

@@ -40,7 +40,7 @@ def test_names_that_differ_only_in_what_folders_cannot_have(recipe: Path, clicks
 
 def test_too_many(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(points, "MOST_POINTS", 3)
-    with pytest.raises(ConfigError, match="asks for 4 runs; 3 is the most"):
+    with pytest.raises(ConfigError, match="asks for 4 runs; the limit is 3"):
         read_sweep(recipe, {})
 
 

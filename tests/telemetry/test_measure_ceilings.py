@@ -59,7 +59,7 @@ def test_a_file_that_stays_in_memory_says_nothing_of_the_disk(monkeypatch: pytes
 
 def test_a_system_that_cannot_drop_files_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delattr(os, "posix_fadvise", raising=False)
-    assert "cannot be asked" in measure_ceilings(tmp_path, quiet, SMALL).left_out["disk_read_bytes_per_second"]
+    assert "cannot be told" in measure_ceilings(tmp_path, quiet, SMALL).left_out["disk_read_bytes_per_second"]
 
 
 def test_a_folder_that_cannot_be_written_is_left_out(tmp_path: Path) -> None:

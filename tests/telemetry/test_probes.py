@@ -93,7 +93,7 @@ class TestNode:
         monkeypatch.setattr(psutil, "net_io_counters", lambda **_: counted)
         monkeypatch.setattr(probes, "NETWORK_INTERFACES", tmp_path)
         prober = NodeProber()
-        assert left_out(prober.take())["network"] == "there is no interface except loopback"
+        assert left_out(prober.take())["network"] == "it has no interface except loopback"
         assert take_probe(prober).network_sent_bytes_per_second is None
 
     @needs_linux
@@ -240,7 +240,7 @@ class TestConnectionsNotOffered:
         monkeypatch.setattr(sys, "platform", "plan9")
         prober = ConnectionProber("worker", 0)
         sockets = dict(zip(("a", "b"), connection, strict=True))
-        assert left_out(prober.take(sockets)) == {"connections": "TCP_INFO is read on Linux only, and this is plan9"}
+        assert left_out(prober.take(sockets)) == {"connections": "TCP_INFO is read only on Linux; this is plan9"}
         assert prober.take(sockets) == []
 
     @needs_linux

@@ -136,8 +136,8 @@ def test_a_resumed_run_adds_to_what_it_had(clicks: Path, tmp_path: Path, monkeyp
     """Interrupted after each of its first two evaluations."""
     evaluate = Coordinator._evaluate
 
-    def evaluate_and_stop(coordinator: Coordinator, run: RunFolder) -> None:
-        evaluate(coordinator, run)
+    def evaluate_and_stop(coordinator: Coordinator) -> None:
+        evaluate(coordinator)
         coordinator._interrupted = coordinator.progress.position < 18_000
 
     monkeypatch.setattr(Coordinator, "_evaluate", evaluate_and_stop)

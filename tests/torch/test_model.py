@@ -136,7 +136,7 @@ def test_a_loss_that_fails_in_tests_alone() -> None:
     model, images = build("picky_loss"), some_images()
     values = model.initial().copy()
     model.gradient(Step(images, (0, 0), dense=values, dense_sums=np.empty_like(values)))
-    with pytest.raises(ConfigError, match="fails in a test, with 3 rows: RuntimeError: ten rows, please"):
+    with pytest.raises(ConfigError, match="fails in an evaluation, with 3 rows: RuntimeError: ten rows, please"):
         model.losses(model.scores(values, some_images(3)), some_images(3).labels)
 
 

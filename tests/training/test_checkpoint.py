@@ -23,16 +23,16 @@ from paceline.training.checkpoint import Checkpoint, Progress, States, load_chec
 from paceline.training.coordinator import Coordinator
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, num_legs: int) -> None:
-    """Interrupt runs, as Ctrl-C does, when so many segments are done."""
+def stop_after(monkeypatch: pytest.MonkeyPatch, num_segments: int) -> None:
+    """Interrupt runs, as Ctrl-C does, after `num_segments` segments."""
     run_segment, segments = Coordinator._run_segment, [0]
 
-    def leg(coordinator: Coordinator, *arguments: Any) -> None:
-        run_segment(coordinator, *arguments)
+    def segment(coordinator: Coordinator) -> None:
+        run_segment(coordinator)
         segments[0] += 1
-        coordinator._interrupted = segments[0] == num_legs
+        coordinator._interrupted = segments[0] == num_segments
 
-    monkeypatch.setattr(Coordinator, "_run_segment", leg)
+    monkeypatch.setattr(Coordinator, "_run_segment", segment)
 
 
 def without_seconds(line: dict[str, Any]) -> dict[str, Any]:
@@ -326,8 +326,8 @@ def test_interrupted_after_the_last_evaluation(tmp_path: Path, clicks: Path, mon
     """Ctrl-C between the last evaluation and the end: resuming only finishes, and evaluates no second time."""
     evaluate = Coordinator._evaluate
 
-    def then_interrupt(coordinator: Coordinator, run: paceline.Run) -> None:
-        evaluate(coordinator, run)
+    def then_interrupt(coordinator: Coordinator) -> None:
+        evaluate(coordinator)
         coordinator._interrupted = coordinator.progress.position == 6_000
 
     with monkeypatch.context() as patch:

@@ -19,6 +19,7 @@ from paceline.settings import OptimizerConfig, RunConfig
 from paceline.training.backend import Due, Keep, Look, LostShardError, Snapshot, Tally
 from paceline.training.checkpoint import Handed, Progress, States, has_checkpoint, load_checkpoint
 from paceline.training.coordinator import Coordinator, Status
+from paceline.training.interrupts import on_interrupt
 
 ROWS, BATCH = 1_000, 100
 TABLE = TableLayout(3, (Group("weight", 1, OptimizerConfig(name="sgd")),))
@@ -185,7 +186,7 @@ def test_a_checkpoint_when_it_is_due(tmp_path: Path) -> None:
 def test_interrupted_it_saves_and_another_goes_on_from_there(tmp_path: Path) -> None:
     at = Setting(tmp_path, checkpoint_every=0)
     at.backend.during = lambda position: signal.raise_signal(signal.SIGINT) if position == 700 else None
-    with pytest.raises(InterruptedRunError, match="interrupted after 700 rows"), at.coordinator.interrupts():
+    with pytest.raises(InterruptedRunError, match="interrupted after 700 rows"), on_interrupt(at.coordinator.interrupt):
         at.train()
     checkpoint = load_checkpoint(at.run.path / "checkpoints")
     assert checkpoint.progress.position == 700
@@ -324,7 +325,7 @@ def test_it_says_who_waits_when_nothing_moves(tmp_path: Path, monkeypatch: pytes
     real = at.backend.run_segment
     at.backend.run_segment = run_segment  # type: ignore[method-assign]
     at.train()
-    assert at.told[0] == "nothing has moved for -1 s: worker 0 waits for shard 0"
+    assert at.told[0] == "no progress for -1 s: worker 0 waits for shard 0"
 
 
 def test_accounts_of_a_resumed_run_add_up(tmp_path: Path) -> None:

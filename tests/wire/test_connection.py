@@ -216,7 +216,7 @@ def test_a_peer_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch, 
     release = threading.Event()
     with serving(Deaf(), tls) as server:
         with joined(server, tls) as connection:
-            with pytest.raises(SilentPeerError, match=r"took nothing for 0\.1 s"):
+            with pytest.raises(SilentPeerError, match=r"accepted no data for 0\.1 s"):
                 send_many(connection, 4 << 20)
             # Half a frame went out: nothing may follow it.
             with pytest.raises(LostConnectionError):

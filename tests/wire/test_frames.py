@@ -33,7 +33,7 @@ def test_random_bytes_are_a_header_or_a_bad_frame(data: bytes) -> None:
         (HEADER.pack(b"GE", 1, 1, 0, 0), "b'GE'"),
         (HEADER.pack(b"pl", 2, 1, 0, 0), "version 2"),
         (HEADER.pack(b"pl", 1, 9, 0, 0), "unknown kind 9"),
-        (HEADER.pack(b"pl", 1, 4, 0, 65_537), "65,537 bytes of HELD, which may have 65,536"),
+        (HEADER.pack(b"pl", 1, 4, 0, 65_537), "65,537 bytes of HELD; the limit is 65,536"),
         (b"pl", "2 bytes"),
     ],
 )

@@ -25,7 +25,7 @@ SECTIONS = {
 
 # For what paceline does not foresee: output that cannot be written, files that cannot be read.
 HINTS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space") | dict.fromkeys(
-    (errno.EROFS, errno.EACCES, errno.EPERM), "use another place, or change its permissions"
+    (errno.EROFS, errno.EACCES, errno.EPERM), "choose another folder, or change its permissions"
 )
 
 

@@ -85,7 +85,9 @@ def write_examples(formatter: click.HelpFormatter, examples: Iterable[str]) -> N
 
 def option(flag: str, takes: str | None, text: str, kind: Any = str, **settings: Any) -> Callable[[F], F]:
     """An option with a value. Help shows what it `takes`, the `text`, and the default if there is one."""
-    return click.option(flag, metavar=takes, help=text, type=kind, show_default="default" in settings, **settings)
+    return click.option(
+        flag, metavar=takes, help=text, type=kind, show_default=settings.get("default", "") != "", **settings
+    )
 
 
 def number(flag: str, text: str, **settings: Any) -> Callable[[F], F]:

@@ -21,7 +21,7 @@ SHARED = {"workers": 4, "optimizer": "adagrad", "learning_rate": 0.05}
 @number("--rows", "Training rows to generate.", default=1_000_000)
 @option("--folder", "DIR", "Folder for the data and the runs. Existing data is reused.", PATH, default=Path("demo"))
 def demo(rows: int, folder: Path) -> None:
-    """Generate click data, train it in sync and async, and compare."""
+    """Generate click data, train on it in sync and async, and compare."""
     from paceline.config import read_config
     from paceline.data.sparse.dataset import SparseDataset
     from paceline.data.synthetic import generate_clicks

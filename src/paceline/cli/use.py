@@ -9,7 +9,7 @@ import click
 from paceline.cli.commands import as_json, command, option
 
 data = option("--data", "DIR", "Dataset folder.", required=True)
-code = option("--model", "PACKAGE:FUNCTION", "The code of a model of your own, which is imported and run.", default="")
+code = option("--model", "PACKAGE:FUNCTION", "The code of your own model. It is imported and run.", default="")
 split = option("--split", None, "Which rows.  [default: test if any, else train]", click.Choice(["train", "test"]))
 
 

@@ -47,7 +47,7 @@ RULES: dict[LabelKind, LabelRule] = {
     "classes": LabelRule(
         np.uint16,
         f"whole numbers from 0 to {MOST_CLASSES - 1}",
-        "number the classes from 0 on; `--labels numbers` reads any numbers",
+        "number the classes from 0; `--labels numbers` reads any numbers",
         lambda numbers: (numbers >= 0) & (numbers < MOST_CLASSES) & (numbers == np.floor(numbers)),
         lambda numbers: numbers.astype(np.uint16),
     ),

@@ -27,7 +27,7 @@ class RawRows:
         if config.features is not None and config.features != self._reading.features:
             raise ConfigError(
                 f"`features` is `{config.features}`, but this {name} input has {self._reading.features}",
-                "leave --features out; --hash-bits says how many keys text is hashed to",
+                "leave --features out; --hash-bits says how many keys strings are hashed into",
             )
         self.files: dict[Split, list[Source]] = {"train": train, "test": test}
         labels = {"labels": config.labels} if config.labels != "two-classes" else {}

@@ -55,8 +55,11 @@ def _changes(evidence: Evidence, world: World) -> Iterator[tuple[str, World]]:
         yield "`--set wire.values=bfloat16`", half_values(world)
     if config.wire.pull == "all":
         yield "`--set wire.pull=keys`", keys_alone(world)
-    yield f"`--shards {2 * config.shards}` on as many more machines", with_shards(world, 2 * len(world.topology.shards))
-    yield f"`--workers {2 * config.workers}` on as many more machines", with_workers(world)
+    yield (
+        f"`--shards {2 * config.shards}`, each new one on its own machine",
+        with_shards(world, 2 * len(world.topology.shards)),
+    )
+    yield f"`--workers {2 * config.workers}`, each new one on its own machine", with_workers(world)
 
 
 def at_pace(world: World, pace: str | int, keyed: bool) -> World:

@@ -28,13 +28,13 @@ class Words(NamedTuple):
 
 
 WORDS = {
-    "input": Words("input-bound: with rows available at once", "reading rows limits"),
+    "input": Words("input-bound: with rows available at once", "reading rows"),
     "disk": Words("disk-bound: with rows available at once"),
-    "worker-compute": Words("worker-bound: with infinitely fast workers", "the workers' processors limit"),
+    "worker-compute": Words("worker-bound: with infinitely fast workers", "the workers' processors"),
     "memory-bandwidth": Words("memory-bound: with infinitely fast workers and memory"),
-    "network": Words("network-bound: with an infinitely fast network", "the network limits"),
-    "shard-compute": Words("shard-bound: with infinitely fast shards", "the shards' processors limit"),
-    "straggler": Words("held up by stragglers: with every worker as fast as the median", "the slowest worker limits"),
+    "network": Words("network-bound: with an infinitely fast network", "the network"),
+    "shard-compute": Words("shard-bound: with infinitely fast shards", "the shards' processors"),
+    "straggler": Words("held up by stragglers: with every worker as fast as the median", "the slowest worker"),
 }
 
 
@@ -111,7 +111,7 @@ def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice]
     low, high = map(_plain, verdict.interval)
     return (
         f"{WORDS[bottleneck].bound} this run would be {_times(verdict.gains[best])} faster ({low}–{high}); "
-        f"then {WORDS[verdict.next_bottleneck].limits}. {_recommendation(advice, bottleneck)}"
+        f"then {WORDS[verdict.next_bottleneck].limits} would limit it. {_recommendation(advice, bottleneck)}"
     )
 
 

@@ -70,7 +70,7 @@ class ClusterEngine(Protocol):
     def lost(self) -> str:
         """Why the cluster is lost, so that it starts no more processes; empty if it is not.
 
-        Processes that run may go on for a while.
+        Processes that run may continue for a while.
         """
 
     def why_not_running(self, number: int) -> str:

@@ -50,7 +50,7 @@ def measure_links(address: str, say: Callable[[str], None], seconds: float = 0.9
             if time.monotonic() > deadline:
                 raise RunError(
                     f"{len(connections)} of {count} nodes answered within {ANSWER_SECONDS:g} s",
-                    "see that every node has the same paceline, and can reach this one",
+                    "check that every node has the same version of paceline and can reach this machine",
                 )
             if select.select([admission.listener], [], [], 0.1)[0]:
                 admission.accept()

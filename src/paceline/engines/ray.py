@@ -287,7 +287,8 @@ def import_ray() -> Any:
     token = os.environ.get("RAY_AUTH_TOKEN_PATH")
     if token and not _content_of(token).strip():
         raise UsageError(
-            f"`RAY_AUTH_TOKEN_PATH` is `{token}`, where there is no token", "name the file that its nodes use"
+            f"`RAY_AUTH_TOKEN_PATH` is `{token}`, which is not a token file",
+            "set it to the token file that the nodes use",
         )
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HEAD_SECONDS))
     # Silence about a coming change of defaults that does not concern this.
@@ -339,8 +340,8 @@ def _probe(address: str) -> None:
             client(address=address)
     except Exception as error:  # noqa: BLE001 (Ray's own kinds are not public)
         raise UsageError(
-            f"the Ray at `{address}` does not let us in: {_first_line(error)}",
-            f"the cluster's token must be here too: in {TOKEN_FILE}, or in a file that RAY_AUTH_TOKEN_PATH names",
+            f"the Ray at `{address}` denies access: {_first_line(error)}",
+            f"put the cluster's token into {TOKEN_FILE}, or into a file that RAY_AUTH_TOKEN_PATH names",
         ) from None
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from paceline.kernels import problems
 from paceline.kernels.hashing import FNV_PRIME, mix
-from paceline.kernels.jit import compiled
+from paceline.kernels.jit import compiled, inlined
 from paceline.kernels.text import (
     NEWLINE,
     NUMBER_INFINITE,
@@ -48,7 +48,6 @@ def parse_criteo(text: Bytes, separator: int, before_label: int, integer_salts: 
     """
     i = line = rows = nonzeros = num_bad = 0
     mask = np.uint64(mask)
-    keys, values = room.keys, room.values
     room.offsets[0] = 0
     while i < text.size:
         line += 1
@@ -57,66 +56,11 @@ def parse_criteo(text: Bytes, separator: int, before_label: int, integer_salts: 
             i = after_line(text, i)
             continue
         written = nonzeros
-        start = i
-        problem = problems.NONE
-        for _ in range(before_label):
-            while text[i] != separator and text[i] != NEWLINE:
-                i += 1
-            if text[i] == NEWLINE:
-                problem = problems.TOO_FEW_FIELDS
-            else:
-                i += 1
-        label = 0.0
+        problem, start, label, i = _read_label(text, i, separator, before_label)
         if problem == problems.NONE:
-            start = i
-            trust, label, i = read_short_number(text, i)
-            problem = label_problem(trust)
-            if problem == problems.NONE and text[i] != separator:
-                problem = (
-                    problems.TOO_FEW_FIELDS if text[i] == NEWLINE or text[i] == RETURN else problems.LABEL_NO_NUMBER
-                )
-        # From here on `i` is at the separator before the next field.
-        for field in range(INTEGERS):
-            if problem != problems.NONE:
-                break
-            start = i
-            if text[i] != separator:
-                problem = problems.TOO_FEW_FIELDS
-                break
-            start = i = i + 1
-            if text[i] == separator:
-                keys[written] = np.uint64(INTEGERS) + (mix(integer_salts[field]) & mask)
-                values[written] = 1
-                written += 1
-                continue
-            trust, number, i = read_short_number(text, i)
-            if trust == NUMBER_INFINITE:
-                problem = problems.NOT_FINITE
-            elif text[i] in (NEWLINE, RETURN):
-                problem = problems.TOO_FEW_FIELDS
-            elif trust == NUMBER_MISSING or text[i] != separator:
-                problem = problems.NO_NUMBER
-            keys[written] = field
-            values[written] = number
-            written += 1
-        for field in range(STRINGS):
-            if problem != problems.NONE:
-                break
-            if text[i] != separator:
-                start = i
-                problem = problems.TOO_FEW_FIELDS
-                break
-            start = i = i + 1
-            state = string_salts[field]
-            byte = text[i]
-            while byte != separator and byte != NEWLINE and byte != RETURN:
-                state = (state ^ np.uint64(byte)) * FNV_PRIME
-                i += 1
-                byte = text[i]
-            if i > start:
-                keys[written] = np.uint64(INTEGERS) + (mix(state) & mask)
-                values[written] = 1
-                written += 1
+            problem, start, i, written = _read_integers(text, i, separator, integer_salts, mask, room, written)
+        if problem == problems.NONE:
+            problem, start, i, written = _read_strings(text, i, separator, string_salts, mask, room, written)
         if problem == problems.NONE and text[i] == RETURN:
             i += 1
         if problem == problems.NONE and text[i] != NEWLINE:
@@ -131,6 +75,73 @@ def parse_criteo(text: Bytes, separator: int, before_label: int, integer_salts: 
                 break
         i = after_line(text, i)
     return Counts(line, rows, nonzeros, num_bad, 0)
+
+
+@inlined
+def _read_label(text: Bytes, i: int, separator: int, before_label: int) -> tuple[int, int, float, int]:
+    """The label after `before_label` columns: its problem, where that is, the number, and the place after it."""
+    start = i
+    for _ in range(before_label):
+        while text[i] != separator and text[i] != NEWLINE:
+            i += 1
+        if text[i] == NEWLINE:
+            return problems.TOO_FEW_FIELDS, start, 0.0, i
+        i += 1
+    start = i
+    trust, label, i = read_short_number(text, i)
+    problem = label_problem(trust)
+    if problem == problems.NONE and text[i] != separator:
+        problem = problems.TOO_FEW_FIELDS if text[i] == NEWLINE or text[i] == RETURN else problems.LABEL_NO_NUMBER
+    return problem, start, label, i
+
+
+@inlined
+def _read_integers(text: Bytes, i: int, separator: int, salts: NDArray[np.uint64], mask: Any, room: Any,
+                   written: int) -> tuple[int, int, int, int]:  # fmt: skip
+    """The integers after the separator at `i`: the first problem, where it is, the place after them, and how many
+    nonzeros there are now.
+    """
+    for field in range(INTEGERS):
+        if text[i] != separator:
+            return problems.TOO_FEW_FIELDS, i, i, written
+        start = i = i + 1
+        if text[i] == separator:
+            room.keys[written] = np.uint64(INTEGERS) + (mix(salts[field]) & mask)
+            room.values[written] = 1
+            written += 1
+            continue
+        trust, number, i = read_short_number(text, i)
+        if trust == NUMBER_INFINITE:
+            return problems.NOT_FINITE, start, i, written
+        if text[i] in (NEWLINE, RETURN):
+            return problems.TOO_FEW_FIELDS, start, i, written
+        if trust == NUMBER_MISSING or text[i] != separator:
+            return problems.NO_NUMBER, start, i, written
+        room.keys[written] = field
+        room.values[written] = number
+        written += 1
+    return problems.NONE, i, i, written
+
+
+@inlined
+def _read_strings(text: Bytes, i: int, separator: int, salts: NDArray[np.uint64], mask: Any, room: Any,
+                  written: int) -> tuple[int, int, int, int]:  # fmt: skip
+    """The same for the strings."""
+    for field in range(STRINGS):
+        if text[i] != separator:
+            return problems.TOO_FEW_FIELDS, i, i, written
+        start = i = i + 1
+        state = salts[field]
+        byte = text[i]
+        while byte != separator and byte != NEWLINE and byte != RETURN:
+            state = (state ^ np.uint64(byte)) * FNV_PRIME
+            i += 1
+            byte = text[i]
+        if i > start:
+            room.keys[written] = np.uint64(INTEGERS) + (mix(state) & mask)
+            room.values[written] = 1
+            written += 1
+    return problems.NONE, i, i, written
 
 
 @compiled

@@ -1,7 +1,7 @@
 """How do the keys of a batch get to the shards that hold them, in few bytes?
 
 Key k lives at shard k mod S, where it is number k div S, its *index*: the hottest keys come first, so dealing them out
-in turn loads all shards alike. A worker sends indices shard by shard; `numbers` says which key of its batch each was.
+in turn loads all shards equally. A worker sends indices shard by shard; `numbers` says which key of its batch each was.
 """
 
 from __future__ import annotations

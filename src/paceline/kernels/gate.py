@@ -61,7 +61,7 @@ def passes(clocks: NDArray[np.int64], clock: int, staleness: int, spins: int, wa
            who: int) -> bool:  # fmt: skip
     """Look up to `spins` times whether `clock - slowest <= staleness`; whether it came to hold.
 
-    `waited[who, WAITED]` grows by the nanoseconds that it took where it did not hold at once.
+    `waited[who, WAITED]` grows by the nanoseconds that it took, if it did not hold immediately.
     """
     if clock - slowest(clocks) <= staleness:
         return True

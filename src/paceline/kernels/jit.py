@@ -114,7 +114,7 @@ def prefetch(_context: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def nanoseconds(_context: Any) -> Any:
-    """The system's clock that never goes back, as `time.perf_counter_ns` has it."""
+    """The system's clock that never goes back, like `time.perf_counter_ns`."""
     signature = types.int64()
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

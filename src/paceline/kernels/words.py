@@ -1,7 +1,7 @@
 """How are eight bytes read at once?
 
 A word is eight bytes of an array as one little-endian uint64, from any position. The caller makes sure that
-the array goes on for eight bytes.
+the array continues for eight bytes.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def run_matmul(settings: MatmulSettings, watch: Watch, notice: Notice) -> RunFol
         work = multiply_to_file(product, progress)
         seconds = time.perf_counter() - began
         if work.tiles_found:
-            notice(f"{work.tiles_found:,} of {work.tiles:,} tiles were there from an earlier attempt")
+            notice(f"{work.tiles_found:,} of {work.tiles:,} tiles were finished by an earlier attempt")
         result |= product_result(settings, left, right, seconds, work.tiles_found, work.tiles) | {
             "tile": list(work.plan),
             "bytes_read": work.bytes_read,

@@ -85,7 +85,9 @@ class BlockMatrix:
         if not isinstance(other, BlockMatrix):
             return NotImplemented
         if self.shape != other.shape:
-            raise ConfigError(f"{in_words(self.shape)} + {in_words(other.shape)} do not fit", "use the same shape")
+            raise ConfigError(
+                f"cannot add {in_words(self.shape)} and {in_words(other.shape)}", "both must have the same shape"
+            )
         return BlockMatrix(Added(self.node, other.node), self.blocks)
 
     def __mul__(self, factor: Any) -> BlockMatrix:
@@ -131,7 +133,7 @@ def check_product(left: Node, right: Node) -> None:
     """Raise unless the shapes fit, showing both."""
     if left.shape[1] != right.shape[0]:
         hint = "the first must have as many columns as the second has rows"
-        raise ConfigError(f"{in_words(left.shape)} times {in_words(right.shape)} does not fit", hint)
+        raise ConfigError(f"cannot multiply {in_words(left.shape)} by {in_words(right.shape)}", hint)
 
 
 def _in_blocks(node: Node, blocks: int | tuple[int, int] | None) -> BlockMatrix:

@@ -89,7 +89,7 @@ def check_block(shape: Shape, block: int) -> None:
     """Raise if blocks of this side are too many."""
     count = -(-max(shape) // block)
     if count > MOST_BLOCKS_PER_SIDE:
-        message = f"`block` is {block:,}, which gives {count:,} blocks; {MOST_BLOCKS_PER_SIDE:,} are the most"
+        message = f"`block` is {block:,}, which gives {count:,} blocks; the limit is {MOST_BLOCKS_PER_SIDE:,}"
         raise ConfigError(message, f"--block {least_block(shape)} or more, or leave it out")
 
 

@@ -148,9 +148,9 @@ def check_out(out: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
     if out.is_dir():
         raise UsageError(f"`{out}` is a folder", "--out names the file that is written, such as C.npy")
     if out.suffix != ".npy":
-        raise ConfigError(f"`{out}` does not end in .npy, which is what is written", "--out C.npy")
+        raise ConfigError(f"`{out}` does not end in .npy, the only format that is written", "--out C.npy")
     if not out.parent.is_dir():
-        raise UsageError(f"there is no folder `{out.parent}`", "make it first, or write elsewhere")
+        raise UsageError(f"no such folder: `{out.parent}`", "make it first, or write elsewhere")
     needed = _file_bytes(Heading("", "", shape, str(dtype), Plan(0, 0, 0))) + MARGIN_BYTES
     with suppress(OSError):
         # An earlier attempt has taken this part of the disk already.
@@ -158,7 +158,7 @@ def check_out(out: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
     free = shutil.disk_usage(out.parent).free
     if free < needed:
         message = f"`{out}` needs {in_bytes(needed)}, but its disk has {in_bytes(free)} free"
-        raise UsageError(message, "free some, or write elsewhere")
+        raise UsageError(message, "free some space, or write elsewhere")
 
 
 @contextmanager

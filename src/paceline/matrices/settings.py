@@ -60,7 +60,7 @@ def check_matmul(settings: MatmulSettings) -> None:
     _check_place(settings)
     parse_bytes(settings.memory)
     if settings.block < 0:
-        raise ConfigError(f"`block` is {settings.block}; a block has at least 1 row", "--block 2000")
+        raise ConfigError(f"`block` is {settings.block}; it must be at least 1", "--block 2000")
 
 
 def _check_place(settings: Settings) -> None:

@@ -111,11 +111,11 @@ class NpySource(NamedTuple):
         with _translated_read_errors(self.path):
             file = self.opened(self.path)
             if file.seen != self.seen:
-                raise DataError(f"`{self.path}` has changed while it was read", "start again when it is finished")
+                raise DataError(f"`{self.path}` changed while it was read", "try again when the file is complete")
             while len(room):
                 count = os.preadv(file.descriptor, [room[:MOST_BYTES_A_READ]], offset)
                 if not count:
-                    raise DataError(f"`{self.path}` has become shorter while it was read", "write the whole file again")
+                    raise DataError(f"`{self.path}` became shorter while it was read", "write the whole file again")
                 room, offset = room[count:], offset + count
 
 
@@ -124,7 +124,7 @@ def _translated_read_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"`{path}` cannot be read: {error.strerror or error}", "check the disk that it is on") from None
+        raise DataError(f"`{path}` cannot be read: {error.strerror or error}", "check its disk") from None
 
 
 class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -211,7 +211,7 @@ def open_npy(path: Path, opened: Callable[[Path], OpenFile] | None = None) -> No
             # Only the header is read; the mapping is dropped. Pickled objects are refused.
             found = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
-        raise DataError(f"there is no file `{path}`", hint) from None
+        raise DataError(f"no such file: `{path}`", hint) from None
     except UNREADABLE as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise DataError(f"`{path}` is not a matrix: {reason}", hint) from None
@@ -247,7 +247,9 @@ def array_source(array: Any) -> ArraySource:
     """An array in memory; integers and truth values become float64."""
     found = np.asarray(array)
     if found.ndim != 2 or 0 in found.shape:
-        raise ConfigError(f"an array of shape {found.shape} is not a matrix", "give one with two axes and an element")
+        raise ConfigError(
+            f"an array of shape {found.shape} is not a matrix", "give one with two axes and at least one element"
+        )
     if found.dtype.kind in "iub":
         found = found.astype(np.float64)
     if found.dtype not in FLOATS:
@@ -265,7 +267,7 @@ def in_words(shape: tuple[int, int]) -> str:
 
 
 def fingerprint(node: Node) -> str:
-    """Tells a matrix from another one, as far as that is possible without reading it: by names, sizes and times."""
+    """Identifies a matrix, as far as that is possible without reading it, by names, sizes and times."""
     match node:
         case RandomSource():
             return f"random {node.shape[0]} {node.shape[1]} {node.seed} {node.dtype}"

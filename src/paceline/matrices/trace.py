@@ -95,7 +95,7 @@ def trace_of(
 ) -> float:
     """The trace of a square matrix; `blocks` is how its rows and inner rows are cut. No product is ever formed."""
     if node.shape[0] != node.shape[1]:
-        raise ConfigError(f"a matrix of {in_words(node.shape)} has no trace: it is not square", "give a square one")
+        raise ConfigError(f"a matrix of {in_words(node.shape)} has no trace: it is not square", "give a square matrix")
     match node:
         case Transposed(of=of):
             return trace_of(of, blocks, threads, progress)

@@ -18,7 +18,7 @@ def open_for(config: RunConfig) -> AnyDataset:
         others = [f"--model {name}" for name, other in MODELS.items() if other.input == found]
         raise ConfigError(
             f"the model `{config.model}` learns from {WHAT[entry.input]}; `{dataset.folder}` has {WHAT[found]}",
-            f"{others[0]}, or data that `paceline prepare` made of {WHAT[entry.input]}",
+            f"{others[0]}, or a dataset of {WHAT[entry.input]}",
         )
     if dataset.labels.kind not in entry.task.labels:
         wanted = " or ".join(entry.task.labels)

@@ -103,7 +103,7 @@ class Compute(Protocol):
     """Computes gradients for one worker."""
 
     holds_values: bool
-    """Whether it reads the dense values during the whole computation, and not only at its start."""
+    """Whether it reads the dense values during the whole computation, not only at its start."""
     filled: Callable[[int], None] | None
     """If set, `gradient` calls it with the number of a tensor whose sums are complete before the others'."""
 

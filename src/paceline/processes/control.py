@@ -1,8 +1,8 @@
 """Where do supervised processes report, and how does the coordinator notice that one was lost?
 
-The control server runs on its own thread of the coordinator. Each process stays connected to it and beats once a
-second. A role whose connection breaks, or that is silent for `SILENCE_SECONDS`, is lost. What the coordinator must act
-on comes out as events.
+The control server runs on its own thread of the coordinator. Each process stays connected to it and sends a
+heartbeat once per second. A role whose connection breaks, or that is silent for `SILENCE_SECONDS`, is lost. What the
+coordinator must act on comes out as events.
 """
 
 from __future__ import annotations
@@ -131,13 +131,13 @@ class ControlServer:
             role.silent_seconds += passed
             if role.silent_seconds > SILENCE_SECONDS:
                 peer = role.peer
-                self._lose(role, f"it gave no sign of life for {SILENCE_SECONDS:g} s", silent=True)
+                self._lose(role, f"it sent no heartbeat for {SILENCE_SECONDS:g} s", silent=True)
                 peer.close()
 
     def _greet(self, peer: Peer, hello: Hello) -> None:
         role = next((one for one in self.roles if (one.role, one.rank) == (hello.role, hello.rank)), None)
         if role is None:
-            raise BadFrameError(f"there is no {hello.role} {hello.rank} here")
+            raise BadFrameError(f"this run has no {hello.role} {hello.rank}")
         before = role.peer
         role.begin(hello, self._name_node(hello.node), peer)
         peer.tag = role
@@ -145,7 +145,7 @@ class ControlServer:
             before.close()
         ours, theirs = (VERSION, platform.python_version()), (hello.paceline, hello.python)
         if ours != theirs:
-            message = "paceline {} with Python {} is here, but paceline {} with Python {} there"
+            message = "the coordinator runs paceline {} with Python {}, but the node has paceline {} with Python {}"
             hint = f"install the same versions on node {role.node}"
             self.events.put(Event(role, Failed(kind="config", message=message.format(*ours, *theirs), hint=hint)))
 

@@ -91,7 +91,7 @@ class Supervisor:
                 if failure or (not role.ready and (waited > limit or self.cluster_lost)):
                     raise RunError(
                         f"{role.name} did not start in {waited:.0f} s: {failure or self.why_away(role)}",
-                        "check that the cluster has room, and that every node has the same paceline",
+                        "check that the cluster has room, and that every node has the same version of paceline",
                     )
 
     @property
@@ -152,7 +152,7 @@ class Supervisor:
         self.restarts[f"{role.role}s"] += 1
         if sum(self.restarts.values()) > MOST_RESTARTS + len(self.roles):
             raise RunError(
-                f"{role.name} was lost ({loss.because}), after too many others", "see the nodes' logs and memory"
+                f"{role.name} was lost ({loss.because}), after too many others", "check the nodes' logs and memory"
             )
         if loss.silent:
             self._engine.end(self.roles.index(role), role.pid)

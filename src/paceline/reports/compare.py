@@ -84,7 +84,7 @@ def write_comparison(runs: Sequence[RunFolder], out: Path, failed: Mapping[str, 
     page = document(
         f"{title} – paceline",
         element("h1", f"{title}, side by side"),
-        element("section", _table(names, comparison.results), note("Bold with a star: best of its line.")),
+        element("section", _table(names, comparison.results), note("Bold with a star: the best of its row.")),
         *_learning(names, runs),
         section("Settings that differ", _table(names, settings) if settings else same),
         *([section("Failed", table(("run", "error"), [*failed.items()]))] if failed else []),

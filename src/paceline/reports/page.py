@@ -61,7 +61,7 @@ def _job_sections(run: RunFolder) -> list[Markup]:
     bar = stacked_bar("all processes", run.saved_diagnosis.get("phases", {}), 1.0, "")
     phases = bars([bar], PHASES) if run.saved_diagnosis else [missing("Not known: the job has not ended.")]
     moved = movement(run.result)
-    bytes_moved = element("p", moved) if moved else missing("None: everything was in one process.")
+    bytes_moved = element("p", moved) if moved else missing("None: everything ran in one process.")
     return [
         section("Where the time went", *phases), section("Bytes between processes", bytes_moved), nodes_section(run)
     ]  # fmt: skip
@@ -168,7 +168,7 @@ def _timeline(samples: Sequence[StepSample]) -> list[Markup]:
                     quantity(sample.seconds, "s").replace("milliseconds", "ms").replace("microseconds", "µs"), "s")
         for sample in chosen
     ]  # fmt: skip
-    told = f"{len(chosen)} of {count(len(samples), 'sample')}, drawn to one scale from where each began."
+    told = f"{len(chosen)} of {count(len(samples), 'sample')}, drawn to the same scale, each from its start."
     return [note(told), *bars(drawn, PHASES)]
 
 

@@ -77,7 +77,7 @@ def read_sweep(recipe: Path, flags: Mapping[str, Any], settings: Sequence[str] =
     given = {*flags, *(setting.partition("=")[0].strip() for setting in settings)}
     combined = _combined(recipe, grid, points, given)
     if len(combined) > MOST_POINTS:
-        raise ConfigError(f"`{recipe}` asks for {len(combined):,} runs; {MOST_POINTS:,} is the most", "vary less")
+        raise ConfigError(f"`{recipe}` asks for {len(combined):,} runs; the limit is {MOST_POINTS:,}", "vary less")
     found = [_point(job, ops, tree, varied, flags, list(settings)) for varied in combined]
     names = [point.folder for point in found]
     for point in found:

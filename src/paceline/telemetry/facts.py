@@ -82,4 +82,6 @@ def read_facts(run: Path) -> Facts | None:
     except FileNotFoundError:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"`{path}` is broken: {error}", "remove it: then less of the run can be explained") from None
+        raise DataError(
+            f"`{path}` is broken: {error}", "remove it; the diagnosis then knows less about the run"
+        ) from None

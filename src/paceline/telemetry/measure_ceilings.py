@@ -167,7 +167,7 @@ def write_to_disk(file: BinaryIO, effort: Effort) -> int:
 def drop_from_memory(file: BinaryIO, size: int) -> None:
     """Have the system drop its copy of a file from memory, and check that it did."""
     if not hasattr(os, "posix_fadvise") or not hasattr(os, "RWF_NOWAIT"):
-        raise NotImplementedError(f"{platform.system()} cannot be asked to read from the disk instead of from memory")
+        raise NotImplementedError(f"{platform.system()} cannot be told to read from the disk instead of from memory")
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     for at in (0, size // 2):
         try:

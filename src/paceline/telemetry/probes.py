@@ -110,7 +110,7 @@ class NodeProber:
             outward = [name for name in counted if name not in LOOPBACK]
             self._interfaces = with_device(NETWORK_INTERFACES, counted) or outward
             if not self._interfaces:
-                raise NotImplementedError("there is no interface except loopback")
+                raise NotImplementedError("it has no interface except loopback")
         there = [counted[name] for name in self._interfaces if name in counted]
         return {"network_sent": sum(c.bytes_sent for c in there), "network_received": sum(c.bytes_recv for c in there)}
 
@@ -119,7 +119,7 @@ class NodeProber:
         if not self._disks:
             self._disks = with_device(DISKS, counted) if DISKS.exists() else list(counted)
             if not self._disks:
-                raise NotImplementedError("there is no disk whose bytes are counted")
+                raise NotImplementedError("no disk counts its bytes")
         there = [counted[name] for name in self._disks if name in counted]
         return {"disk_read": sum(c.read_bytes for c in there), "disk_written": sum(c.write_bytes for c in there)}
 
@@ -239,7 +239,7 @@ def read_tcp(connection: socket.socket) -> tuple[int, ...] | None:
     Raises NotImplementedError if the system does not offer them.
     """
     if sys.platform != "linux":
-        raise NotImplementedError(f"TCP_INFO is read on Linux only, and this is {sys.platform}")
+        raise NotImplementedError(f"TCP_INFO is read only on Linux; this is {sys.platform}")
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     except OSError as error:

@@ -76,7 +76,7 @@ class Journal:
                 append(path, b"".join(self._thin(encoded, room - size) if kind in THINNED else encoded))
         except PacelineError as error:
             if self._notice is not None:
-                self._notice(f"{error.message}; the run goes on without this telemetry")
+                self._notice(f"{error.message}; the run continues without this telemetry")
                 self._notice = None
 
     def _thin(self, lines: list[bytes], room: float) -> list[bytes]:

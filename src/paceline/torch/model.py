@@ -54,7 +54,7 @@ def build_module(entry: Entry, shape: tuple[int, int, int], classes: int) -> tup
     module, loss = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(
-            f"`{entry.name}` returned a {type(module).__name__}, expected a torch.nn.Module, or one and its loss",
+            f"`{entry.name}` returned a {type(module).__name__}, expected a torch.nn.Module, or a module and its loss",
             "return the module from the function",
         )
     return module, loss or torch.nn.functional.cross_entropy
@@ -83,7 +83,7 @@ class TorchModel:
         found, saved = _tensors_of(self._module), self._module.state_dict()
         trained = [name for name, parameter in self._module.named_parameters() if parameter.requires_grad]
         if not trained:
-            raise ConfigError(f"`{config.model}` has no parameters to train", "see `requires_grad` of its parameters")
+            raise ConfigError(f"`{config.model}` has no parameters to train", "check `requires_grad` of its parameters")
         # What is frozen is kept like buffers, behind what is trained: weight decay is not for it.
         kept = [name for name in found if name not in trained and name in saved]
         self.tensors = lay_out(
@@ -124,7 +124,7 @@ class TorchModel:
         self._modules.train()
         images, labels = self._batch(self._crops.training(rows, step.turn))
         self._num_rows, self._missing = rows.num_rows, set(range(len(self._parameters)))
-        hint = "see that it and its loss, a mean over the rows, work in training mode, for the last few rows too"
+        hint = "check that it and its loss (a mean over the rows) work in training mode, even with a smaller last batch"
         with explained(f"`{self._name}` fails in training, with {rows.num_rows} rows", hint):
             with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
                 loss = self._loss(self._module(images), labels)
@@ -171,8 +171,11 @@ class TorchModel:
             return cross_entropy(scores, labels)
         given = torch.from_numpy(scores).to(self._device), torch.from_numpy(labels.astype(np.int64)).to(self._device)
         self._modules.eval()
-        hint = "see that it takes any number of rows, and scores on their own"
-        with torch.no_grad(), explained(f"the loss of `{self._name}` fails in a test, with {len(labels)} rows", hint):
+        hint = "check that it accepts any number of rows, and needs only scores and labels"
+        with (
+            torch.no_grad(),
+            explained(f"the loss of `{self._name}` fails in an evaluation, with {len(labels)} rows", hint),
+        ):
             return float(self._loss(*given)) * len(labels)
 
     def use_threads(self, count: int) -> None:

@@ -62,7 +62,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`checkpoint.json`. `made_by` is what must be the same when the run goes on: settings, and which data it is.
+    """`checkpoint.json`. `made_by` is what must be the same when the run continues: settings, and which data it is.
 
     `states` is the checksum of the numbers in `states.safetensors`, and `header` says which arrays they form. Older
     checkpoints have no `header`.

@@ -29,9 +29,9 @@ def connect(address: str, token: bytes, tls: Tls | None, timeout_seconds: float 
     """Connect to the server at `address` ("host:port", "[::1]:5") and make sure that it belongs to the run.
 
     An attempt blocks for `timeout_seconds`, then for a handshake's, at most. If the server resets the connection during
-    the handshake, tries again, less and less often, for `RETRY_SECONDS`. Raises `LostConnectionError` where nobody
-    listens or the server hangs up, `SilentPeerError` where nothing answers in time, `RefusedError` where it is not the
-    run's.
+    the handshake, tries again, less and less often, for `RETRY_SECONDS`. Raises `LostConnectionError` if nobody
+    listens or the server hangs up, `SilentPeerError` if nothing answers in time, `RefusedError` if the server does not
+    belong to the run.
     """
     until, pause = time.monotonic() + RETRY_SECONDS, FIRST_PAUSE_SECONDS
     while True:
@@ -54,7 +54,8 @@ def _dial(address: str, timeout_seconds: float) -> socket.socket:
         raise wire_error(address, error) from None
     except OSError as error:
         raise LostConnectionError(
-            f"cannot connect to {address}: {error.strerror or error}", "check the address, and that the run goes on"
+            f"cannot connect to {address}: {error.strerror or error}",
+            "check the address, and that the run is still running",
         ) from None
 
 
@@ -111,7 +112,9 @@ class Connection:
                 views = self.stream.start(buffers, num_bytes)
                 while views:
                     if not self.stream.write(views) and not self._writable.poll(int(SEND_SECONDS * 1000)):
-                        raise SilentPeerError(f"{self.peer} took nothing for {SEND_SECONDS:g} s", "see whether it runs")
+                        raise SilentPeerError(
+                            f"{self.peer} accepted no data for {SEND_SECONDS:g} s", "check whether it is still running"
+                        )
             except BaseException:
                 self.close()
                 raise
@@ -119,8 +122,8 @@ class Connection:
     def receive(self, silence_seconds: float, spin_seconds: float = 0.0) -> Frame:
         """Wait for the next frame, which is valid until the next call; spin for it this long before going to sleep.
 
-        Raises `SilentPeerError` when not a byte comes for `silence_seconds`; the next call then goes on where this
-        one ended, in the middle of a frame too.
+        Raises `SilentPeerError` if no byte arrives for `silence_seconds`; the next call then continues where this
+        one ended, even in the middle of a frame.
         """
         milliseconds = int(min(silence_seconds * 1000, _LONGEST_POLL_MS))
         incoming, stream = self._incoming, self.stream
@@ -139,7 +142,9 @@ class Connection:
                 return frame
             # Nor do a few bytes of a large frame.
             if not ready and stream.bytes_received == before:
-                raise SilentPeerError(f"nothing came from {self.peer} for {silence_seconds:g} s", "see whether it runs")
+                raise SilentPeerError(
+                    f"received nothing from {self.peer} for {silence_seconds:g} s", "check whether it is still running"
+                )
 
     def close(self) -> None:
         """Close the connection; a second time does nothing."""

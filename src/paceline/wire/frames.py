@@ -105,7 +105,7 @@ def read_header(data: bytes | bytearray | memoryview, peer: str = "the other sid
         raise BadFrameError(f"{peer} sent a frame of the unknown kind {number}", _SAME_VERSION)
     if length > CAPS[kind]:
         raise BadFrameError(
-            f"{peer} announced {length:,} bytes of {kind.name}, which may have {CAPS[kind]:,}", _SAME_VERSION
+            f"{peer} announced {length:,} bytes of {kind.name}; the limit is {CAPS[kind]:,}", _SAME_VERSION
         )
     return kind, flags, length
 
@@ -117,7 +117,7 @@ def frame_buffers(kind: Kind, flags: int, parts: tuple[Buffer, ...], peer: str) 
         length += len(part) if isinstance(part, bytes | bytearray) else part.nbytes
     if length > CAPS[kind]:
         raise BadFrameError(
-            f"{length:,} bytes of {kind.name} do not fit into one frame to {peer}, which may have {CAPS[kind]:,}",
+            f"{length:,} bytes of {kind.name} do not fit into one frame to {peer}; the limit is {CAPS[kind]:,}",
             "spread the parameters over more shards",
         )
     return [HEADER.pack(MAGIC, VERSION, kind, flags, length), *parts], HEADER.size + length

@@ -47,7 +47,8 @@ class Mac:
             self._cipher.decrypt(self._nonce(), frame[-MAC_BYTES:], covered)
         except self._invalid:
             raise AlteredFrameError(
-                f"a frame from {peer} was altered on its way", "somebody may sit between the two: check the network"
+                f"a frame from {peer} was altered in transit",
+                "someone may be intercepting the connection: check the network",
             ) from None
 
     def _nonce(self) -> bytes:

@@ -37,7 +37,7 @@ WORTH_WAKING_BYTES = 32 << 10
 """A thread that waits for the rest of a frame is not woken up for less: a slow link brings it packet by packet."""
 IOV_MAX = 1024
 
-SEE_OTHER_SIDE = "see what the process there says; it may have ended or been killed"
+SEE_OTHER_SIDE = "check the log of that process; it may have ended or been killed"
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -66,7 +66,7 @@ def wire_error(peer: str, error: OSError) -> LostConnectionError | SilentPeerErr
     """What a socket's error means for the run."""
     if isinstance(error, TimeoutError):
         return SilentPeerError(
-            f"{peer} took nothing for {USER_TIMEOUT_SECONDS} s", "check the network, and that process"
+            f"{peer} accepted no data for {USER_TIMEOUT_SECONDS} s", "check the network, and that process"
         )
     reason = error.strerror or type(error).__name__
     kind = ResetError if isinstance(error, ConnectionResetError | BrokenPipeError) else LostConnectionError

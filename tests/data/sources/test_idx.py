@@ -63,7 +63,7 @@ def test_gzip_other_files_and_the_name_with_a_dot(tmp_path: Path) -> None:
     made = run_images(tmp_path, folder)
     assert same_images(all_images(made.dataset), TRAIN)
     assert same_images(all_images(made.dataset, "test"), TEST)
-    assert made.notes == (f"left out: `{folder / 'README.txt'}`, not named like files of idx",)
+    assert made.notes == (f"left out: `{folder / 'README.txt'}`, not in the format idx",)
 
 
 def test_files_named_one_by_one(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_validation_rows_beside_test_rows_are_left_out(tmp_path: Path) -> None:
     made = run_images(tmp_path, tmp_path / "in")
     assert made.dataset.split("test").rows == 12
     assert made.notes == (
-        f"left out: `{tmp_path / 'in' / 'val' / 'a' / '0.png'}` and 11 more, as test/ has the test rows",
+        f"left out: `{tmp_path / 'in' / 'val' / 'a' / '0.png'}` and 11 more, because test/ has the test rows",
     )
 
 
@@ -116,7 +116,7 @@ def test_files_that_are_no_images_are_left_out_and_told(tmp_path: Path) -> None:
     write(tmp_path / "in" / "b" / ".hidden.png", b"x")
     made = run_images(tmp_path, tmp_path / "in")
     assert made.rows == 12
-    assert made.notes == (f"left out: `{tmp_path / 'in' / 'LICENSE'}` and 1 more, not named like files of images",)
+    assert made.notes == (f"left out: `{tmp_path / 'in' / 'LICENSE'}` and 1 more, not in the format images",)
 
 
 # What is in the files.
@@ -236,7 +236,7 @@ def test_sizes_that_differ(command: Command, tmp_path: Path) -> None:
     error, hint = refused(command, tmp_path, tmp_path / "in")
     first = tmp_path / "in" / "a" / "0.png"
     assert error == f"`{path}` is 6 × 7 (height × width), but `{first}` is 5 × 7"
-    assert hint == "--size 256 scales the shorter side to 256 and cuts out the centre"
+    assert hint == "--size 256 scales the shorter side to 256 and crops the centre"
 
 
 PNG, JPEG = image_bytes("PNG", random_pixels(64, 64, 3)), image_bytes("JPEG", random_pixels(64, 64, 3))
@@ -287,9 +287,7 @@ def test_hostile_bytes_decode_or_are_refused(
 
 def test_pixels_of_32_bits(command: Command, tmp_path: Path) -> None:
     path = save_image(tmp_path / "in" / "a" / "x.tif", np.zeros((4, 4), np.float32))
-    assert refused(command, tmp_path, tmp_path / "in")[0].startswith(
-        f"`{path}` cannot be decoded: its pixels are of 32"
-    )
+    assert refused(command, tmp_path, tmp_path / "in")[0].startswith(f"`{path}` cannot be decoded: its pixels have 32")
 
 
 def test_files_without_a_class(command: Command, tmp_path: Path) -> None:
@@ -305,7 +303,7 @@ def test_test_images_of_another_class(command: Command, tmp_path: Path) -> None:
     photos(tmp_path / "in" / "test", classes="ad")
     error, hint = refused(command, tmp_path, tmp_path / "in")
     path = tmp_path / "in" / "test" / "d" / "0.png"
-    assert error == f"`{path}` is of the class `d`, which is not one of the 3 training classes"
+    assert error == f"`{path}` has the class `d`, which is not one of the 3 training classes"
     assert hint == "training and test images have the same folders"
 
 
@@ -375,7 +373,7 @@ def test_size_is_for_image_files_alone(tmp_path: Path) -> None:
 def test_a_format_that_the_folder_does_not_have(tmp_path: Path) -> None:
     photos(tmp_path / "in")
     for name in ("idx", "cifar"):
-        with pytest.raises(DataError, match=f"is not a file of {name}, nor is any other"):
+        with pytest.raises(DataError, match=f"nor any other file has the format {name}"):
             run_images(tmp_path, tmp_path / "in", format=name)
 
 

@@ -98,7 +98,7 @@ def test_a_block_that_cannot_be_read_hangs_up_on_who_asked(
     """And on nobody else: the server goes on."""
     blocks = Blocks(0, TOKEN, work)
     blocks.addresses = ["", address]
-    read, failures = Blocks.read, [DataError("`A.npy` has become shorter while it was read", "")]
+    read, failures = Blocks.read, [DataError("`A.npy` became shorter while it was read", "")]
 
     def fail(self: Blocks, *arguments: Any) -> None:
         if self is not blocks and failures:

@@ -185,7 +185,7 @@ def test_a_command_that_was_ended_goes_on(
         assert paceline.Run(tmp_path / "first").result["status"] == "interrupted"
     assert not (tmp_path / "C.npy").exists()
     done, run = run_job("matmul", *factors, *flags)
-    assert "from an earlier attempt" in done.err
+    assert "by an earlier attempt" in done.err
     assert 2 <= run.result["tiles_found"] < run.result["tiles"]
     check_product(factors, tmp_path / "C.npy")
 

@@ -20,7 +20,7 @@ class Crops:
         if self._size > min(full[:2]):
             raise ConfigError(
                 f"`images.crop` is {self._size}, but the images have {full[0]} × {full[1]} pixels",
-                f"--set images.crop={min(full[:2])}, or 0 for all of an image",
+                f"--set images.crop={min(full[:2])}, or 0 for the whole image",
             )
         self.shape = (self._size, self._size, full[2]) if self._size else full
 

@@ -18,7 +18,7 @@ MOST_FEATURES = 64 << 20  # bytes of an image
 
 IMAGES = RowKind(
     name="images",
-    made_by="`paceline prepare` makes images from IDX, CIFAR-10 and image folders; `generate images` makes them up",
+    made_by="`paceline prepare` reads IDX, CIFAR-10 and folders of images; `generate images` makes synthetic ones",
     manifest=ImageManifest,
     identity=lambda manifest: f"images {manifest.shape} {manifest.classes}",
     describe=lambda manifest: f"{' × '.join(map(str, manifest.shape))} bytes each, {manifest.classes:,} classes",

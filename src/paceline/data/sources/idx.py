@@ -117,7 +117,7 @@ def _read_head(source: Source, stream: FileStream, what: str) -> list[int]:
     if found != magic[:filled]:
         raise DataError(
             f"`{source.name}` begins with {found.hex(' ')}; {what} in IDX begin with {magic.hex(' ')}",
-            f"check that it is the file of the {what}, in unsigned bytes",
+            f"check that it holds the {what}, as unsigned bytes",
         )
     if filled < len(head):
         raise DataError(f"`{source.name}` has {filled} bytes; its header has {len(head)}", CUT_SHORT)

@@ -50,7 +50,7 @@ def read_head(source: Source) -> ImageHead:
     """Look at the beginning of an image file."""
     with open_stream(source) as stream, _opened(source, stream.file) as image:
         if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
-            raise ValueError(f"its pixels are of 32 bits (mode {image.mode}); 8 and 16 are read")
+            raise ValueError(f"its pixels have 32 bits (mode {image.mode}); only 8 and 16 are supported")
         width, height = image.size
         if _orientation(image) in SIDEWAYS:
             width, height = height, width
@@ -85,7 +85,9 @@ def _opened(source: Source, file: Any) -> Iterator[Image]:
         with pillow.open(file, formats=DECODERS) as image:
             yield image
     except pillow.UnidentifiedImageError:
-        raise DataError(f"`{source.name}` cannot be decoded: it is not an image, or of an unknown kind", hint) from None
+        raise DataError(
+            f"`{source.name}` cannot be decoded: it is not an image, or its format is unknown", hint
+        ) from None
     except Exception as error:  # noqa: BLE001 - damaged bytes make decoders raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"`{source.name}` cannot be decoded: {reason}", hint) from None

@@ -83,7 +83,7 @@ def _known_class(source: Source, numbers: dict[str, int]) -> int:
     name = class_of(source)
     if name not in numbers:
         raise DataError(
-            f"`{source.name}` is of the class `{name}`, which is not one of the {len(numbers)} training classes",
+            f"`{source.name}` has the class `{name}`, which is not one of the {len(numbers)} training classes",
             "training and test images have the same folders",
         )
     return numbers[name]
@@ -101,7 +101,7 @@ def find_shape(files: list[Source], size: int | None) -> Shape:
                 raise DataError(
                     f"`{files[done].name}` is {head.height} × {head.width} (height × width), "
                     f"but `{files[0].name}` is {first.height} × {first.width}",
-                    "--size 256 scales the shorter side to 256 and cuts out the centre",
+                    "--size 256 scales the shorter side to 256 and crops the centre",
                 )
             done += 1
     assert first is not None

@@ -66,7 +66,7 @@ def recognise_images(sources: list[Source]) -> str | None:
     if pickled := next((source for source in sources if PICKLED_NAME.fullmatch(source.plain_name)), None):
         raise DataError(
             f"`{pickled.name}` belongs to CIFAR-10's Python version, which only Python's pickle can read",
-            "fetch the binary version: its files are called data_batch_1.bin",
+            "fetch the binary version: its files have names like data_batch_1.bin",
         )
     num_images = sum(_looks_like_image(source) for source in sources)
     return "images" if 2 * num_images > len(sources) else None
@@ -89,9 +89,9 @@ def choose_files(name: str, sources: list[Source]) -> ImageFiles:
             )
     if not chosen:
         raise DataError(
-            f"`{sources[0].name}` is not a file of {name}, nor is any other", "check the folder, and --format"
+            f"neither `{sources[0].name}` nor any other file has the format {name}", "check the folder, and --format"
         )
-    notes = _left_out(others, f"not named like files of {name}") if others else ()
+    notes = _left_out(others, f"not in the format {name}") if others else ()
     files = images.split(chosen)
     return files._replace(notes=notes + files.notes)
 
@@ -140,7 +140,7 @@ def _split_by_folder(sources: list[Source]) -> ImageFiles:
                 f"`{source.name}` is neither in train/ nor in {held_out}/",
                 f"move it, or name the two folders: {_root(source)}train --test {_root(source)}{held_out}",
             )
-    notes = _left_out(validation, "as test/ has the test rows") if validation else ()
+    notes = _left_out(validation, "because test/ has the test rows") if validation else ()
     return files._replace(notes=notes)
 
 

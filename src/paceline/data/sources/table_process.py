@@ -145,7 +145,7 @@ class TableProcess:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    """A process that finds what this one finds: -P, because the current folder is none of its business."""
+    """A process with this one's import path. `-P`, so that it imports nothing from the current folder."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve()"
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -78,7 +78,7 @@ def multiply_on_cluster(settings: MatmulSettings, left: Node, right: Node, watch
         with recorded(settings, notice, probe_here=False) as (run, result, _):
             before = {task for task, start in enumerate(shares.starts) if start in file.done}
             if before:
-                notice(f"{len(before):,} of {len(tiles):,} tiles were there from an earlier attempt")
+                notice(f"{len(before):,} of {len(tiles):,} tiles were finished by an earlier attempt")
             counted = Counter(dict.fromkeys(("bytes_fetched", "bytes_read", "blocks_read_for_others"), 0))
 
             def finished(done: Done) -> None:

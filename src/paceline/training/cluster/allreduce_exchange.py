@@ -33,7 +33,7 @@ from paceline.wire.frames import LostConnectionError, WireError
 
 # A worker whose process has ended itself this often will not do better.
 MOST_INCARNATIONS = 2
-NO_GROUP_HINT = "see that the workers' nodes reach each other; with GPUs, NCCL_DEBUG=INFO tells more on theirs"
+NO_GROUP_HINT = "check that the workers' nodes can reach each other; with GPUs, NCCL_DEBUG=INFO on the nodes logs more"
 ALL_OF_IT = 1 << 62
 
 
@@ -65,7 +65,7 @@ class AllreduceExchange:
         self._setup.compute.filled = lambda tensor: self._sums.filled(tensor)
 
     def join(self, begin: Begin) -> int:
-        """Take the states over, and meet the other workers; the batch to go on with."""
+        """Take the states over, and meet the other workers; the batch to continue with."""
         self._incarnation = begin.incarnation
         with self._ended_if_it_hangs():
             self._sums.leave()
@@ -133,7 +133,7 @@ class AllreduceExchange:
             self.links.activity = ""
 
     def receive(self, batch: PlainBatch) -> int:
-        """The values are here already; the worker only waits until the shard lets it go on."""
+        """The values are here already; the worker only waits until the shard lets it continue."""
         self.links.all[0].receive(batch.number)
         return ALL_OF_IT
 

@@ -1,8 +1,8 @@
 """How does a run train on a cluster? The coordinator's side: start the roles, run segments, recover, gather parameters.
 
-A lost worker is replaced while the others go on, if the shards can answer its successor again what it had asked; that
-is the case for models with a table. A lost shard takes parameters with it: `LostShardError` then lets the coordinator
-return to the last checkpoint.
+A lost worker is replaced while the others continue, if the shards can repeat their last answers to its successor. They
+can for models with a table. A lost shard takes parameters with it: `LostShardError` then lets the coordinator return to
+the last checkpoint.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class ClusterBackend:
         return QueueLeases(queue, sizes, config.batch_size, at.handed, config.workers)
 
     def _load_shards(self) -> None:
-        """Give every shard its part of the states that the run goes on from; tables begin by themselves."""
+        """Give every shard its part of the states that the run continues from; tables begin by themselves."""
         handed, states = self._progress.handed, self._states or self._dealt.begin(None)
         nothing = [self._progress.clock if self._pace.fold == "mean" else 0] * len(self._workers)
         for shard, link in enumerate(self._links):
@@ -276,7 +276,7 @@ class ClusterBackend:
         return any(role.peer is None for role in self._shards)
 
     def _start_snapshot(self, keep: Keep) -> threading.Thread:
-        """Copy all shards while workers go on, and keep the copy."""
+        """Copy all shards while workers continue, and keep the copy."""
 
         def give_up() -> bool:
             return (not self._segment_is_on and len(self._idle) < len(self._workers)) or self._misses_a_shard()

@@ -1,6 +1,6 @@
-"""Which worker may go on? A shard's knowledge of all workers: how far each is, and the gate between them.
+"""Which worker may continue? A shard's knowledge of all workers: how far each is, and the gate between them.
 
-Gradients that are too large for one frame are announced: in a STEP frame without values. The worker is told to go on
+Gradients that are too large for one frame are announced: in a STEP frame without values. The worker is told to continue
 (`Go`), pushes in a way of its own, and gets a VALUES frame without values when it may pull.
 """
 

@@ -1,4 +1,4 @@
-"""How does a shard give away its states for a checkpoint while workers go on?
+"""How does a shard give away its states for a checkpoint while workers continue?
 
 The coordinator orders a copy at a clock, or at once; what workers exchange says when no gradient is half applied. A
 shard that keeps keys copies its states. One that keeps dense values alone would need as much memory again: there,
@@ -30,7 +30,7 @@ class Copies:
     def __init__(self, clocks: WorkerClocks, stores: Mapping[str, AnyStore], in_place: bool) -> None:
         """`in_place`: the copy is the states themselves, on hold, instead of memory of its own."""
         self.released: Callable[[], None] = lambda: None
-        """Called when pushes may go on."""
+        """Called when pushes may continue."""
         self._clocks = clocks
         self._stores = stores
         self._in_place = in_place

@@ -34,7 +34,7 @@ class DealtParameters:
             )
 
     def begin(self, states: States | None) -> ByKind:
-        """The states to go on from, whose arrays are taken over. Tables that are not given begin by themselves."""
+        """The states to continue from, whose arrays are taken over. Tables that are not given begin by themselves."""
         found: ByKind = {}
         if states is not None and states.table is not None:
             found[TABLE] = self._dataset.key_order.to_blocks(states.table)

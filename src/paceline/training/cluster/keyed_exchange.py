@@ -56,7 +56,7 @@ class KeyedExchange:
         self._meter.compute_at_best = compute_at_best(batch, *sizes), compute_in_company(batch, *sizes)
 
     def join(self, begin: Begin) -> int:
-        """Connect to the shards; the batch to go on with."""
+        """Connect to the shards; the batch to continue with."""
         return self.links.replace(begin, lambda endpoint: StepLink(endpoint, self._setup.config.wire))
 
     def ask(self, number: int, flags: int, done: NumberedBatch | None, losses: float,

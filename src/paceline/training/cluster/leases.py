@@ -29,7 +29,7 @@ Piece = tuple[int, int, int]
 class SegmentStart(NamedTuple):
     """By worker: the last batch before the segment, from which its clocks count, and the last that all shards have.
 
-    They differ if a run goes on from a cut in the middle of a segment: a worker that was ahead then is ahead now.
+    They differ if a run continues from a cut in the middle of a segment: a worker that was ahead then is ahead now.
     """
 
     bases: list[int]

@@ -119,7 +119,7 @@ class Links:
     def replace(self, begin: Begin, make: Callable[[ShardEndpoint], Any], gradient: str = "") -> int:
         """Hang up, and connect to all shards; `make` makes a link of an endpoint.
 
-        Returns the batch to go on with: the first that some shard does not have.
+        Returns the batch to continue with: the first that some shard does not have.
         """
         self._before = self.traffic
         for endpoint in self._endpoints:

@@ -162,7 +162,7 @@ class Counted(Message):
 
 
 class Go(Message):
-    """To a worker that has announced a push: send it now, or go on without if it is not `wanted`."""
+    """To a worker that has announced a push: send it now, or continue without it if it is not `wanted`."""
 
     wanted: bool
 

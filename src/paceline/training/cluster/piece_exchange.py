@@ -43,7 +43,7 @@ class PieceExchange:
         self.batches[0].gradient()
 
     def join(self, begin: Begin) -> int:
-        """Connect to the shards; the batch to go on with."""
+        """Connect to the shards; the batch to continue with."""
         if (use_threads := self._setup.compute.use_threads) is not None:
             use_threads(num_cores() // begin.sharing)
         size_of = self._part.size_of
@@ -66,7 +66,7 @@ class PieceExchange:
         return marks
 
     def receive(self, batch: PlainBatch) -> int:
-        """All values, once every shard lets this worker go on; for how many nanoseconds they held it back."""
+        """All values, once every shard lets this worker continue; for how many nanoseconds they held it back."""
         waited = 0
         for shard, link in enumerate(self.links.all):
             began = time.perf_counter_ns()

@@ -1,10 +1,10 @@
-"""What does a shard do in a step of a model that has dense values alone? Every push and pull is all of its range.
+"""What does a shard do in a step of a model that has only dense values? Every push and pull covers its whole range.
 
-Gradients and values are too large for one frame, and for keeping copies. A worker announces a push, is told to go on,
-and sends it in pieces; it is told when it may pull, and fetches pieces. In sync, workers push one after the other, in
-the order of their ranks, and are added up as they arrive, so one sum is all that is kept. While a checkpoint is fetched
-workers compute, and those that are done wait with their pushes. What a lost worker has half pushed cannot be taken
-back: the run then returns to its last checkpoint.
+Gradients and values are too large for one frame, and for keeping copies. A worker announces a push, waits for a go, and
+sends it in pieces. It is told when it may pull, and fetches pieces. In sync, workers push one after the other, in the
+order of their ranks, and their gradients are added up as they arrive, so one sum is enough. While a checkpoint is
+fetched, workers compute, and those that are done wait with their pushes. A gradient that a lost worker has pushed only
+in part cannot be undone: the run then returns to its last checkpoint.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class PieceSteps:
         self._go_on(worker)
 
     def _go_on(self, worker: WorkerClock) -> None:
-        """After a push others may go on: to push, to copy, to pull."""
+        """After a push others may continue: to push, to copy, to pull."""
         worker.worked = time.perf_counter()
         if worker.leaving:
             worker.present = False

@@ -1,8 +1,8 @@
 """What does a shard of a cluster do? It keeps its part of the parameters, and serves workers and the coordinator.
 
 One thread serves all connections, one frame after the other, so applies are serialised. How far each worker is and who
-may go on is in `clocks.py`. What workers and shards exchange in a step is one of `keyed_steps.py`, `piece_steps.py` and
-`bookkeeper.py`. Here is everything else: connections, and what the coordinator asks.
+may continue is in `clocks.py`. What workers and shards exchange in a step is in `keyed_steps.py`, `piece_steps.py` or
+`bookkeeper.py`. This file has the rest: connections, and requests of the coordinator.
 """
 
 from __future__ import annotations

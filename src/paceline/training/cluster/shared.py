@@ -1,7 +1,7 @@
 """How do processes of one machine hand each other large arrays? By memory that both see, instead of a wire.
 
-The memory belongs to no file and goes with the processes that have it. A process that is told where it is checks, by
-its name, that it is what was meant: another machine or container has other processes under these numbers.
+No file backs the memory, and it disappears with the processes that use it. A process that is told where the
+memory is checks its name, because another machine or container has other processes under the same numbers.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class WorkerExchange(Protocol):
         """Load or compile the loops; changes nothing."""
 
     def join(self, begin: Begin) -> int:
-        """Connect to the shards; the batch to go on with."""
+        """Connect to the shards; the batch to continue with."""
 
     def ask(self, number: int, flags: int, done: Any, losses: float, ahead: Any) -> Sequence[tuple[int, int]]:
         """Push the gradient of the batch that is done, if any, and ask for what the one ahead needs, if any.
@@ -121,7 +121,7 @@ class Worker:
             try:
                 self._train_segment(order)
             except (RecalledError, WireError) as error:
-                # In the middle of a step: the shards know where to go on.
+                # In the middle of a step: the shards know where to continue.
                 if isinstance(error, WireError):
                     self._exchange.lost(error)
                 self._generation = 0

@@ -1,0 +1,39 @@
+"""What does Ctrl-C do to a run? The first stops it at the next boundary, the second ends the process immediately."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
+    """Inside, the first Ctrl-C or SIGTERM calls `stop`, and the second ends the process immediately."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    if getattr(signal.getsignal(signal.SIGINT), "asked", False):
+        raise KeyboardInterrupt  # it came while something was loaded that swallowed it
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        stop()
+        for number in STOPPING:
+            signal.signal(number, _end_immediately)
+
+    before = {number: signal.signal(number, interrupt) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_immediately(_signal: int, _frame: FrameType | None) -> None:
+    os._exit(130)
