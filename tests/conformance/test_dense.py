@@ -81,6 +81,7 @@ def test_many_workers_do_what_one_does_with_a_larger_batch(train: Any, drawings:
     for model in ("softmax", PLAIN):
         one = tensors(train(drawings, model=model, batch_size=20 * workers, **flags))
         many = tensors(train(drawings, model=model, workers=workers, batch_size=20, **flags))
+        assert many.keys() == one.keys() != set()
         for name, tensor in one.items():
             np.testing.assert_allclose(many[name], tensor, atol=1e-5 * np.abs(tensor).max())
 
@@ -91,12 +92,14 @@ def test_modules_on_the_cluster_do_what_they_do_embedded(train: Any, drawings: P
     flags: dict[str, Any] = {"model": PLAIN, "workers": 2, "batch_size": 40, "epochs": 1, "optimizer": "sgd",
                              "learning_rate": 0.05, "momentum": 0.9, "test_every": 600}  # fmt: skip
     local, cluster = train(drawings, **flags), train(drawings, "ray", **flags, **way)
-    for name, tensor in tensors(local).items():
-        np.testing.assert_allclose(tensors(cluster)[name], tensor, atol=1e-4 * np.abs(tensor).max())
+    ours, theirs = tensors(cluster), tensors(local)
+    assert ours.keys() == theirs.keys() != set()
+    for name, tensor in theirs.items():
+        np.testing.assert_allclose(ours[name], tensor, atol=1e-4 * np.abs(tensor).max())
     assert cluster.result["rows"] == 1_500
     assert len(local.metrics) > 1
-    for ours, theirs in zip(cluster.metrics, local.metrics, strict=True):
-        assert ours["test_loss"] == pytest.approx(theirs["test_loss"], rel=1e-3)
+    found, wanted = ([line["test_loss"] for line in run.metrics] for run in (cluster, local))
+    assert found == pytest.approx(wanted, rel=1e-3)
 
 
 def test_workers_of_one_node_share_its_cores(train: Any, drawings: Path) -> None:

@@ -339,3 +339,20 @@ def test_many_rows_are_cut_into_no_more_blocks_than_there_may_be() -> None:
 def test_it_is_exported_and_says_what_it_is() -> None:
     A = paceline.BlockMatrix.random((100, 200), blocks=3)
     assert repr(A @ A.T) == "BlockMatrix(100 × 100 float32, 3 × 3 blocks)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"size": 0}, "`size` is 0"),
+        ({"size": (3, -1)}, "`size` is -1"),
+        ({"size": 2**40 + 1}, "`size` is 1,099,511,627,777; it must be 1 to 1,099,511,627,776"),
+        ({"size": 10, "blocks": 11}, "10 × 10 can be cut into 1 to 10"),
+        ({"size": 10, "blocks": 0}, "`blocks` is 0"),
+        ({"size": 10, "seed": -1}, "`seed` is -1"),
+        ({"size": 10, "dtype": np.int32}, "`dtype` is int32"),
+    ],
+)
+def test_random_matrices_that_make_no_sense(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        BlockMatrix.random(**arguments)

@@ -105,8 +105,7 @@ def test_a_lost_role_is_replaced_and_counted(control: ControlServer) -> None:
     assert not worker.ready
     assert supervisor.restarts == {"workers": 1, "shards": 0}
     assert supervisor.recoveries == []
-    time.sleep(0.25)
-    assert supervisor.overdue() == [(worker, loss)]
+    wait_until(lambda: supervisor.overdue() == [(worker, loss)])
     events_after(supervisor, Event(worker, Ready()))
     assert supervisor.overdue() == []
     assert worker.ready

@@ -224,6 +224,7 @@ def test_training_is_that_of_a_plain_loop(drawings: Path, tmp_path: Path, optimi
         torch.nn.functional.cross_entropy(module(inputs), torch.from_numpy(rows.labels.astype(np.int64))).backward()
         step.step()
     found = safetensors.numpy.load_file(run.path / "model" / "model.safetensors")
+    assert found.keys() == module.state_dict().keys() != set()
     for tensor_name, tensor in module.state_dict().items():
         np.testing.assert_allclose(found[tensor_name], tensor.numpy(), rtol=2e-3, atol=2e-5)
 

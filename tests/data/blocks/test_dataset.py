@@ -14,7 +14,7 @@ from paceline.data.images.blocks import Images
 from paceline.data.images.dataset import IMAGES, image_writer
 from paceline.data.rows import EpochOrder
 from paceline.data.sparse.batch import Batch
-from paceline.data.sparse.dataset import SPARSE_ROWS, sparse_writer
+from paceline.data.sparse.dataset import SPARSE_ROWS, SparseDataset, sparse_writer
 from tests.conftest import all_rows, small_blocks
 
 PREPARED = Path(__file__).parent / "prepared"
@@ -83,3 +83,20 @@ def test_the_first_rows_alone(dataset: AnyDataset) -> None:
     assert dataset.split("train").rows == 5
     assert [block.rows for block in dataset.split("train").blocks] == [4, 1]
     assert dataset.split("test").rows == dataset.manifest.test.rows
+
+
+def test_an_epoch_has_the_first_rows_and_no_others(clicks: Path) -> None:
+    whole, part = SparseDataset(clicks), SparseDataset(clicks)
+    blocks = whole.split("train").blocks
+    assert len(blocks) > 2
+    rows = blocks[0].rows + 7
+    part.keep_first(rows)
+    assert part.split("train").rows == rows
+    order = EpochOrder([block.rows for block in part.split("train").blocks], seed=3)
+    read = Reader(part, order).batch(np.arange(rows))
+    labels = np.concatenate([whole.block("train", number).labels for number in range(len(blocks))])[:rows]
+    keys = np.concatenate([whole.block("train", number).keys for number in range(len(blocks))])
+    ends = np.cumsum(np.concatenate([np.diff(whole.block("train", number).offsets) for number in range(len(blocks))]))
+    assert sorted(read.labels.tolist()) == sorted(labels.tolist())
+    assert sorted(read.keys.tolist()) == sorted(keys[: ends[rows - 1]].tolist())
+    assert part.split("test") == whole.split("test")

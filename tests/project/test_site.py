@@ -7,7 +7,7 @@ from pathlib import Path
 
 import paceline
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 IN_NAV = re.compile(r"^ +- [^:]+: (\S+(?:\.md|/))$", re.MULTILINE)
 
 

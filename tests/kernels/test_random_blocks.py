@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.errors import ConfigError
 from paceline.kernels.random_blocks import add_products
-from paceline.matrices import trace
 from paceline.matrices.matrix import BlockMatrix
 from paceline.matrices.sources import RandomSource
-from paceline.matrices.trace import RandomPairs
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -109,38 +106,3 @@ def test_sums_of_products_are_exact(row: int, column: int, rows: int, columns: i
     add_products(np.array([1, 2], np.uint64), row, row + rows, column, column + columns, room[0], room[1], sums)
     exact = sum(int(x) * int(y) for x, y in zip((a * 2**24).ravel(), (b.T * 2**24).ravel(), strict=True))
     assert (int(sums[0]) << 24) + int(sums[1]) == exact
-
-
-@pytest.mark.parametrize("most", [1, 7, 30])
-def test_sums_of_many_products_are_made_in_squares(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """The same bits, and never more at a time than two parts of 64 bits can hold."""
-    pairs = RandomPairs(101, 77, 2, 3, 1, 2)
-    whole = [pairs.sum_of(pair) for pair in pairs.pairs()]
-    sizes: list[int] = []
-
-    def counted(seeds: Any, top: int, bottom: int, start: int, stop: int, *rest: Any) -> None:
-        sizes.append((bottom - top) * (stop - start))
-        add_products(seeds, top, bottom, start, stop, *rest)
-
-    monkeypatch.setattr(trace, "MOST_SIDE", most)
-    monkeypatch.setattr(trace, "add_products", counted)
-    assert [pairs.sum_of(pair) for pair in pairs.pairs()] == whole
-    assert sum(sizes) == 101 * 77
-    assert max(sizes) <= most**2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ({"size": 0}, "`size` is 0"),
-        ({"size": (3, -1)}, "`size` is -1"),
-        ({"size": 2**40 + 1}, "`size` is 1,099,511,627,777; it must be 1 to 1,099,511,627,776"),
-        ({"size": 10, "blocks": 11}, "10 × 10 can be cut into 1 to 10"),
-        ({"size": 10, "blocks": 0}, "`blocks` is 0"),
-        ({"size": 10, "seed": -1}, "`seed` is -1"),
-        ({"size": 10, "dtype": np.int32}, "`dtype` is int32"),
-    ],
-)
-def test_nonsense(arguments: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        BlockMatrix.random(**arguments)
