@@ -25,6 +25,10 @@ class PacelineError(Exception):
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
 
 
+class PacelineWarning(UserWarning):
+    """Something that the user should know, and that is not an error. Commands print it once, as a note."""
+
+
 class UsageError(PacelineError):
     """The request is wrong: flags, configuration or input data. Nothing was started or left behind."""
 
