@@ -57,6 +57,8 @@ class InterruptedRunError(RunError):
     exit_code = 130
 
 
+BAD_TEXT = (ValueError, RecursionError)
+"""What parsers of JSON, TOML and MessagePack raise: RecursionError if the text is nested too deeply."""
 OUT_OF_MEMORY = "use a machine with more memory, fewer --workers, or a smaller --batch-size or --memory"
 
 

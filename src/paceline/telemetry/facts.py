@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from paceline.errors import DataError
+from paceline.errors import BAD_TEXT, DataError
 from paceline.files import translated_disk_errors
 from paceline.telemetry.ceilings import Ceilings
 from paceline.telemetry.recorder import FOLDER
@@ -80,5 +80,5 @@ def read_facts(run: Path) -> Facts | None:
         return msgspec.json.decode(path.read_bytes(), type=Facts)
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except BAD_TEXT as error:
         raise DataError(f"`{path}` is broken: {error}", "remove it: then less of the run can be explained") from None

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from paceline.errors import PacelineError
+from paceline.errors import BAD_TEXT, PacelineError
 from paceline.files import append, translated_disk_errors
 from paceline.telemetry.meter import period_at
 from paceline.telemetry.records import FILES, AnyRecord, ConnectionProbe, NodeProbe, Record, StepSample, WorkerChunk
@@ -107,6 +107,6 @@ class Telemetry:
         decoder = msgspec.json.Decoder(kind)
         found = []
         for line in path.read_bytes().splitlines():
-            with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            with suppress(*BAD_TEXT):
                 found.append(decoder.decode(line))
         return found

@@ -13,7 +13,7 @@ import msgspec
 import xxhash
 
 from paceline.data.blocks.folders import Folder
-from paceline.errors import DataError, PacelineWarning
+from paceline.errors import BAD_TEXT, DataError, PacelineWarning
 
 FORMAT_VERSION = 1
 SEAL = b',"checksum":"'
@@ -75,5 +75,5 @@ def _read(folder: Folder) -> bytes:
 def _decode(folder: Folder, text: bytes, manifest: type[M]) -> M:
     try:
         return msgspec.json.decode(text, type=manifest)
-    except msgspec.DecodeError as error:
+    except BAD_TEXT as error:
         raise DataError(f"`{folder}/manifest.json` cannot be read: {error}", "prepare the data again") from None
