@@ -74,7 +74,7 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """One entry per evaluation, in order."""
         path = self.path / "metrics.jsonl"
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         try:
             # A kill or a full disk may have cut off the last line.
             return [json.loads(line) for line in lines if line.endswith(b"\n")]
@@ -112,7 +112,7 @@ class RunFolder:
     def _read_json(self, name: str) -> dict[str, Any]:
         """A JSON file of the folder; empty if there is none."""
         path = self.path / name
-        if not path.exists():
+        if not path.is_file():
             return {}
         try:
             return dict(json.loads(path.read_bytes()))

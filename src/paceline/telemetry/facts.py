@@ -76,9 +76,9 @@ def write_facts(run: Path, facts: Facts) -> None:
 def read_facts(run: Path) -> Facts | None:
     """A run's facts; None for a run that has none."""
     path = run / FOLDER / FILE
+    if not path.is_file():
+        return None
     try:
         return msgspec.json.decode(path.read_bytes(), type=Facts)
-    except FileNotFoundError:
-        return None
     except BAD_TEXT as error:
         raise DataError(f"`{path}` is broken: {error}", "remove it: then less of the run can be explained") from None

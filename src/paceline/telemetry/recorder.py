@@ -102,7 +102,7 @@ class Telemetry:
     def read(self, kind: type[R]) -> list[R]:
         """All records of a kind, without lines that a kill or a full disk has cut off."""
         path = self._folder / f"{FILES[kind]}.jsonl"
-        if not path.exists():
+        if not path.is_file():
             return []
         decoder = msgspec.json.Decoder(kind)
         found = []

@@ -261,6 +261,14 @@ def test_a_manifest_that_makes_no_sense_is_refused(tmp_path: Path, change: Any, 
         edit_manifest(tmp_path / "data", lambda manifest: manifest.update(change))
 
 
+@pytest.mark.parametrize("text", [b'{"kind": "ro\xffws"}', b"[" * 100_000, b'{"a":' * 100_000, b""])
+def test_a_manifest_that_cannot_be_parsed_is_refused(tmp_path: Path, text: bytes) -> None:
+    make(tmp_path / "data", ROWS)
+    (tmp_path / "data" / "manifest.json").write_bytes(text)
+    with pytest.raises(DataError, match=r"manifest.json` cannot be read"):
+        SparseDataset(tmp_path / "data")
+
+
 def test_an_older_manifest_opens_with_a_warning(tmp_path: Path) -> None:
     make(tmp_path / "data", ROWS)
     path = tmp_path / "data" / "manifest.json"
