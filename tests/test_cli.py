@@ -41,3 +41,11 @@ def test_what_is_wrong_is_said_in_one_line_with_a_hint(
     assert lines[1].startswith("hint: ")
     assert hint in lines[1]
     assert not list(tmp_path.iterdir())
+
+
+def test_names_in_files_do_not_reach_the_terminal_as_they_are(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'"la\x1b[2Jbel",b\n1,2\n')
+    outcome = command("prepare", tmp_path / "a.csv", "--out", tmp_path / "out")
+    assert outcome.code == 2
+    assert r"it has la\x1b[2Jbel" in outcome.err
+    assert len(outcome.err.splitlines()) == 2

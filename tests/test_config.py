@@ -169,3 +169,11 @@ def test_a_recipe_for_several_runs_is_sent_where_it_belongs(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="is a recipe for several runs") as caught:
         read_config(recipe, {})
     assert f"paceline sweep {recipe}" in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "workers = " + "9" * 5_000])
+def test_a_recipe_made_to_break_the_parser_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"recipe.toml` is not TOML"):
+        read_config(path, {})

@@ -32,6 +32,17 @@ def test_replacing_leaves_one_whole_file(tmp_path: Path) -> None:
         assert path.read_bytes() == content
 
 
+def test_replacing_does_not_write_through_a_planted_link(tmp_path: Path) -> None:
+    """A foreign run folder may contain links to files of the user who looks at it."""
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"mine")
+    (tmp_path / "report.html").symlink_to(precious)
+    (tmp_path / ".report.html.new").symlink_to(precious)
+    replace_file(tmp_path / "report.html", b"theirs")
+    assert precious.read_bytes() == b"mine"
+    assert (tmp_path / "report.html").read_bytes() == b"theirs"
+
+
 def test_a_full_disk_is_one_clear_line(tmp_path: Path) -> None:
     full = pytest.raises(UsageError, match=r"no room left on the disk while writing `x`")
     with full, translated_disk_errors(Path("x")), open("/dev/full", "wb", buffering=0) as file:

@@ -8,10 +8,13 @@ import msgspec
 import pytest
 
 from paceline.config import to_toml
-from paceline.errors import DataError
+from paceline.errors import DataError, UsageError
 from paceline.models.registry import find
+from paceline.reports.page import write_report
 from paceline.run_folder import RunFolder
 from paceline.telemetry.facts import Facts, Traits, write_facts
+from paceline.telemetry.recorder import Telemetry
+from paceline.telemetry.records import StepSample
 from tests.reports.folders import make_half_run, make_run
 
 
@@ -24,10 +27,30 @@ def test_files_that_are_missing_are_empty(run: RunFolder) -> None:
     assert (run.result, run.saved_diagnosis, run.metrics) == ({}, {}, [])
 
 
-def test_a_broken_file_is_named(run: RunFolder) -> None:
-    (run.path / "diagnosis.json").write_text("{broken")
+@pytest.mark.parametrize("content", ["{broken", "[1]", "[" * 100_000, '{"a": ' * 100_000, '{"a": ' + "9" * 5_000 + "}"])
+def test_a_broken_file_is_named(run: RunFolder, content: str) -> None:
+    (run.path / "diagnosis.json").write_text(content)
     with pytest.raises(DataError, match=r"diagnosis\.json` is broken"):
         _ = run.saved_diagnosis
+
+
+def test_devices_are_not_read(run: RunFolder) -> None:
+    """Reading /dev/zero never ends."""
+    before = run.facts
+    (run.path / "telemetry").mkdir(exist_ok=True)
+    for name in ("result.json", "diagnosis.json", "metrics.jsonl", "telemetry/run.json", "telemetry/steps.jsonl"):
+        (run.path / name).unlink(missing_ok=True)
+        (run.path / name).symlink_to("/dev/zero")
+    assert (run.result, run.saved_diagnosis, run.metrics) == ({}, {}, [])
+    assert Telemetry(run.path).read(StepSample) == []
+    assert run.facts.traits == before.traits
+
+
+def test_values_of_other_types_are_one_line(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (run.path / "result.json").write_text('{"status": "done", "rows": 1}')
+    with pytest.raises(UsageError, match="a file of the run folder is damaged: KeyError"):
+        write_report(run, tmp_path / "report.html")
 
 
 def test_facts_are_those_that_were_recorded(run: RunFolder) -> None:
@@ -54,6 +77,6 @@ def test_an_old_run_of_a_module_opens_without_the_module(tmp_path: Path) -> None
 
 
 def test_broken_facts_are_named(run: RunFolder) -> None:
-    (run.path / "telemetry" / "run.json").write_text('{"rows": "many"}')
+    (run.path / "telemetry" / "run.json").write_text('{"rows": 1}')
     with pytest.raises(DataError, match=r"run\.json` is broken"):
         _ = run.facts

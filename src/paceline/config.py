@@ -17,7 +17,7 @@ import msgspec
 import tomli_w
 
 from paceline.engines import ENGINES
-from paceline.errors import ConfigError
+from paceline.errors import BAD_TEXT, ConfigError
 from paceline.models.registry import IMAGES, Entry, find
 from paceline.parameters.optimizers import OPTIMIZERS, formula_of, own_settings, updates_of
 from paceline.settings import ImageConfig, OptimizerConfig, RunConfig, WireConfig, without_old_settings
@@ -107,7 +107,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"recipe `{path}` cannot be read: {error.strerror}", "give the path of a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except BAD_TEXT as error:
         raise ConfigError(f"recipe `{path}` is not TOML: {error}", 'strings need quotes: pace = "async"') from None
 
 
@@ -119,7 +119,7 @@ def _read_setting(setting: str) -> tuple[str, Any]:
         raise ConfigError(f"`--set {setting}` is not section.key=value", "for example --set optimizer.beta=0.5")
     try:
         return name.strip(), tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except BAD_TEXT:
         return name.strip(), text.strip()
 
 

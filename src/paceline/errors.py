@@ -17,12 +17,16 @@ class PacelineError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = printable(message)
+        super().__init__(self.message)
         self.hint = hint
 
     def __str__(self) -> str:
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+
+class PacelineWarning(UserWarning):
+    """Something that the user should know, and that is not an error. Commands print it once, as a note."""
 
 
 class UsageError(PacelineError):
@@ -53,7 +57,18 @@ class InterruptedRunError(RunError):
     exit_code = 130
 
 
+BAD_TEXT = (ValueError, RecursionError)
+"""What parsers of JSON, TOML and MessagePack raise: RecursionError if the text is nested too deeply."""
 OUT_OF_MEMORY = "use a machine with more memory, fewer --workers, or a smaller --batch-size or --memory"
+
+
+def printable(text: str) -> str:
+    """Text without line ends and control characters: names from a file could otherwise take over the terminal.
+
+    >>> printable("a column \\x1b[2Jnamed\\n")
+    'a column \\\\x1b[2Jnamed\\\\n'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def in_short(error: Exception) -> str:

@@ -44,8 +44,6 @@ def train(config: RunConfig, engine: PendingEngine, watch: Watch = watch_nothing
     """
     began = began or time.time()
     dataset = open_for(config)
-    for note in dataset.notes:
-        notice(note)
     if config.run:
         refuse_existing(Path(config.run))
     config = msgspec.structs.replace(config, data=dataset.folder.name)
@@ -75,8 +73,6 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
     for damage in checkpoint.damaged:
         notice(f"{damage}; continuing from the one before, after {checkpoint.progress.position:,} rows")
     dataset = open_for(config)
-    for note in dataset.notes:
-        notice(note)
     with engine_for(config) as engine, closing(_make_backend(config, dataset, engine)) as backend:
         coordinator = Coordinator(config, dataset, backend, watch, notice)
         coordinator.restore(checkpoint)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import time
 import tomllib
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from paceline.config import load_config, read_recipe, to_toml
-from paceline.errors import DataError
+from paceline.errors import BAD_TEXT, DataError, UsageError, in_short
 from paceline.files import append, free_path, refuse_existing, replace_file, translated_disk_errors
 from paceline.models.registry import find_of_old_run
 from paceline.settings import RunConfig
 from paceline.telemetry.facts import Facts, Traits, read_facts
 
 TRAIN = "train"
+# What code raises for values that it did not expect.
+UNEXPECTED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class RunFolder:
@@ -48,7 +50,7 @@ class RunFolder:
     @property
     def job(self) -> str:
         """The kind of job: `train` unless config.toml names another one."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, *BAD_TEXT):
             return str(tomllib.loads((self.path / "config.toml").read_text("utf-8")).get("job", TRAIN))
         return TRAIN
 
@@ -73,11 +75,11 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """One entry per evaluation, in order."""
         path = self.path / "metrics.jsonl"
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         try:
             # A kill or a full disk may have cut off the last line.
             return [json.loads(line) for line in lines if line.endswith(b"\n")]
-        except ValueError as error:
+        except BAD_TEXT as error:
             raise DataError(f"`{path}` is broken: {error}", "remove the line, or the run, and run again") from None
 
     @property
@@ -110,15 +112,25 @@ class RunFolder:
     def _read_json(self, name: str) -> dict[str, Any]:
         """A JSON file of the folder; empty if there is none."""
         path = self.path / name
-        if not path.exists():
+        if not path.is_file():
             return {}
         try:
             return dict(json.loads(path.read_bytes()))
-        except ValueError as error:
+        except (TypeError, *BAD_TEXT) as error:
             raise DataError(f"`{path}` is broken: {error}", "remove it, or its run, and run again") from None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
+
+
+@contextmanager
+def translated_damage() -> Iterator[None]:
+    """Turn what code raises for a run's files with unexpected content into one clear line."""
+    try:
+        yield
+    except UNEXPECTED as error:
+        message = f"a file of the run folder is damaged: {in_short(error)}"
+        raise UsageError(message, "if no file was changed, this is a bug: please report it") from error
 
 
 def flat(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,6 +78,8 @@ def test_its_run_folder_is_known_elsewhere(command: Command, tmp_path: Path) -> 
         (["trace", "--size", "10", "--blocks", "2", "--address", "auto"], "but the engine is local"),
         (["trace", "--size", "10", "--blocks", "2", "--workers", "2"], "but the engine is local"),
         (["matmul", "A.npy", "A.npy", "--out", "C.npy"], "cannot multiply 20 × 10 by 20 × 10"),
+        (["trace", "--size", "10", "--blocks", "2", "--set", "wire.mac=true"], "No such option '--set'"),
+        (["sweep", "trace.toml", "--set", "wire.mac=true"], "unknown setting `wire`"),
         (["matmul", "A.npy", "B.npy", "--out", "C.npy"], "`B.npy` is not a matrix"),
         (["matmul", "A.npy", "gone.npy", "--out", "C.npy"], "no such file: `gone.npy`"),
         (["matmul", "A.npy", "T.npy", "--out", "C.npy", "--memory", "1MB"], "`memory` is 1MB, too little for tiles"),
@@ -97,6 +99,7 @@ def test_bad_input(
     np.save("L.npy", np.ones((1, 2001)))
     np.save("R.npy", np.ones((2001, 1)))
     Path("B.npy").write_text("no matrix")
+    Path("trace.toml").write_text('job = "trace"\nsize = 10\nblocks = 2\n[sweep]\nseed = [1, 2]\n')
     before = sorted(tmp_path.iterdir())
     done = command(*words)
     assert done.code == 2

@@ -31,3 +31,25 @@ def test_generate_train_evaluate_predict(command: Command, tmp_path: Path) -> No
     assert json.loads(evaluated.out) == pytest.approx({"rows": 500, **paceline.Run(run).result["test"]}, rel=1e-6)
     assert command("predict", run, "--data", data, "--out", scores).code == 0
     assert scores.exists()
+
+
+def test_every_command_says_once_that_a_manifest_has_no_checksum(command: Command, tmp_path: Path) -> None:
+    data, run, recipe = tmp_path / "clicks", tmp_path / "run", tmp_path / "two.toml"
+    command("generate", "clicks", "--rows", 500, "--features", 100, "--test-rows", 50, "--out", data)
+    path = data / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    del manifest["checksum"]
+    path.write_text(json.dumps(manifest))
+    recipe.write_text(f'data = "{data}"\n[sweep]\nseed = [1, 2]\n')
+    for arguments in (
+        ("train", "--data", data, "--run", run),
+        ("evaluate", run, "--data", data, "--json"),
+        ("predict", run, "--data", data, "--out", tmp_path / "scores.csv"),
+        ("sweep", recipe, "--out", tmp_path / "sweep"),
+        ("diagnose", run, "--ops"),
+    ):
+        outcome = command(*arguments)
+        told = f"note: `{path}` has no checksum, because an older version wrote it\n"
+        assert outcome.code == 0, outcome.err
+        assert outcome.err.count(told) == 1, (arguments, outcome.err)
+        assert "checksum" not in outcome.out

@@ -24,11 +24,11 @@ FLAGS: dict[str, Any] = {"pace": "sync", "workers": 2, "batch_size": 100, "test_
 class Recorded:
     """A run whose disk is full after some of its evaluations, and what it said."""
 
-    def __init__(self, data: Path, path: Path) -> None:
+    def __init__(self, data: Path, path: Path, **flags: Any) -> None:
         self.path = path
         self.said: list[str] = []
         self.at: dict[int, Any] = {}
-        self._config = read_config(None, {"data": str(data), "run": str(path), **FLAGS})
+        self._config = read_config(None, {"data": str(data), "run": str(path), **FLAGS, **flags})
 
     def train(self) -> paceline.Run:
         with engine_for(self._config) as engine:
@@ -78,11 +78,13 @@ class TestSmallDisk:
         assert [line["rows"] for line in run.metrics] == [1_000 * i for i in range(1, 31)]
 
 
+@pytest.mark.parametrize("engine", ["local", "ray"])
 def test_every_file_but_the_model_may_be_refused(
-    tmp_path: Path, clicks: Path, undisturbed: paceline.Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clicks: Path, undisturbed: paceline.Run, engine: str, request: pytest.FixtureRequest
 ) -> None:
     """The same without a small disk: nothing can be added to files, and nothing replaced, while the run trains."""
-    training, patch = Recorded(clicks, tmp_path / "run"), pytest.MonkeyPatch()
+    flags = {"address": request.getfixturevalue("ray_cluster").address, "shards": 2} if engine == "ray" else {}
+    training, patch = Recorded(clicks, tmp_path / "run", engine=engine, **flags), pytest.MonkeyPatch()
 
     def refuse(path: Path, *_: object) -> None:
         with files.translated_disk_errors(path):

@@ -1,12 +1,13 @@
 """Which inputs are damaged, and what is done with them?
 
-Every format is a folder of small valid files. A case damages one of them and prepares the folder, or, if it is a
-dataset, trains on it for a few steps. Checksums of datasets are put right again, so that what lies behind them is
-reached.
+Every format is a folder of small valid files. A case damages one of them and uses the folder: prepares it, trains on
+it if it is a dataset, resumes, explains or evaluates it if it is a run. Checksums are put right again, so that what
+lies behind them is reached.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 import shutil
@@ -23,6 +24,7 @@ import xxhash
 from paceline.data.blocks.manifests import seal
 from paceline.data.sources import tables
 from paceline.data.sources.table_process import TableProcess
+from paceline.errors import BAD_TEXT
 from tests.conftest import small_blocks
 from tests.data import image_inputs, inputs
 from tests.data.image_inputs import random_images, random_pixels, save_image, write_idx
@@ -104,6 +106,60 @@ def prepare_tables(name: str) -> Callable[[Path, Path], None]:
         prepare(folder, scratch)
 
     return use
+
+
+def read_recipe(folder: Path, _scratch: Path) -> None:
+    """Read settings, and the points of a sweep."""
+    from paceline.config import read_config
+    from paceline.sweep.points import read_sweep
+
+    read_sweep(folder / "sweep.toml", {}, ())
+    read_config(folder / "train.toml", {})
+
+
+def evaluate(folder: Path, scratch: Path) -> None:
+    """Use the model of a run."""
+    from paceline.predict import evaluate_model, write_predictions
+
+    evaluate_model(folder, data_of(folder), None)
+    write_predictions(folder, data_of(folder), scratch / "scores.csv", None)
+
+
+def resume(folder: Path, scratch: Path) -> None:
+    """Continue a run from the one checkpoint that it has."""
+    from paceline.run import resume
+
+    shutil.copytree(folder, scratch / "run")
+    resume(scratch / "run", data=str(data_of(folder)))
+
+
+def explain(folder: Path, scratch: Path) -> None:
+    """Diagnose a run, and write its pages."""
+    import paceline
+    from paceline.reports.compare import print_comparison, write_comparison
+    from paceline.reports.terminal import result_row
+    from paceline.reports.trace import write_trace
+
+    run = paceline.Run(folder)
+    print_comparison(write_comparison([run, run], scratch / "compare.html"))
+    run.report(scratch / "report.html")
+    result_row("", run.result, run.facts.traits)
+    write_trace(run, scratch / "trace.json")
+    run.diagnose()
+
+
+def multiply(folder: Path, scratch: Path) -> None:
+    """Multiply a .npy file by a folder of blocks."""
+    from paceline.matrices.product import multiply_to_file, prepare_product
+    from paceline.matrices.sources import open_matrix
+
+    left, right = open_matrix(folder / "a.npy"), open_matrix(folder / "blocks")
+    multiply_to_file(prepare_product(left, right, scratch / "c.npy", 10**8))
+
+
+def data_of(folder: Path) -> Path:
+    """The data of a run, which is beside it."""
+    return folder.with_name("data")
 
 
 # -- valid files
@@ -201,7 +257,68 @@ def make_image_rows(folder: Path) -> None:
     shutil.rmtree(source)
 
 
-# -- datasets whose checksums are right
+def make_compressed(folder: Path) -> None:
+    make_libsvm(folder)
+    text = (folder / "a.svm").read_bytes()
+    (folder / "a.svm").unlink()
+    for suffix, codec in ((".gz", "gzip"), (".zst", "zstd")):
+        with pa.CompressedOutputStream(str(folder / f"a.svm{suffix}"), codec) as file:
+            file.write(text)
+
+
+def make_run(folder: Path) -> None:
+    """A run that is done, and has the files of one that is not."""
+    import paceline
+
+    data_of(folder).mkdir()
+    make_rows(data_of(folder))
+    shutil.rmtree(folder)
+    paceline.train(data=data_of(folder), batch_size=1, workers=1, epochs=3, test_every=10, run=folder, seed=1,
+                   checkpoint_every=1e-6).report()  # fmt: skip
+
+
+def make_stopped_run(folder: Path) -> None:
+    make_run(folder)
+    (folder / "result.json").unlink()
+    shutil.rmtree(folder / "model")
+    older = sorted((folder / "checkpoints").glob("0*"))[:-1]
+    for path in older:
+        shutil.rmtree(path)
+
+
+def make_recipe(folder: Path) -> None:
+    recipe = (
+        'data = "x"\npace = 4\nbatch_size = 10\nseconds = 1.5\n[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n'
+        "[wire]\nport = 0\nmac = true\n"
+    )
+    (folder / "train.toml").write_text('engine = "ray"\nworkers = 2\n' + recipe)
+    (folder / "sweep.toml").write_text(f'engine = "ray"\n{recipe}[sweep]\nworkers = [1, 2]\npace = ["sync", 3]\n')
+
+
+def make_matrices(folder: Path) -> None:
+    from paceline.matrices.matrix import BlockMatrix
+
+    matrix = BlockMatrix.random(30, blocks=2, seed=1)
+    matrix.to_npy(folder / "a.npy")
+    matrix.to_blocks(folder / "blocks")
+
+
+# -- checksums that are right
+
+
+def mend_checkpoint(folder: Path, path: Path) -> None:
+    """Enter the checksums of what was damaged into checkpoint.json, as far as it can be read."""
+    import safetensors
+    import safetensors.numpy
+
+    from paceline.training import checkpoint as module
+
+    with contextlib.suppress(*BAD_TEXT, safetensors.SafetensorError):
+        info = msgspec.json.decode((path.parent / "checkpoint.json").read_bytes(), type=module.CheckpointInfo)
+        tensors = safetensors.numpy.load_file(path.parent / "states.safetensors")
+        info = msgspec.structs.replace(info, states=module._checksum(tensors), header=module._header(tensors))
+        info = msgspec.structs.replace(info, checksum=module._own_checksums(info)[0])
+        (path.parent / "checkpoint.json").write_bytes(msgspec.json.encode(info))
 
 
 def mend_checksums(folder: Path, path: Path) -> None:
@@ -254,6 +371,13 @@ FORMATS: dict[str, FuzzFormat] = {
     "idx": FuzzFormat(make_idx, prepare_as("idx")),
     "cifar": FuzzFormat(make_cifar, prepare_as("cifar")),
     "images": FuzzFormat(make_images, prepare_as("images")),
+    "compressed": FuzzFormat(make_compressed, prepare_as("libsvm", skip_bad_rows=3)),
+    "recipe": FuzzFormat(make_recipe, read_recipe),
+    "model": FuzzFormat(make_run, evaluate, "model.*"),
+    "checkpoint": FuzzFormat(make_stopped_run, resume, "checkpoint.json", mend_checkpoint),
+    "states": FuzzFormat(make_stopped_run, resume, "states.safetensors", mend_checkpoint),
+    "run": FuzzFormat(make_run, explain, "*.[jt]*"),
+    "matrix": FuzzFormat(make_matrices, multiply),
     "rows": FuzzFormat(make_rows, train_on("logistic"), **DATASET),  # type: ignore[arg-type]
     "rows-manifest": FuzzFormat(make_rows, train_on("logistic"), **MANIFEST),  # type: ignore[arg-type]
     "image-rows": FuzzFormat(make_image_rows, train_on("softmax"), **DATASET),  # type: ignore[arg-type]

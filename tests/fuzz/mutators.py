@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
+# What parsers of text may stumble over: nesting, numbers beyond every type, values of other types.
+WORDS = (b"[" * 100_000, b'{"a":' * 50_000, b"9" * 5_000, b"-1", b"0", b"1e999", b"-1e999", b"1e-999", b"NaN",
+         b"Infinity", b"nan", b"inf", b"null", b"true", b"[]", b"{}", b'""', b'"\\ud800"', b'"../../../etc/passwd"',
+         b"1" + b"0" * 18, b"1" + b"0" * 19, b"-9223372036854775809", b"0.5", b'"x"', b"[1, 2]", b"\xff\xfe", b"\x00",
+         b"\n")  # fmt: skip
+VALUE = re.compile(rb'[:=]\s*("[^"]*"|[-\w.]+|\[[^\[\]]*\])')
 # Integers at the edges of what sizes, offsets, counts and types can hold.
 INTERESTING = (0, 1, 2, 3, 7, 8, 15, 16, 31, 32, 63, 64, 100, 127, 128, 255, 256, 1000, 4096, 65_535, 65_536, 1 << 24,
                (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1,
@@ -84,6 +91,23 @@ def repeat_slice(content: bytearray, chance: random.Random) -> str:
     return f"bytes {start} to {stop} repeated {times} times"
 
 
+def insert_words(content: bytearray, chance: random.Random) -> str:
+    at, words = chance.randrange(len(content) + 1), chance.choice(WORDS)
+    content[at : at + chance.choice((0, 0, 1, 4))] = words
+    return f"{words[:20]!r} ({len(words)} bytes) put at {at}"
+
+
+def replace_value(content: bytearray, chance: random.Random) -> str:
+    """Another value for one in JSON or TOML: numbers, texts and lists behind a colon or an equals sign."""
+    found = list(VALUE.finditer(content))
+    if not found:
+        return insert_words(content, chance)
+    place, words = chance.choice(found), chance.choice(WORDS)
+    before = bytes(place[1])
+    content[place.start(1) : place.end(1)] = words
+    return f"{before[:20]!r} at {place.start(1)} replaced by {words[:20]!r} ({len(words)} bytes)"
+
+
 def _slice(content: bytearray, chance: random.Random) -> tuple[int, int]:
     start = chance.randrange(len(content))
     return start, min(len(content), start + chance.choice((1, 4, 8, 16, 64, chance.randrange(1, len(content) + 1))))
@@ -91,4 +115,5 @@ def _slice(content: bytearray, chance: random.Random) -> tuple[int, int]:
 
 Mutator = Callable[[bytearray, random.Random], str]
 MUTATORS: tuple[Mutator, ...] = (flip_bits, flip_bits, set_byte, set_integer, set_integer, set_integer, add_to_integer,
-                                 cut_short, remove_slice, move_slice, copy_slice, repeat_slice)  # fmt: skip
+                                 cut_short, remove_slice, move_slice, copy_slice, repeat_slice, insert_words,
+                                 replace_value)  # fmt: skip

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import subprocess
 import sys
 import time
@@ -16,22 +14,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.chance import MINUTES, SEED
 from tests.fuzz.formats import FORMATS
 
-MINUTES = float(os.environ.get("FUZZ_MINUTES", "0"))
-FIRST_SEED = int(os.environ.get("FUZZ_SEED", random.SystemRandom().randrange(1 << 40) if MINUTES else 0))
-SECONDS = MINUTES * 60 / len(FORMATS) or 3
 CASES = 1 << 40 if MINUTES else 60
 REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_damaged_files(name: str, tmp_path: Path) -> None:
+def test_damaged_files(name: str, tmp_path: Path, fuzz_seconds: float) -> None:
     failures: list[str] = []
     outcomes: Counter[str] = Counter()
-    seed, deadline = FIRST_SEED, time.monotonic() + SECONDS
-    last = FIRST_SEED + CASES
-    while seed < last and (seed == FIRST_SEED or time.monotonic() < deadline):
+    seed, last, deadline = SEED, SEED + CASES, time.monotonic() + (fuzz_seconds or 3)
+    while seed < last and (seed == SEED or time.monotonic() < deadline):
         case: dict[str, str] = {}
         arguments = [name, seed, last - seed, max(0.0, deadline - time.monotonic()), tmp_path]
         child = subprocess.Popen(

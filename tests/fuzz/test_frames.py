@@ -1,24 +1,30 @@
 """Valid handshakes, frames and messages, damaged by chance: whoever reads them refuses them, and serves others.
 
-Takes a second per test; `PACELINE_FUZZ_SECONDS=600` goes on for longer, `PACELINE_FUZZ_SEED=7` elsewhere. What fails is
-named by seed and case, and `damaged(good, seed, case)` makes it again.
+Takes a second per test; `make fuzz MINUTES=60` tries other seeds for longer. What fails is named by seed and case, and
+`damaged(good, seed, case)` makes it again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hmac
-import os
 import random
 import socket
 import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from paceline.matrices.cluster.blocks import Blocks, BlockService
+from paceline.matrices.cluster.messages import Do, Fetch, Peers, ProductTask, ToWorker
+from paceline.matrices.cluster.placement import Rectangle
+from paceline.matrices.plan import Plan
+from paceline.matrices.product_file import Heading
+from paceline.matrices.sources import fingerprint, open_matrix
 from paceline.parameters.layout import DenseLayout, Group, Layout, TableLayout
 from paceline.processes.control import ControlServer
 from paceline.processes.messages import Beat, Failed, Ready, Report, decode, encode
@@ -46,16 +52,13 @@ from paceline.wire.frames import HEADER, Frame, Kind, WireError, frame_buffers, 
 from paceline.wire.handshake import MAGIC
 from paceline.wire.server import Server
 from paceline.wire.streams import split_address
+from tests.fuzz.chance import SEED
 from tests.processes.fakes import News, Ping, Pong, hello_of
 from tests.training.cluster.shards import FakePeer, TestedShard, open_shard
 from tests.wire.serving import SECONDS, TOKEN, Echo, bare_pair, is_served, serving
 
-FUZZ_SECONDS = float(os.environ.get("PACELINE_FUZZ_SECONDS", "1"))
-SEED = int(os.environ.get("PACELINE_FUZZ_SEED", "0"))
 FEWEST = 50
 EDGES = [0, 1, 127, 128, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1]
-
-pytestmark = pytest.mark.timeout(60 + 2 * FUZZ_SECONDS)
 
 
 def damaged(good: bytes, seed: int, case: int) -> bytes:
@@ -86,9 +89,9 @@ def damaged(good: bytes, seed: int, case: int) -> bytes:
 ORDERS: list[Any] = ["little", "big"]
 
 
-def cases(seconds: float = FUZZ_SECONDS) -> Iterator[int]:
+def cases(seconds: float) -> Iterator[int]:
     """Numbers, until the time is over; a few in any case, of which the first may wait for compiled loops."""
-    end, case = time.monotonic() + seconds, 0
+    end, case = time.monotonic() + (seconds or 1), 0
     while case < FEWEST or time.monotonic() < end:
         yield case
         case += 1
@@ -121,12 +124,12 @@ def read_exactly(there: socket.socket, length: int) -> bytes:
 
 @pytest.mark.parametrize("mac", [False, True])
 @pytest.mark.parametrize("what", ["handshake", "frames"])
-def test_a_server_outlives_what_strangers_and_broken_peers_send(what: str, mac: bool) -> None:
+def test_a_server_outlives_what_strangers_and_broken_peers_send(what: str, mac: bool, fuzz_seconds: float) -> None:
     echo = Echo()
     frames = bytes_of(Kind.MESSAGE, 0, encode(News(text="snow"))) + bytes_of(Kind.STEP, 3, bytes(100))
     with serving(echo, mac=mac) as server, connect(server.address, TOKEN, None, mac=mac) as other:
         address = split_address(server.address)
-        for case in cases():
+        for case in cases(fuzz_seconds):
             with socket.create_connection(address, SECONDS) as wild, contextlib.suppress(OSError):
                 nonces = read_exactly(wild, len(MAGIC) + 32)[len(MAGIC) :] + bytes(32)
                 answer = bytes(32) + hmac.digest(TOKEN, (b"client mac" if mac else b"client") + nonces, "sha256")
@@ -143,13 +146,13 @@ def test_a_server_outlives_what_strangers_and_broken_peers_send(what: str, mac: 
             assert echo.num_received == case + 1, "something without a MAC was received"
 
 
-def test_a_client_refuses_damaged_frames() -> None:
+def test_a_client_refuses_damaged_frames(fuzz_seconds: float) -> None:
     good = bytes_of(Kind.VALUES, 0, values_head(3, Times(1, 2, 3)), np.arange(5, dtype=np.float32))
     good += bytes_of(Kind.HELD, 0, held_part([1, 2])) + bytes_of(Kind.CHUNK, 0, *chunk_parts(4, np.ones(3, np.float32)))
     good += bytes_of(Kind.MESSAGE, 0, encode(m.Joined(applied=3, values="/proc/1/fd/3 x")))
     readers = {Kind.VALUES: read_reply, Kind.HELD: read_held, Kind.CHUNK: read_chunk,
                Kind.MESSAGE: lambda frame: decode(frame, m.FromShard)}  # fmt: skip
-    for case in cases():
+    for case in cases(fuzz_seconds):
         data = damaged(good, SEED, case)
         with bare_pair() as (connection, far), only_refused(case, data):
             far.sendall(data)
@@ -172,7 +175,7 @@ def send_to(service: Any, peer: Any, data: bytes) -> None:
         service.received(peer, Frame(Kind(data[3]), flags, body))
 
 
-def test_the_control_server_refuses_damaged_messages() -> None:
+def test_the_control_server_refuses_damaged_messages(fuzz_seconds: float) -> None:
     role = Role("worker", 0)
     probe = NodeProbe(time=1.0, node="", seconds=1, cores=[0.5], memory_bytes=1, memory_total_bytes=2)
     good = [hello_of(role), Ready(address="here:1", data="abc"), Failed(kind="data", message="no", hint="see"),
@@ -183,7 +186,7 @@ def test_the_control_server_refuses_damaged_messages() -> None:
         server, [role], lambda node: f"node-{node}", kinds=[News, m.Take], answers={Ping: lambda *_: Pong(number=2)}
     )
     try:
-        for case in cases():
+        for case in cases(fuzz_seconds):
             peer = FakePeer()
             send_to(control, peer, bytes_of(Kind.MESSAGE, 0, encode(good[0])))
             data = damaged(bytes_of(Kind.MESSAGE, 0, encode(good[case % len(good)])), SEED, case)
@@ -242,9 +245,9 @@ def conversation(name: str, values: str = "float32", deltas: bool = False) -> li
         ("dense", {}),
     ],
 )
-def test_a_shard_refuses_damaged_frames(name: str, wire: dict[str, Any]) -> None:
+def test_a_shard_refuses_damaged_frames(name: str, wire: dict[str, Any], fuzz_seconds: float) -> None:
     good = conversation(name, wire.get("values", "float32"), wire.get("key_deltas", False))
-    for case in cases():
+    for case in cases(fuzz_seconds):
         service = keyed_shard(**wire) if name == "table" else dense_shard()
         peer, other = FakePeer(), FakePeer()
         chance = random.Random(f"{SEED} {case} order")
@@ -256,3 +259,30 @@ def test_a_shard_refuses_damaged_frames(name: str, wire: dict[str, Any]) -> None
                 send_to(service, peer if chance.random() < 0.9 else other, data)
             service.tick()
         service.closed(peer)  # type: ignore[arg-type]
+
+
+def test_roles_refuse_damaged_orders(fuzz_seconds: float) -> None:
+    good = [(m.ToRole, m.Begin(incarnation=1, generation=2, segment=3, shards=["here:1"])), (m.ToRole, m.Wait()),
+            (m.ToRole, m.Lease(segment=1, first=2, bounds=bytes(24))), (m.ToRole, m.Stop()),
+            (ToWorker, Do(task=1, sharing=2)), (ToWorker, Peers(addresses=["here:1", ""]))]  # fmt: skip
+    for case in cases(fuzz_seconds):
+        kinds, message = good[case % len(good)]
+        data = damaged(encode(message), SEED, case)
+        with only_refused(case, data):
+            decode(Frame(Kind.MESSAGE, 0, np.frombuffer(data, np.uint8)), kinds)
+
+
+def test_blocks_of_matrices_are_not_served_to_damaged_messages(tmp_path: Path, fuzz_seconds: float) -> None:
+    path = str(tmp_path / "a.npy")
+    np.save(path, np.ones((40, 40), np.float32))
+    seen, whole = fingerprint(open_matrix(path)), Rectangle(0, 4, 0, 4)
+    heading = Heading(seen, seen, (40, 40), "float32", Plan(10, 10, 10))
+    service = BlockService(Blocks(0, TOKEN, ProductTask(path, path, "c.npy", heading, [whole], [whole])))
+    good = bytes_of(Kind.MESSAGE, 0, encode(Fetch(side=1, outer=3, inner=0, start=0, stop=10)))
+    peer = FakePeer()
+    send_to(service, peer, good)
+    assert peer.sent[0].body.nbytes == 400
+    for case in cases(fuzz_seconds):
+        data = damaged(good, SEED, case)
+        with only_refused(case, data):
+            send_to(service, FakePeer(), data)

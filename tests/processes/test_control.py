@@ -91,6 +91,17 @@ def test_own_messages_are_answered_or_become_events() -> None:
         control.say(Role("worker", 5), Pong(number=1))  # nobody hears it, and nothing breaks
 
 
+def test_a_role_that_says_more_than_can_be_acted_on_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controls, "MOST_EVENTS", 10)
+    role = Role("worker", 0)
+    with control_server(role, kinds=[News]) as control:
+        with joined(control, role, *[News(text="snow")] * 11) as process, pytest.raises(LostConnectionError):
+            process.receive(silence_seconds=5)
+        events = [control.events.get(timeout=5).what for _ in range(11)]
+    assert events[:10] == [News(text="snow")] * 10
+    assert isinstance(events[10], Loss)
+
+
 def test_other_versions_are_told_apart() -> None:
     role = Role("worker", 0)
     with control_server(role) as control, joined(control, role, paceline="0.0.9"):

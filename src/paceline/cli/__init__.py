@@ -6,13 +6,15 @@ import errno
 import re
 import signal
 import sys
+import warnings
 from contextlib import suppress
 
 import click
 
 from paceline.cli import data, demo, explain, matrices, train, use
 from paceline.cli.commands import CONTEXT, CommandGroup
-from paceline.errors import OUT_OF_MEMORY, PacelineError
+from paceline.cli.progress import print_notice
+from paceline.errors import OUT_OF_MEMORY, PacelineError, PacelineWarning
 
 SECTIONS = {
     "Start here": [demo.demo],
@@ -55,7 +57,13 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupts)
     try:
-        cli.main(prog_name="paceline", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", PacelineWarning)
+            show = warnings.showwarning
+            warnings.showwarning = lambda message, category, *where: (
+                print_notice(str(message)) if category is PacelineWarning else show(message, category, *where)
+            )
+            cli.main(prog_name="paceline", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "")
         sys.exit(2)

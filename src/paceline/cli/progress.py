@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.engines import ENGINES
+from paceline.errors import printable
 
 if TYPE_CHECKING:
     from paceline.matrices.settings import Settings
@@ -90,7 +91,7 @@ def print_engine(settings: RunConfig | Settings) -> None:
 
 def print_notice(text: str) -> None:
     """Print something that the user should know, but that is not an error."""
-    click.echo(f"note: {text}", err=True)
+    click.echo(f"note: {printable(text)}", err=True)
 
 
 def print_run(run: RunFolder) -> None:

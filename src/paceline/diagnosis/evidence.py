@@ -16,7 +16,7 @@ from paceline.diagnosis.simulator import IDLE_SECONDS, Demand, PaceRules, Topolo
 from paceline.diagnosis.topology import ConnectionUse, NodeUse, by_rank, connection_use, node_use, topology_of
 from paceline.engines import ENGINES
 from paceline.errors import DataError
-from paceline.run_folder import RunFolder
+from paceline.run_folder import RunFolder, translated_damage
 from paceline.settings import RunConfig
 from paceline.telemetry.facts import Facts
 from paceline.telemetry.meter import PHASES
@@ -54,6 +54,7 @@ class Evidence(NamedTuple):
         return self.config.exchange != "allreduce"
 
 
+@translated_damage()
 def gather_evidence(run: RunFolder) -> Evidence:
     """Read a run's telemetry. `DataError` if there is too little of it."""
     telemetry, config, facts = Telemetry(run.path), run.config, run.facts

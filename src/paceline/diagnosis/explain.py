@@ -11,7 +11,7 @@ from paceline.diagnosis.evidence import Evidence, gather_evidence
 from paceline.diagnosis.topology import best_links
 from paceline.diagnosis.verdict import LARGEST_REPLAY_ERROR, Verdict, judge, most
 from paceline.errors import DataError, UsageError
-from paceline.run_folder import TRAIN, RunFolder
+from paceline.run_folder import TRAIN, RunFolder, translated_damage
 
 # Above this share of the machine's gather rate, memory is the limit.
 NEAR_CEILING = 0.6
@@ -56,6 +56,7 @@ def ensure_diagnosis(run: RunFolder) -> None:
             write_diagnosis(run)
 
 
+@translated_damage()
 def diagnose(run: RunFolder) -> dict[str, Any]:
     """The content of `diagnosis.json`: a function of the run folder alone. `DataError` if too little was recorded."""
     evidence = gather_evidence(run)

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from paceline.errors import ConfigError, DataError, UsageError
+from paceline.errors import BAD_TEXT, ConfigError, DataError, UsageError
 from paceline.files import locked, refuse_existing, sync_to_disk, translated_disk_errors
 from paceline.matrices.nodes import Matrix
 from paceline.matrices.plan import Plan, in_bytes
@@ -122,7 +122,7 @@ def read_journal(out: Path) -> tuple[Heading, set[tuple[int, int]]] | None:
         lines = journal.read_bytes().splitlines(keepends=True)
         heading = msgspec.json.decode(lines[0], type=Heading)
         size = partial.stat().st_size
-    except (OSError, IndexError, msgspec.DecodeError):
+    except (OSError, IndexError, *BAD_TEXT):
         return None
     if size != _file_bytes(heading):
         return None
@@ -130,7 +130,7 @@ def read_journal(out: Path) -> tuple[Heading, set[tuple[int, int]]] | None:
     for line in lines[1:]:
         # A line without its end was cut short by a kill.
         if line.endswith(b"\n"):
-            with suppress(msgspec.DecodeError):
+            with suppress(*BAD_TEXT):
                 done.add(msgspec.json.decode(line, type=tuple[int, int]))
     return heading, done
 

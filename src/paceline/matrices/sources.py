@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from paceline.errors import ConfigError, DataError
+from paceline.errors import BAD_TEXT, ConfigError, DataError
 from paceline.files import refuse_existing, replace_file, translated_disk_errors
 from paceline.kernels.random_blocks import fill_block
 from paceline.matrices import nodes
@@ -168,7 +168,7 @@ def open_folder(folder: Path) -> FolderSource:
     hint = "give a folder that `to_blocks` made"
     try:
         known = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=_Manifest)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *BAD_TEXT) as error:
         raise DataError(f"`{folder}` is not a folder of blocks: {error}", hint) from None
     for size, edges in ((known.rows, known.row_cuts), (known.columns, known.column_cuts)):
         if edges[:1] != [0] or edges[-1:] != [size] or edges != sorted(set(edges)):

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from paceline.data.images.blocks import Images
 from paceline.data.sparse.batch import Batch
-from paceline.errors import DataError, UsageError
+from paceline.errors import BAD_TEXT, DataError, UsageError
 from paceline.files import replace_file, translated_disk_errors, write_tensors
 from paceline.models import linear, sparse
 from paceline.models.images import ImageClassifier, ImageSettings
@@ -187,7 +187,7 @@ def load_model(run: Path, code: str = "", allow_code: bool = False) -> TrainedMo
         if _sha256(parameters) != info.sha256:
             raise DataError("the model has a wrong checksum", "train again")
         return TrainedModel(entry, info, tensors, model, parameters, data)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, *BAD_TEXT, SafetensorError) as error:
         raise DataError(f"the model in `{folder}` cannot be read: {error}", "train again") from None
 
 

@@ -28,6 +28,9 @@ SILENCE_SECONDS = 5.0
 TICK_SECONDS = 0.5
 # Time in which this process itself did not run (a laptop asleep, a debugger) is not silence of others.
 MOST_SECONDS_PER_TICK = 1.0
+# What roles may say before the coordinator has acted on it, or written it: more than any sound run needs.
+MOST_EVENTS = 100_000
+MOST_RECORDS = 1_000_000
 
 # Called on the control server's thread with a message; what it returns, if anything, is the reply.
 Answer = Callable[[Role, Any], Message | None]
@@ -57,7 +60,7 @@ class ControlServer:
         self._kinds: Any = functools.reduce(operator.or_, [Hello, Ready, Beat, Report, Failed, *kinds, *self._answers])
         self._name_node = name_node
         self._last_tick = time.monotonic()
-        self._records: deque[AnyRecord] = deque()
+        self._records: deque[AnyRecord] = deque(maxlen=MOST_RECORDS)
         # The role whose probes are kept, by node: one is enough.
         self._probing: dict[str, Role] = {}
         self._thread = threading.Thread(target=self._serve, name="paceline-control", daemon=True)
@@ -108,14 +111,19 @@ class ControlServer:
                 self._keep_records(role, message)
             case Ready() | Failed():
                 role.address = message.address if isinstance(message, Ready) else role.address
-                self.events.put(Event(role, message))
+                self._let_act(role, message)
             case _:
                 self.message_bytes += HEADER.size + len(frame.body)
                 if answer := self._answers.get(type(message)):
                     if reply := answer(role, message):
                         self._send(peer, encode(reply))
                 else:
-                    self.events.put(Event(role, message))
+                    self._let_act(role, message)
+
+    def _let_act(self, role: Role, message: Message) -> None:
+        if self.events.qsize() >= MOST_EVENTS:
+            raise BadFrameError(f"{role.name} says more than the coordinator can act on")
+        self.events.put(Event(role, message))
 
     def closed(self, peer: Peer) -> None:
         role = peer.tag

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from paceline.errors import OUT_OF_MEMORY, ConfigError, DataError, DivergedError, PacelineError, RunError
+from paceline.errors import BAD_TEXT, OUT_OF_MEMORY, ConfigError, DataError, DivergedError, PacelineError, RunError
 from paceline.telemetry.records import AnyRecord
 from paceline.wire.frames import BadFrameError, Frame, Kind
 from paceline.wire.tls import Tls
@@ -117,5 +117,5 @@ def decode(frame: Frame, kinds: Any) -> Any:
         raise BadFrameError(f"a {frame.kind.name} frame where a message was expected")
     try:
         return msgspec.msgpack.decode(frame.body.data, type=kinds)
-    except (ValueError, RecursionError) as error:  # of msgspec; or bytes that are not UTF-8
+    except BAD_TEXT as error:
         raise BadFrameError(f"a message cannot be decoded: {error}") from None

@@ -18,7 +18,7 @@ from paceline.reports.markup import Markup, element
 from paceline.reports.measures import glance, label_of, movement
 from paceline.reports.nodes import nodes_section
 from paceline.reports.phases import PHASES, WorkerTime, leads, phase_shares, phases_of, steps_of, time_by_worker
-from paceline.run_folder import TRAIN, RunFolder, flat
+from paceline.run_folder import TRAIN, RunFolder, flat, translated_damage
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import StepSample, WorkerChunk
 
@@ -27,6 +27,7 @@ NUM_MOMENTS = 3
 SAMPLES_A_MOMENT = 4
 
 
+@translated_damage()
 def write_report(run: RunFolder, out: Path) -> None:
     """Write the page of a run, running or ended."""
     name, result = run.path.resolve().name, run.result

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from paceline.errors import BAD_TEXT
 from paceline.files import replace_file, translated_disk_errors
 
 FILE = "machine.json"
@@ -69,7 +70,7 @@ def load_ceilings() -> Ceilings | None:
     """What `doctor` remembered; None if there is nothing, or the file is damaged or from another processor."""
     try:
         ceilings = msgspec.json.decode(ceilings_path().read_bytes(), type=Ceilings)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, *BAD_TEXT):
         return None
     return ceilings if ceilings.processor == processor_name() else None
 

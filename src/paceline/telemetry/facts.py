@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from paceline.errors import DataError
+from paceline.errors import BAD_TEXT, DataError
 from paceline.files import translated_disk_errors
 from paceline.telemetry.ceilings import Ceilings
 from paceline.telemetry.recorder import FOLDER
@@ -77,11 +77,11 @@ def write_facts(run: Path, facts: Facts) -> None:
 def read_facts(run: Path) -> Facts | None:
     """A run's facts; None for a run that has none."""
     path = run / FOLDER / FILE
+    if not path.is_file():
+        return None
     try:
         return msgspec.json.decode(path.read_bytes(), type=Facts)
-    except FileNotFoundError:
-        return None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except BAD_TEXT as error:
         raise DataError(
             f"`{path}` is broken: {error}", "remove it; the diagnosis then knows less about the run"
         ) from None

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from paceline.errors import PacelineError
+from paceline.errors import BAD_TEXT, PacelineError
 from paceline.files import append, translated_disk_errors
 from paceline.telemetry.meter import period_at
 from paceline.telemetry.records import FILES, AnyRecord, ConnectionProbe, NodeProbe, Record, StepSample, WorkerChunk
@@ -102,11 +102,11 @@ class Telemetry:
     def read(self, kind: type[R]) -> list[R]:
         """All records of a kind, without lines that a kill or a full disk has cut off."""
         path = self._folder / f"{FILES[kind]}.jsonl"
-        if not path.exists():
+        if not path.is_file():
             return []
         decoder = msgspec.json.Decoder(kind)
         found = []
         for line in path.read_bytes().splitlines():
-            with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            with suppress(*BAD_TEXT):
                 found.append(decoder.decode(line))
         return found

@@ -20,7 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from paceline.errors import DataError
+from paceline.errors import BAD_TEXT, DataError
 from paceline.files import replace_file, sync_to_disk, translated_disk_errors, write_tensors
 
 KEPT = 2
@@ -149,7 +149,7 @@ def _load(path: Path) -> tuple[Progress, dict[str, Any], States]:
     try:
         info = msgspec.json.decode((path / "checkpoint.json").read_bytes(), type=CheckpointInfo)
         tensors = safetensors.numpy.load_file(path / "states.safetensors")
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, *BAD_TEXT, SafetensorError) as error:
         raise DataError(f"checkpoint `{path}` cannot be read: {error}") from None
     if any(array.dtype != np.float32 or array.ndim != 2 for array in tensors.values()):
         raise DataError(f"checkpoint `{path}` holds {_header(tensors)} instead of tables of float32")

@@ -15,6 +15,7 @@ from paceline.data.images.dataset import IMAGES, image_writer
 from paceline.data.rows import EpochOrder
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import SPARSE_ROWS, SparseDataset, sparse_writer
+from paceline.errors import PacelineWarning
 from tests.conftest import all_rows, small_blocks
 
 PREPARED = Path(__file__).parent / "prepared"
@@ -24,7 +25,12 @@ KINDS = {"rows": SPARSE_ROWS, "images": IMAGES}
 
 @pytest.fixture(params=["rows", "images"])
 def dataset(request: pytest.FixtureRequest) -> AnyDataset:
-    return open_dataset(PREPARED / request.param)
+    return open_prepared(request.param)
+
+
+def open_prepared(name: str) -> AnyDataset:
+    with pytest.warns(PacelineWarning, match="has no checksum"):
+        return open_dataset(PREPARED / name)
 
 
 def test_a_dataset_keeps_its_fingerprint_and_declares_its_kind(dataset: AnyDataset) -> None:
@@ -56,7 +62,7 @@ def test_datasets_are_still_written_in_the_same_way(tmp_path: Path) -> None:
 
 
 def test_rows_of_an_earlier_version_read_as_they_were() -> None:
-    dataset = open_dataset(PREPARED / "rows")
+    dataset = open_prepared("rows")
     rows = all_rows(dataset, "train")  # type: ignore[arg-type]
     assert rows.labels.tolist() == [1, 0, 1, 0, 1, 1]
     assert rows.offsets.tolist() == [0, 2, 3, 5, 5, 8, 9]

@@ -19,7 +19,7 @@ from paceline.data.sparse import blocks as sparse_blocks
 from paceline.data.sparse import dataset as blocks
 from paceline.data.sparse.batch import Batch, concatenate
 from paceline.data.sparse.dataset import SparseDataset, sparse_writer
-from paceline.errors import DataError, UsageError
+from paceline.errors import DataError, PacelineWarning, UsageError
 from tests.data.inputs import rows_of, rows_of_batch
 
 
@@ -261,14 +261,22 @@ def test_a_manifest_that_makes_no_sense_is_refused(tmp_path: Path, change: Any, 
         edit_manifest(tmp_path / "data", lambda manifest: manifest.update(change))
 
 
-def test_an_older_manifest_opens_with_a_note(tmp_path: Path) -> None:
-    assert not make(tmp_path / "data", ROWS).notes
+@pytest.mark.parametrize("text", [b'{"kind": "ro\xffws"}', b"[" * 100_000, b'{"a":' * 100_000, b""])
+def test_a_manifest_that_cannot_be_parsed_is_refused(tmp_path: Path, text: bytes) -> None:
+    make(tmp_path / "data", ROWS)
+    (tmp_path / "data" / "manifest.json").write_bytes(text)
+    with pytest.raises(DataError, match=r"manifest.json` cannot be read"):
+        SparseDataset(tmp_path / "data")
+
+
+def test_an_older_manifest_opens_with_a_warning(tmp_path: Path) -> None:
+    make(tmp_path / "data", ROWS)
     path = tmp_path / "data" / "manifest.json"
     manifest = msgspec.json.decode(path.read_bytes())
     del manifest["checksum"]
     path.write_bytes(msgspec.json.encode(manifest))
-    (note,) = SparseDataset(tmp_path / "data").notes
-    assert "has no checksum" in note
+    with pytest.warns(PacelineWarning, match="has no checksum"):
+        SparseDataset(tmp_path / "data")
 
 
 @pytest.mark.parametrize("field", ["rows", "nonzeros", "longest"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from paceline.processes.messages import decode
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH
+from paceline.wire.frames import BadFrameError
 from tests.training.cluster.shards import FakePeer, order_copy, tell
 from tests.training.cluster.test_piece_steps import VALUES, Client, copied_values, make, weights
 
@@ -55,3 +58,19 @@ def test_notes() -> None:
     assert tell(service, m.Read(name="a")).content == b"b"
     tell(service, m.Reset(generation=2, applied=[0, 0], rows=0))
     assert tell(service, m.Read(name="a")).content is None
+
+
+def test_notes_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.training.cluster.shard.MOST_NOTES_BYTES", 100_000)
+    service = make("sync", exchange="allreduce")
+    for _ in range(20):
+        tell(service, m.Note(name="the same", content=bytes(10_000)))
+    with pytest.raises(BadFrameError, match=r"1 notes and one more of 95,000 bytes; all may take 100,000"):
+        tell(service, m.Note(name="large", content=bytes(95_000)))
+    for number in range(300):
+        tell(service, m.Note(name=f"{number:03}", content=b""))
+    with pytest.raises(BadFrameError, match=r"301 notes and one more of 20,000 bytes"):
+        tell(service, m.Note(name="many", content=bytes(20_000)))
+    assert tell(service, m.Read(name="the same")).content == bytes(10_000)
+    tell(service, m.Reset(generation=2, applied=[0, 0], rows=0))
+    tell(service, m.Note(name="large", content=bytes(95_000)))

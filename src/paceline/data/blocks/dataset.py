@@ -76,15 +76,13 @@ class RowKind(Generic[R]):
 class Dataset(Generic[R]):
     """A dataset on disk. `block` maps a block into memory, and verifies it the first time.
 
-    `features` is the number of inputs per row: keys, or the bytes of an image. `notes` tell the user what to know about
-    the dataset.
+    `features` is the number of inputs per row: keys, or the bytes of an image.
     """
 
     def __init__(self, path: Path | str, kind: RowKind[R]) -> None:
         self.folder = open_folder(path)
         self.kind = kind
-        self.manifest: Any
-        self.manifest, self.notes = read_manifest(self.folder, kind.name, kind.made_by, kind.manifest)
+        self.manifest: Any = read_manifest(self.folder, kind.name, kind.made_by, kind.manifest)
         self.features: int = self.manifest.features
         self.labels: Labels = self.manifest.labels
         self._blocks: dict[tuple[Split, int], R] = {}

@@ -6,13 +6,14 @@ checksum of everything before it; those of older datasets have none.
 
 from __future__ import annotations
 
+import warnings
 from typing import TypeVar
 
 import msgspec
 import xxhash
 
 from paceline.data.blocks.folders import Folder
-from paceline.errors import DataError
+from paceline.errors import BAD_TEXT, DataError, PacelineWarning
 
 FORMAT_VERSION = 1
 SEAL = b',"checksum":"'
@@ -38,11 +39,8 @@ def kind_of(folder: Folder) -> str:
     return _decode(folder, _read(folder), Head).kind
 
 
-def read_manifest(folder: Folder, kind: str, made_by: str, manifest: type[M]) -> tuple[M, tuple[str, ...]]:
-    """The manifest of a folder that must hold a dataset of this kind; `made_by` is the hint if it does not.
-
-    Also what the user should know about it, if anything.
-    """
+def read_manifest(folder: Folder, kind: str, made_by: str, manifest: type[M]) -> M:
+    """The manifest of a folder that must hold a dataset of this kind; `made_by` is the hint if it does not."""
     text = _read(folder)
     head = _decode(folder, text, Head)
     if head.kind != kind:
@@ -56,8 +54,10 @@ def read_manifest(folder: Folder, kind: str, made_by: str, manifest: type[M]) ->
         raise DataError(
             f"`{folder}/manifest.json` has a wrong checksum: it changed after it was written", "prepare the data again"
         )
-    unsealed = f"`{folder}/manifest.json` has no checksum, because an older version wrote it"
-    return _decode(folder, text, manifest), () if head.checksum else (unsealed,)
+    if not head.checksum:
+        unsealed = f"`{folder}/manifest.json` has no checksum, because an older version wrote it"
+        warnings.warn(unsealed, PacelineWarning, stacklevel=1)
+    return _decode(folder, text, manifest)
 
 
 def _read(folder: Folder) -> bytes:
@@ -75,5 +75,5 @@ def _read(folder: Folder) -> bytes:
 def _decode(folder: Folder, text: bytes, manifest: type[M]) -> M:
     try:
         return msgspec.json.decode(text, type=manifest)
-    except msgspec.DecodeError as error:
+    except BAD_TEXT as error:
         raise DataError(f"`{folder}/manifest.json` cannot be read: {error}", "prepare the data again") from None

@@ -23,7 +23,9 @@ from paceline.wire.frames import BadFrameError, Frame, Kind
 from paceline.wire.server import Peer, Server
 
 NOTICE_SECONDS = 1.0
-MOST_NOTE_BYTES = 1 << 20
+MOST_NOTES_BYTES = 256 << 20
+# What a note takes besides its name and its content.
+NOTE_BYTES = 256
 # The kinds of parameters, by the flags of a CHUNK frame.
 KINDS = (TABLE, DENSE)
 
@@ -62,6 +64,7 @@ class ShardService:
         self._step = exchange.step
         # Left by workers for each other, so that the members of a process group find each other.
         self._notes: dict[str, bytes] = {}
+        self._notes_bytes = 0
 
     def sockets(self) -> dict[str, socket.socket]:
         """The connections to workers that stand now, by name."""
@@ -137,19 +140,25 @@ class ShardService:
                 )  # fmt: skip
                 say(peer, counted)
             case m.Note(name=name, content=content):
-                if len(content) > MOST_NOTE_BYTES:
-                    raise BadFrameError(f"a note of {len(content):,} bytes")
-                self._notes[name] = content
+                self._keep_note(name, content)
                 say(peer, m.Finished())
             case m.Read(name=name):
                 say(peer, m.Noted(content=self._notes.get(name)))
+
+    def _keep_note(self, name: str, content: bytes) -> None:
+        grown = NOTE_BYTES + len(name) if name not in self._notes else -len(self._notes[name])
+        if (total := self._notes_bytes + grown + len(content)) > MOST_NOTES_BYTES:
+            raise BadFrameError(
+                f"{len(self._notes):,} notes and one more of {len(content):,} bytes; all may take {MOST_NOTES_BYTES:,}"
+            )
+        self._notes[name], self._notes_bytes = content, total
 
     def _reset(self, reset: m.Reset) -> None:
         self.clocks.reset(reset)
         for store in self.stores.values():
             store.begin()
         self._copies.reset()
-        self._notes.clear()
+        self._notes, self._notes_bytes = {}, 0
         self.exchange.open()
 
     def _fetch(self, peer: Peer, fetch: m.FetchPart) -> None:
