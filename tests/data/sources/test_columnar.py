@@ -141,6 +141,16 @@ def test_a_bad_cell_of_csv_is_named(tmp_path: Path, line: str, column: str, word
     assert (made.rows, made.bad_rows) == (200_001, 1)
 
 
+def test_a_row_of_other_length_need_not_be_utf8(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"label,a\n1,x\n0,\xac\xff,3\n1,\xe9\n0,y\n")
+    with pytest.raises(DataError, match="3 cells instead of 2"):
+        run(tmp_path, path, hash_bits=BITS)
+    made = run(tmp_path, path, hash_bits=BITS, skip_bad_rows=1)
+    assert (made.rows, made.bad_rows) == (3, 1)
+    assert "Traceback" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e39])
 def test_a_bad_number_of_a_typed_table_is_named(tmp_path: Path, bad: float) -> None:
     table = pa.table({"label": [0, 1, 1], "x": [1.0, 2.0, bad]})

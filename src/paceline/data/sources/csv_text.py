@@ -9,7 +9,7 @@ quote is a bad row. Blank lines are skipped. The header is row 1.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,51 +111,45 @@ def _quote_problems(text: Text, separator: str) -> NDArray[np.uint8]:
     return problems
 
 
-def _blank_out(text: Text, problems: NDArray[np.uint8]) -> tuple[Text, list[BadRow]]:
-    """The text with lines that have a problem emptied, and these lines as bad rows."""
+def _blank_out(text: Text, lines: list[int]) -> tuple[Text, list[bytes]]:
+    """The text with some lines (from 0) emptied, and what was in them."""
     ends = np.flatnonzero(text == NEWLINE)
-    kept, bad, rest = [], [], 0
-    for line in np.flatnonzero(problems).tolist():
+    kept, removed, rest = [], [], 0
+    for line in lines:
         start, end = int(ends[line - 1]) + 1 if line else 0, int(ends[line])
-        problem, hint = QUOTE_PROBLEMS[int(problems[line])]
-        bad.append(BadRow(line + 1, "the line", f"{problem} in {shown(text[start:end].tobytes())}", hint))
+        removed.append(text[start:end].tobytes())
         kept.append(text[rest:start])
         rest = end
-    return np.concatenate([*kept, text[rest:]]), bad
+    return np.concatenate([*kept, text[rest:]]), removed
 
 
 def _read_cells(source: Source, header: Header, text: Text) -> tuple[pa.RecordBatch, NDArray[np.int64], list[BadRow]]:
     """The cells of lines as text columns, the number (from 1) of the line of each row, and the lines left out."""
-    wrong: list[Any] = []
-
-    def leave_out(row: Any) -> str:
-        wrong.append(row)
-        return "skip"
-
-    types = {name: pa.large_binary() for name in header.names}
     if not len(text):
-        return _record_batch(pa.schema(types).empty_table()), np.zeros(0, np.int64), []
+        return _record_batch(pa.schema(_types(header)).empty_table()), np.zeros(0, np.int64), []
     problems = _quote_problems(text, header.separator)
     bad: list[BadRow] = []
     if problems.any():
-        text, bad = _blank_out(text, problems)
+        lines = np.flatnonzero(problems).tolist()
+        text, removed = _blank_out(text, lines)
+        for line, content in zip(lines, removed, strict=True):
+            problem, hint = QUOTE_PROBLEMS[int(problems[line])]
+            bad.append(BadRow(line + 1, "the line", f"{problem} in {shown(content)}", hint))
     try:
-        # One block on one thread: only then are rows numbered, and this already is one thread of several.
-        table = pa.csv.read_csv(
-            pa.BufferReader(text),
-            pa.csv.ReadOptions(column_names=header.names, use_threads=False, block_size=len(text) + 1),
-            pa.csv.ParseOptions(delimiter=header.separator, ignore_empty_lines=False, invalid_row_handler=leave_out),
-            pa.csv.ConvertOptions(column_types=types, check_utf8=False),
-        )
+        try:
+            table = _parse(header, text)
+        except pa.ArrowInvalid:
+            text, wrong = _without_wrong_rows(header, text)
+            bad += wrong
+            table = _parse(header, text)
     except pa.ArrowInvalid as error:
         raise DataError(f"`{source.name}` is not valid CSV: {error}", "check quotes and separators") from None
-    if table.num_rows + len(wrong) != len(problems):
+    if table.num_rows != len(problems):
         raise DataError(
-            f"`{source.name}` is not valid CSV: {len(problems)} lines hold {table.num_rows + len(wrong)} rows",
+            f"`{source.name}` is not valid CSV: {len(problems)} lines hold {table.num_rows} rows",
             "check quotes and line ends",
         )
-    left_out = np.array([row.number for row in wrong], np.int64)
-    numbers = np.setdiff1d(np.arange(1, table.num_rows + len(wrong) + 1), left_out)
+    numbers = np.arange(1, table.num_rows + 1)
     batch = _record_batch(table)
     filled = np.zeros(batch.num_rows, bool)
     for column in batch.columns:
@@ -163,18 +157,50 @@ def _read_cells(source: Source, header: Header, text: Text) -> tuple[pa.RecordBa
             break
         filled |= pa.compute.binary_length(column).to_numpy() > 0
     batch = batch if filled.all() else batch.filter(pa.array(filled))
-    return batch, numbers[filled], bad + [_explain(row, len(types)) for row in wrong]
+    return batch, numbers[filled], bad
+
+
+def _types(header: Header) -> dict[str, pa.DataType]:
+    return {name: pa.large_binary() for name in header.names}
+
+
+def _parse(header: Header, text: Text | bytes, leave_out: Callable[[Any], str] | None = None) -> pa.Table:
+    # One block on one thread: only then are rows numbered, and this already is one thread of several.
+    return pa.csv.read_csv(
+        pa.BufferReader(text),
+        pa.csv.ReadOptions(column_names=header.names, use_threads=False, block_size=len(text) + 1),
+        pa.csv.ParseOptions(delimiter=header.separator, ignore_empty_lines=False, invalid_row_handler=leave_out),
+        pa.csv.ConvertOptions(column_types=_types(header), check_utf8=False),
+    )
+
+
+def _without_wrong_rows(header: Header, text: Text) -> tuple[Text, list[BadRow]]:
+    """The text with lines emptied that have too few or too many cells, and these lines as bad rows."""
+    found: list[Any] = []
+
+    def leave_out(row: Any) -> str:
+        found.append(row)
+        return "skip"
+
+    # Bytes as characters: pyarrow decodes rows that it leaves out, and prints a traceback if they are not UTF-8.
+    table = _parse(header, text.tobytes().decode("latin-1").encode(), leave_out)
+    if table.num_rows + len(found) != (text == NEWLINE).sum():
+        return text, []
+    kept, removed = _blank_out(text, [row.number - 1 for row in found])
+    return kept, [
+        _explain(row, len(header.names), line.rstrip(b"\r")) for row, line in zip(found, removed, strict=True)
+    ]
 
 
 def _record_batch(table: pa.Table) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], table.column_names)
 
 
-def _explain(row: Any, num_columns: int) -> BadRow:
+def _explain(row: Any, num_columns: int, line: bytes) -> BadRow:
     return BadRow(
         row.number,
         "all columns",
-        f"{row.actual_columns} cells instead of {num_columns} in {shown(row.text.encode())}",
+        f"{row.actual_columns} cells instead of {num_columns} in {shown(line)}",
         "every row has a cell for each column of the header; quote cells that hold the separator",
     )
 
