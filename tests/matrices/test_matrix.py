@@ -233,7 +233,7 @@ def test_a_folder_of_many_blocks_keeps_few_open(tmp_path: Path, monkeypatch: pyt
     assert num_open(tmp_path) == 0
 
 
-class TestWhatIsNoMatrix:
+class TestWhatIsNotAMatrix:
     def refused(self, path: Path) -> str:
         with pytest.raises(DataError) as caught:
             BlockMatrix.from_npy(path)

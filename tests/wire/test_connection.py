@@ -96,7 +96,7 @@ def send_in_steps(far: socket.socket, data: bytes, step: int) -> None:
         far.sendall(data[start : start + step])
 
 
-def test_silence_is_an_error_after_which_the_frame_goes_on() -> None:
+def test_silence_is_an_error_after_which_the_frame_continues() -> None:
     with bare_pair() as (connection, far):
         for piece in (b"", header(Kind.MESSAGE, 4)[:5], header(Kind.MESSAGE, 4)[5:] + b"ab"):
             far.sendall(piece)
@@ -285,6 +285,6 @@ def test_nobody_listening_is_a_lost_connection() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":5", "::1:5", "host:http", "host:70000", "[]:5"])
-def test_what_is_no_address_is_said(address: str) -> None:
+def test_text_that_is_not_an_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="is not an address"):
         split_address(address)
