@@ -77,6 +77,11 @@ def bare_pair() -> Iterator[tuple[Connection, socket.socket]]:
         yield connection, far
 
 
+def read_exactly(connected: socket.socket, length: int) -> bytes:
+    """This many bytes, or fewer if the other side closes before."""
+    return connected.recv(length, socket.MSG_WAITALL)
+
+
 def is_served(connection: Connection) -> bool:
     """Whether the server still echoes to this connection."""
     connection.send(Kind.MESSAGE, 9, b"still there?")
