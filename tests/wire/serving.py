@@ -100,7 +100,7 @@ def joined(server: Server, tls: Tls | None = None) -> Connection:
     return connect(server.address, TOKEN, tls)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
     """Wait until it is so, which it must be soon."""
     end = time.monotonic() + SECONDS
     while not condition():
