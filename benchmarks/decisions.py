@@ -1,9 +1,11 @@
-"""What is written by hand where a library exists, and what does that gain? The figures of docs/decisions/0015 to 0017.
+"""What is written by hand where a library exists, and what does that gain? The figures of docs/decisions/0015 to
+0017; and those of 0020, what the arguments of compiled loops cost.
 
     pip install pyzmq simpy scikit-learn          (grpcio comes with Ray)
     python benchmarks/decisions.py frames         TCP frames, ZeroMQ, gRPC: round trips per second on the loopback
     python benchmarks/decisions.py numbers        compiled parsers, pyarrow.csv, scikit-learn, float(): rows per second
     python benchmarks/decisions.py simulator      the simulator and a SimPy model: simulated steps per second
+    python benchmarks/decisions.py arguments      12 arrays for a compiled loop, one by one or in named tuples
 
 Peers are imported only by the sub-command that needs them, and a missing one is left out. Each figure is the median of
 `--rounds` rounds, in which paceline and its peers take turns. Prints one table per sub-command.
@@ -24,7 +26,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -336,21 +338,145 @@ def simulator(rows: int) -> tuple[str, Cases]:
     return "simulated steps per second, 4 workers and a shard", cases
 
 
+# -- arguments
+
+CALLS, INNER_CALLS, ELEMENTS = 20_000, 2_000_000, 10_000
+
+
+class Four(NamedTuple):
+    a: Any
+    b: Any
+    c: Any
+    d: Any
+
+
+class Twelve(NamedTuple):
+    x: Four
+    y: Four
+    z: Four
+
+
+def nanoseconds(call: Callable[[], Any], calls: int, per_call: int = 1) -> float:
+    """Of one of `calls` calls, each of which does something `per_call` times."""
+    began = time.perf_counter_ns()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter_ns() - began) / calls / per_call
+
+
+def arguments(rows: int) -> tuple[str, Cases]:
+    """Nanoseconds per call, for arguments that are the same arrays."""
+    import numba
+
+    from paceline.kernels.jit import OPTIONS
+
+    compiled = numba.njit(**OPTIONS)
+
+    @compiled
+    def one_by_one(a, b, c, d, e, f, g, h, i, j, k, l, at):  # type: ignore[no-untyped-def]  # noqa: E741
+        return a[at] + b[at] + c[at] + d[at] + e[at] + f[at] + g[at] + h[at] + i[at] + j[at] + k[at] + l[at]
+
+    @compiled
+    def in_three(x, y, z, at):  # type: ignore[no-untyped-def]
+        first = x.a[at] + x.b[at] + x.c[at] + x.d[at] + y.a[at] + y.b[at]
+        return first + y.c[at] + y.d[at] + z.a[at] + z.b[at] + z.c[at] + z.d[at]
+
+    @compiled
+    def in_one(given, at):  # type: ignore[no-untyped-def]
+        return in_three(given.x, given.y, given.z, at)
+
+    @compiled
+    def repeat_one_by_one(times, a, b, c, d, e, f, g, h, i, j, k, l):  # type: ignore[no-untyped-def]  # noqa: E741
+        total = 0.0
+        for n in range(times):
+            total += one_by_one(a, b, c, d, e, f, g, h, i, j, k, l, n & 63)
+        return total
+
+    @compiled
+    def repeat_in_three(times, x, y, z):  # type: ignore[no-untyped-def]
+        total = 0.0
+        for n in range(times):
+            total += in_three(x, y, z, n & 63)
+        return total
+
+    @compiled
+    def loop_one_by_one(out, indices, weights, slopes):  # type: ignore[no-untyped-def]
+        for n in range(indices.size):
+            out[n] += weights[indices[n]] * slopes[n]
+
+    @compiled
+    def loop_in_one(given):  # type: ignore[no-untyped-def]
+        for n in range(given.b.size):
+            given.a[n] += given.c[given.b[n]] * given.d[n]
+
+    @compiled
+    def loop_unpacked(given):  # type: ignore[no-untyped-def]
+        out, indices, weights, slopes = given
+        for n in range(indices.size):
+            out[n] += weights[indices[n]] * slopes[n]
+
+    arrays = [np.full(64, number, np.float32) for number in range(12)]
+    three = Four(*arrays[:4]), Four(*arrays[4:8]), Four(*arrays[8:])
+    whole = Twelve(*three)
+    chance = np.random.default_rng(0)
+    indices = chance.integers(0, ELEMENTS, ELEMENTS).astype(np.uint32)
+    out, weights, slopes = np.ones((3, ELEMENTS), np.float32)
+    loop = Four(out, indices, weights, slopes)
+
+    def made_per_call() -> float:
+        found: float = in_three(Four(*arrays[:4]), Four(*arrays[4:8]), Four(*arrays[8:]), 0)
+        return found
+
+    cases = {
+        "Python calls it: 12 arrays one by one": partial(nanoseconds, lambda: one_by_one(*arrays, 0), CALLS),
+        "in three named tuples": partial(nanoseconds, lambda: in_three(*three, 0), CALLS),
+        "in three named tuples, made for each call": partial(nanoseconds, made_per_call, CALLS),
+        "in one named tuple of three": partial(nanoseconds, lambda: in_one(whole, 0), CALLS),
+        "a compiled loop calls it: 12 arrays one by one": partial(
+            nanoseconds, lambda: repeat_one_by_one(INNER_CALLS, *arrays), 1, INNER_CALLS
+        ),
+        "a compiled loop calls it: in three named tuples": partial(
+            nanoseconds, lambda: repeat_in_three(INNER_CALLS, *three), 1, INNER_CALLS
+        ),
+        "a loop over 10,000 keys, per key: 4 arrays one by one": partial(
+            nanoseconds, lambda: loop_one_by_one(*loop), 200, ELEMENTS
+        ),
+        "a loop over 10,000 keys, per key: in a named tuple": partial(
+            nanoseconds, lambda: loop_in_one(loop), 200, ELEMENTS
+        ),
+        "a loop over 10,000 keys, per key: in a named tuple, unpacked before the loop": partial(
+            nanoseconds, lambda: loop_unpacked(loop), 200, ELEMENTS
+        ),
+    }
+    for case in cases.values():
+        case()  # compiles
+    return "nanoseconds per call", dict(cases)
+
+
+def in_digits(figure: float) -> str:
+    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.2f}"
+
+
+MEASUREMENTS = {"frames": frames, "numbers": numbers, "simulator": simulator, "arguments": arguments}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["frames", "numbers", "simulator"])
+    parser.add_argument("what", choices=list(MEASUREMENTS))
     parser.add_argument("--rows", type=int, default=100_000, help="rows of text to parse")
     parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
-    title, cases = {"frames": frames, "numbers": numbers, "simulator": simulator}[arguments.what](arguments.rows)
+    given = parser.parse_args()
+    title, cases = MEASUREMENTS[given.what](given.rows)
     found: dict[str, list[float]] = {name: [] for name in cases}
-    for _ in range(arguments.rounds):
+    for _ in range(given.rounds):
         for name, case in cases.items():
             found[name].append(case())
-    print(f"\n{datetime.now(UTC):%Y-%m-%d}, {machine()}. Median (least to most) of {arguments.rounds}.\n")
+    print(f"\n{datetime.now(UTC):%Y-%m-%d}, {machine()}. Median (least to most) of {given.rounds}.\n")
     print(f"| | {title} |\n|---|---|")
     for name, rates in found.items():
-        print(f"| {name} | {statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f}) |")
+        print(
+            f"| {name} | {in_digits(statistics.median(rates))} ({in_digits(min(rates))} to {in_digits(max(rates))}) |"
+        )
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def train(look: Callable[[Path], Any] | None = None, **flags: Any) -> Any:
         return look(run) if look else json.loads((run / "result.json").read_text())
 
 
-def seconds_a_step(steps: int = STEPS, **flags: Any) -> float:
+def seconds_per_step(steps: int = STEPS, **flags: Any) -> float:
     """Seconds per step once everything is warm: the difference between runs of two lengths."""
     short, long = (train(steps=count, **flags) for count in (WARM_UP, WARM_UP + steps))
     return float((long["train_seconds"] - short["train_seconds"]) / steps)
@@ -102,7 +102,7 @@ def pictures(folder: Path) -> Path:
 
 
 def alexnet_alone(folder: Path, batch: int) -> dict[str, Any]:
-    ours = seconds_a_step(data=pictures(folder), model="alexnet", batch_size=batch, **ALEXNET)
+    ours = seconds_per_step(data=pictures(folder), model="alexnet", batch_size=batch, **ALEXNET)
     theirs = peer("alexnet", batch, WARM_UP, STEPS)
     return {"seconds": ours, "peer": theirs, "ratio": theirs / ours}
 
@@ -110,7 +110,7 @@ def alexnet_alone(folder: Path, batch: int) -> dict[str, Any]:
 def alexnet_allreduce(folder: Path) -> dict[str, Any]:
     flags: dict[str, Any] = {"data": pictures(folder), "model": "alexnet", "engine": "ray", "workers": 2,
                              "batch_size": 64, **ALEXNET}  # fmt: skip
-    ours = seconds_a_step(exchange="allreduce", **flags)
+    ours = seconds_per_step(exchange="allreduce", **flags)
     theirs = peer("ddp", 64, WARM_UP, STEPS)
     return {"seconds": ours, "peer": theirs, "ratio": theirs / ours}
 
@@ -150,7 +150,7 @@ def alexnet_on_gpu(folder: Path) -> dict[str, Any]:
     data = folder / "gpu-pictures"
     if not data.exists():
         generate(data, 8_192, 224, 1000)
-    ours = seconds_a_step(
+    ours = seconds_per_step(
         200, data=data, model="alexnet", batch_size=512, device="cuda", settings=['precision="bfloat16"'], **ALEXNET
     )
     theirs = peer("gpu", 512, 20, 200)

@@ -36,7 +36,7 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def one_key_a_row(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def one_key_per_row(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """997 training rows in blocks of 100: row i has key i alone, value 1. What touched a row shows in its weight."""
     path = tmp_path_factory.mktemp("data") / "one-key-a-row"
     rows = np.arange(997)

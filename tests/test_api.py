@@ -53,7 +53,7 @@ class TestRun:
         monkeypatch.setattr("paceline.api.write_diagnosis", lambda _: pytest.fail("it was there already"))
         assert run.diagnosis == found
 
-    def test_diagnose_finds_it_anew(self, tmp_path: Path) -> None:
+    def test_diagnose_finds_it_again(self, tmp_path: Path) -> None:
         run = planted(tmp_path / "run", "network")
         run.write_json("diagnosis.json", {"bottleneck": "something else"})
         assert run.diagnosis["bottleneck"] == "something else"

@@ -52,7 +52,7 @@ def replace_file(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.new")
     try:
         with translated_disk_errors(path):
-            # In somebody else's folder, it may be a link to any file of this user.
+            # In another user's folder, it may be a link to any file of this user.
             temporary.unlink(missing_ok=True)
             with temporary.open("xb") as file:
                 file.write(content)

@@ -35,7 +35,7 @@ class TestDiagnose:
         assert json.loads(outcome.out)["bottleneck"] == "shard-compute"
 
     @pytest.mark.parametrize("name", ["diagnose", "plan"])
-    def test_a_folder_that_is_no_run(self, command: Command, tmp_path: Path, name: str) -> None:
+    def test_a_folder_that_is_not_a_run(self, command: Command, tmp_path: Path, name: str) -> None:
         (tmp_path / "folder").mkdir()
         for path in (tmp_path / "folder", tmp_path / "nowhere"):
             self.refused(
@@ -84,10 +84,10 @@ class TestPlan:
         ],
     )
     def test_what_cannot_be_planned(
-        self, command: Command, tmp_path: Path, one_key_a_row: Path, flags: list[str], error: str, hint: str
+        self, command: Command, tmp_path: Path, one_key_per_row: Path, flags: list[str], error: str, hint: str
     ) -> None:
         run = make_planted(tmp_path / "run", "network")
-        record_facts(run, one_key_a_row)
+        record_facts(run, one_key_per_row)
         TestDiagnose.refused(command("plan", run.path, *flags), error, hint)
 
     @pytest.mark.parametrize("flags", [["--bandwidth", "1Gbit"], ["--shards", "2"]])
@@ -121,7 +121,7 @@ class TestPlan:
         assert asked == [(pace, 2, n, speed) for pace in ("sync", "async") for speed in speeds for n in (1, 2)]
         for one in found["predictions"]:
             assert one["machines"] == 2 + one["shards"]
-            assert one["rows_per_second_a_machine"] == pytest.approx(one["rows_per_second"] / one["machines"])
+            assert one["rows_per_second_per_machine"] == pytest.approx(one["rows_per_second"] / one["machines"])
         best = [one for one in found["predictions"] if one["best"]]
         assert [one["pace"] for one in best] == ["sync", "async"]
         for one in best:

@@ -38,8 +38,8 @@ def test_without_a_name_a_run_goes_under_runs(
         assert re.fullmatch(r"run: runs/\d{8}-\d{6}-logistic-sync(-2)?", name)
 
 
-def test_no_test_rows_is_fine(command: Command, one_key_a_row: Path, tmp_path: Path) -> None:
-    outcome = command("train", "--data", one_key_a_row, "--run", tmp_path / "run")
+def test_no_test_rows_is_fine(command: Command, one_key_per_row: Path, tmp_path: Path) -> None:
+    outcome = command("train", "--data", one_key_per_row, "--run", tmp_path / "run")
     assert outcome.code == 0
     assert paceline.Run(tmp_path / "run").result["test"] == {}
 

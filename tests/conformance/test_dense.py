@@ -177,7 +177,7 @@ def test_a_module_that_is_another_when_resumed(
 
 
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_a_model_that_is_no_number_is_not_saved(train: Any, drawings: Path, engine: str) -> None:
+def test_a_model_that_is_not_a_number_is_not_saved(train: Any, drawings: Path, engine: str) -> None:
     with pytest.raises(DivergedError):
         train(
             drawings, engine, model="softmax", batch_size=25, steps=1, optimizer="sgd", learning_rate=3e38, test_every=0

@@ -46,18 +46,18 @@ def test_sync_has_the_bits_of_the_embedded_engine(train: Any, clicks: Path, shar
     assert {path.name for path in cluster.path.iterdir()} == {path.name for path in local.path.iterdir()}
 
 
-def test_a_decaying_rate_and_a_short_last_clock_too(train: Any, one_key_a_row: Path) -> None:
+def test_a_decaying_rate_and_a_short_last_clock_too(train: Any, one_key_per_row: Path) -> None:
     flags: dict[str, Any] = {"pace": "sync", "workers": 3, "batch_size": 11, "epochs": 2, "optimizer": "sgd",
                              "settings": ["optimizer.decay_rows=100"]}  # fmt: skip
-    local, cluster = train(one_key_a_row, "local", **flags), train(one_key_a_row, shards=2, **flags)
+    local, cluster = train(one_key_per_row, "local", **flags), train(one_key_per_row, shards=2, **flags)
     assert cluster.result["model_sha256"] == local.result["model_sha256"]
 
 
 @pytest.mark.parametrize("pace", ["async", 1])
-def test_every_row_counts_once(train: Any, one_key_a_row: Path, pace: Any) -> None:
+def test_every_row_counts_once(train: Any, one_key_per_row: Path, pace: Any) -> None:
     rate = 2.0**-40
     run = train(
-        one_key_a_row, pace=pace, workers=3, shards=2, batch_size=16, epochs=4, optimizer="sgd", learning_rate=rate,
+        one_key_per_row, pace=pace, workers=3, shards=2, batch_size=16, epochs=4, optimizer="sgd", learning_rate=rate,
         test_every=1_500,
     )  # fmt: skip
     assert run.result["rows"] == 4 * 997

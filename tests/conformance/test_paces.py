@@ -44,8 +44,8 @@ def test_learns(tmp_path: Path, clicks: Path, pace: Any, optimizer: str, batch_s
 
 @pytest.mark.parametrize("pace", PACES)
 @pytest.mark.parametrize(("workers", "batch_size"), [(1, 1), (3, 1), (2, 10), (4, 7), (8, 50), (3, 1000)])
-def test_each_row_counts_once_an_epoch(
-    tmp_path: Path, one_key_a_row: Path, pace: Any, workers: int, batch_size: int
+def test_each_row_counts_once_per_epoch(
+    tmp_path: Path, one_key_per_row: Path, pace: Any, workers: int, batch_size: int
 ) -> None:
     """At a tiny rate every score is 0, so a row moves its own weight by just rate / 2 / (rows of the update).
 
@@ -54,7 +54,7 @@ def test_each_row_counts_once_an_epoch(
     """
     rate, epochs = 2.0**-40, 3 if pace == "sync" else 1
     run = train(
-        tmp_path, one_key_a_row, pace=pace, workers=workers, batch_size=batch_size, optimizer="sgd",
+        tmp_path, one_key_per_row, pace=pace, workers=workers, batch_size=batch_size, optimizer="sgd",
         learning_rate=rate, epochs=epochs,
     )  # fmt: skip
     assert run.result["rows"] == epochs * 997
@@ -105,10 +105,17 @@ class TestSyncIsExact:
             assert many.weights == pytest.approx(one.weights, rel=2e-4, abs=2e-6)
             assert many.bias == pytest.approx(one.bias, rel=2e-4)
 
-    def test_is_gradient_descent_on_the_mean(self, tmp_path: Path, one_key_a_row: Path) -> None:
+    def test_is_gradient_descent_on_the_mean(self, tmp_path: Path, one_key_per_row: Path) -> None:
         """One clock from zero weights, worked out by hand: w = rate · ±1/2 / rows, the rate never scaled."""
         run = train(
-            tmp_path, one_key_a_row, pace="sync", workers=4, batch_size=250, optimizer="sgd", learning_rate=2.0, steps=1
+            tmp_path,
+            one_key_per_row,
+            pace="sync",
+            workers=4,
+            batch_size=250,
+            optimizer="sgd",
+            learning_rate=2.0,
+            steps=1,
         )
         model = paceline.load(run.path)
         labels = np.arange(997) % 2

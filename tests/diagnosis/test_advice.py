@@ -65,7 +65,7 @@ def test_a_worker_more_where_a_core_is_free(tmp_path: Path) -> None:
     assert not any("--workers" in one.what for one in advise(alone))
 
 
-def test_larger_batches_share_keys(tmp_path: Path, one_key_a_row: Path, clicks: Path) -> None:
+def test_larger_batches_share_keys(tmp_path: Path, one_key_per_row: Path, clicks: Path) -> None:
     """What fills a network is keys; where four batches have many in common, one of their size sends fewer."""
     run = make_planted(tmp_path / "run", "network")
     facts = record_facts(run, clicks, batch_size=100)
@@ -74,7 +74,7 @@ def test_larger_batches_share_keys(tmp_path: Path, one_key_a_row: Path, clicks: 
     gains = {one.what: one.gain for one in advise(gather_evidence(run))}
     assert gains["`--batch-size 400`"] == pytest.approx(TIMES_LARGER / more_keys, rel=0.05)
     # Where no two rows have a key in common, a batch's bytes grow as its rows do.
-    facts = record_facts(run, one_key_a_row, batch_size=64)
+    facts = record_facts(run, one_key_per_row, batch_size=64)
     assert more_keys_in_larger_batches(run.config, facts) == TIMES_LARGER
     assert "`--batch-size 256`" not in {one.what for one in advise(gather_evidence(run))}
 

@@ -46,7 +46,7 @@ class TestDemands:
             assert statistics.fmean(d.compute for d in own) == pytest.approx(step.compute, rel=1e-6)
             assert {d.rows for d in own} == {100}
 
-    def test_waiting_for_input_is_no_work(self, tmp_path: Path) -> None:
+    def test_waiting_for_input_is_not_work(self, tmp_path: Path) -> None:
         step = PLANTS["input"]
         for own in demands_of(make_planted(tmp_path / "run", "input")):
             assert statistics.fmean(d.delay for d in own) == pytest.approx(step.delay, rel=0.03)

@@ -101,7 +101,7 @@ class TestWords:
         assert "it would name worker-compute" in found["sentence"]
         assert found["recommendation"].startswith("No advice")
 
-    def test_what_has_no_bound_is_no_number_but_words(self, tmp_path: Path) -> None:
+    def test_what_has_no_bound_is_words_and_not_a_number(self, tmp_path: Path) -> None:
         """Without any input to wait for, infinitely fast workers have no limit."""
         found = diagnose(make_embedded(tmp_path / "run"))
         assert found["gain_if_removed"] is None

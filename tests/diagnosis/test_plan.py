@@ -76,10 +76,10 @@ class TestChoices:
         with pytest.raises(ConfigError, match="402 combinations are asked for; the limit is 400"):
             choices(evidence, [1], [1], speeds)
 
-    def test_more_shards_than_keys(self, tmp_path: Path, one_key_a_row: Path) -> None:
+    def test_more_shards_than_keys(self, tmp_path: Path, one_key_per_row: Path) -> None:
         """997 features and the bias."""
         run = make_planted(tmp_path / "run", "network")
-        record_facts(run, one_key_a_row)
+        record_facts(run, one_key_per_row)
         evidence = gather_evidence(run)
         assert choices(evidence, [1], [998], [None])
         with pytest.raises(ConfigError, match="999 shards are asked for, but there are only 998 keys") as caught:
@@ -109,7 +109,7 @@ class TestPredictions:
         assert found.limit == "network"
         assert found.machines == 4
         (told,) = plan_of(evidence, [found])["predictions"]
-        assert told["rows_per_second_a_machine"] == pytest.approx(found.rows_per_second / 4)
+        assert told["rows_per_second_per_machine"] == pytest.approx(found.rows_per_second / 4)
         assert told["best"]
 
     def test_faster_links_help_until_something_else_limits(self, tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ class TestNoRay:
         assert "`/nowhere/token`, which is not a token file" in self.refused(clicks, "127.0.0.1:1").message
 
     @pytest.mark.parametrize("address", ["ray://127.0.0.1:10001", "somewhere", "127.0.0.1:99999"])
-    def test_what_is_no_address(self, clicks: Path, address: str) -> None:
+    def test_text_that_is_not_an_address_is_refused(self, clicks: Path, address: str) -> None:
         assert "`auto` or HOST:PORT" in self.refused(clicks, address).message
 
 

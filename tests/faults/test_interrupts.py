@@ -31,7 +31,7 @@ class TestCtrlC:
         return process
 
     @pytest.mark.parametrize("pace", ["sync", "async", "2"])
-    def test_once_saves_and_resume_goes_on(self, clicks: Path, tmp_path: Path, pace: str, command: Command) -> None:
+    def test_once_saves_and_resume_continues(self, clicks: Path, tmp_path: Path, pace: str, command: Command) -> None:
         flags = ["--pace", pace, "--workers", "2", "--batch-size", "8", "--epochs", "60", "--test-every", "6000"]
         process = self.start(clicks, tmp_path / "run", *flags)
         os.kill(process.pid, signal.SIGINT)

@@ -44,7 +44,7 @@ def lose_head(cluster: RayCluster, running: Running) -> str:
     return said
 
 
-def test_a_run_saves_a_checkpoint_and_goes_on_elsewhere(
+def test_a_run_saves_a_checkpoint_and_continues_elsewhere(
     start: Start, clicks: Path, undisturbed: paceline.Run, cluster: RayCluster, ray_cluster: RayCluster
 ) -> None:
     cluster.add_node(3, "other")
@@ -60,7 +60,7 @@ def test_a_run_saves_a_checkpoint_and_goes_on_elsewhere(
     assert resumed.result["model_sha256"] == undisturbed.result["model_sha256"]
 
 
-def test_a_run_whose_processes_are_lost_too_goes_on_from_its_last_checkpoint(
+def test_a_run_whose_processes_are_lost_too_continues_from_its_last_checkpoint(
     start: Start, clicks: Path, undisturbed: paceline.Run, cluster: RayCluster, ray_cluster: RayCluster
 ) -> None:
     other = cluster.add_node(3, "other")

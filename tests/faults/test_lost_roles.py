@@ -52,8 +52,8 @@ def test_killed_in_sync(start: Start, clicks: Path, undisturbed: paceline.Run, l
 @pytest.mark.parametrize(
     ("pace", "lost"), [("async", "two workers"), ("async", "a worker and a shard"), (2, "a worker"), (2, "both shards")]
 )
-def test_killed_in_other_paces(start: Start, one_key_a_row: Path, pace: Any, lost: str) -> None:
-    running = start(one_key_a_row, shards=2, pace=pace, checkpoint_every=0.3, **COUNTING)
+def test_killed_in_other_paces(start: Start, one_key_per_row: Path, pace: Any, lost: str) -> None:
+    running = start(one_key_per_row, shards=2, pace=pace, checkpoint_every=0.3, **COUNTING)
     running.wait_for_metrics(2)
     running.kill(*LOSSES[lost])
     running.end()
@@ -81,9 +81,9 @@ def test_stopped_without_a_word(start: Start, clicks: Path, undisturbed: pacelin
     check_restarts(running, workers=1, shards=0)
 
 
-def test_a_stopped_shard(start: Start, one_key_a_row: Path) -> None:
+def test_a_stopped_shard(start: Start, one_key_per_row: Path) -> None:
     """The first one: the coordinator talks to it most."""
-    running = start(one_key_a_row, shards=2, pace="async", checkpoint_every=0.3, **COUNTING)
+    running = start(one_key_per_row, shards=2, pace="async", checkpoint_every=0.3, **COUNTING)
     running.wait_for_metrics(2)
     running.kill(("shard", 0), by=signal.SIGSTOP)
     running.end()
@@ -101,14 +101,14 @@ def test_broken_connections(start: Start, clicks: Path, undisturbed: paceline.Ru
 
 
 @pytest.mark.parametrize("entry", ["cut_in_a_frame", "lose_a_reply"])
-def test_broken_connections_count_nothing_twice(start: Start, one_key_a_row: Path, entry: str) -> None:
-    running = start(one_key_a_row, shards=2, entry=entry, pace="async", **COUNTING)
+def test_broken_connections_count_nothing_twice(start: Start, one_key_per_row: Path, entry: str) -> None:
+    running = start(one_key_per_row, shards=2, entry=entry, pace="async", **COUNTING)
     running.end()
     assert Path(f"{running.path}.fault").exists()
     check_counts(running)
 
 
-def test_a_long_step_is_no_fault(start: Start, clicks: Path, undisturbed: paceline.Run) -> None:
+def test_a_long_step_is_not_a_fault(start: Start, clicks: Path, undisturbed: paceline.Run) -> None:
     running = start(clicks, shards=1, entry="one_long_step", **SYNC)
     running.end()
     assert Path(f"{running.path}.fault").exists()
@@ -152,8 +152,8 @@ def test_a_standstill_is_explained(start: Start, clicks: Path) -> None:
     assert "worker 1 waits for shard 0, which waits for worker 0" in said
 
 
-def test_the_bound_holds_with_a_slow_worker_and_across_its_loss(start: Start, one_key_a_row: Path) -> None:
-    running = start(one_key_a_row, shards=2, entry="slow_worker", pace=2, **{**COUNTING, "test_every": 60_000})
+def test_the_bound_holds_with_a_slow_worker_and_across_its_loss(start: Start, one_key_per_row: Path) -> None:
+    running = start(one_key_per_row, shards=2, entry="slow_worker", pace=2, **{**COUNTING, "test_every": 60_000})
     running.wait_for_metrics(1)
     running.kill(("worker", 0))
     running.end()
@@ -161,8 +161,8 @@ def test_the_bound_holds_with_a_slow_worker_and_across_its_loss(start: Start, on
     check_counts(running)
 
 
-def test_others_go_on_while_a_worker_sleeps(start: Start, one_key_a_row: Path) -> None:
-    running = start(one_key_a_row, shards=1, pace="async", **{**COUNTING, "epochs": 20_000, "test_every": 0})
+def test_others_go_on_while_a_worker_sleeps(start: Start, one_key_per_row: Path) -> None:
+    running = start(one_key_per_row, shards=1, pace="async", **{**COUNTING, "epochs": 20_000, "test_every": 0})
     running.wait_until(lambda: running.roles)
     pid = running.pid("shard", 0)
     running.kill(("worker", 0), by=signal.SIGSTOP)
@@ -258,9 +258,9 @@ def test_interrupted_and_resumed_after_a_loss(
 
 @pytest.mark.parametrize("pace", ["async", 2])
 def test_killed_coordinators_count_nothing_twice(
-    start: Start, one_key_a_row: Path, ray_cluster: RayCluster, pace: Any
+    start: Start, one_key_per_row: Path, ray_cluster: RayCluster, pace: Any
 ) -> None:
-    running = start(one_key_a_row, shards=2, pace=pace, checkpoint_every=0.2, **COUNTING)
+    running = start(one_key_per_row, shards=2, pace=pace, checkpoint_every=0.2, **COUNTING)
     running.wait_for_metrics(2)
     running.process.kill()
     running.process.communicate()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import paceline
-from paceline.errors import ConfigError, DataError
-from paceline.matrices import nodes, sources, trace
+from paceline.errors import ConfigError
+from paceline.matrices import trace
 from paceline.matrices.matrix import MOST_BLOCKS, BlockMatrix
 from paceline.matrices.nodes import Product
-from paceline.matrices.plan import memory_for
 from paceline.matrices.trace import Pair, RandomPairs, sum_up
 
 sizes = st.one_of(st.just(1), st.integers(1, 40))
@@ -195,122 +191,6 @@ def test_files(tmp_path: Path, made: Any, fortran: bool, order: str) -> None:
     part = np.empty((1, 1), np.float64)
     read.node.fill(A.shape[0] - 1, A.shape[1] - 1, part)
     assert part[0, 0] == a[-1, -1]
-
-
-def test_files_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "STRIP", 3)
-    A = BlockMatrix.random((31, 17), blocks=(4, 3), seed=1)
-    A.to_blocks(tmp_path / "blocks")
-    A.to_npy(tmp_path / "A.npy", memory=memory_for(17 * 4 * 5))
-    for path in ("blocks", "A.npy"):
-        read = BlockMatrix.from_npy(tmp_path / path)
-        assert np.array_equal(read.to_numpy(), A.to_numpy())
-        part = np.empty((20, 9))
-        read.node.fill(5, 6, part)
-        assert np.array_equal(part, A.to_numpy()[5:25, 6:15])
-        assert np.array_equal(read.T.to_numpy(), A.to_numpy().T)
-
-
-def num_open(folder: Path) -> int:
-    descriptors = Path("/proc/self/fd").iterdir()
-    return sum(str(folder) in os.readlink(one) for one in descriptors if one.is_symlink())
-
-
-def test_a_folder_of_many_blocks_keeps_few_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MOST_OPEN", 5)
-    A = BlockMatrix.random(60, blocks=6, seed=1)
-    A.to_blocks(tmp_path / "blocks")
-    read = BlockMatrix.from_npy(tmp_path / "blocks", blocks=6)
-    assert num_open(tmp_path) <= 5
-    assert np.array_equal(read.to_numpy(), A.to_numpy())
-    # From several threads, whose files are not closed while they read.
-    assert (read @ read).trace(threads=4) == pytest.approx((A @ A).trace(), rel=1e-13)
-    assert 1 <= num_open(tmp_path) <= 5
-    np.save(tmp_path / "blocks" / "00000-00000.npy", np.zeros((10, 10), np.float32))
-    with pytest.raises(DataError, match="changed while it was read"):
-        read.to_numpy()
-    del read
-    assert num_open(tmp_path) == 0
-
-
-class TestWhatIsNoMatrix:
-    def refused(self, path: Path) -> str:
-        with pytest.raises(DataError) as caught:
-            BlockMatrix.from_npy(path)
-        assert caught.value.hint
-        assert caught.value.exit_code == 2
-        return caught.value.message
-
-    def test_files(self, tmp_path: Path) -> None:
-        path = tmp_path / "x.npy"
-        assert "no such file" in self.refused(path)
-        for content in (b"", b"hello", b"\x93NUMPY", b"\x93NUMPY\x01\x00\xff\xff{'descr'", b"PK\x03\x04"):
-            path.write_bytes(content)
-            assert "not a matrix" in self.refused(path)
-        np.save(path, np.ones((4, 4)))
-        path.write_bytes(path.read_bytes()[:-1])
-        assert "not a matrix" in self.refused(path)
-        np.save(path, np.arange(5.0))
-        assert "its shape is (5,)" in self.refused(path)
-        np.save(path, np.ones((0, 5)))
-        assert "its shape is (0, 5)" in self.refused(path)
-        np.save(path, np.ones((2, 2), np.int16))
-        assert "holds int16" in self.refused(path)
-        np.savez(tmp_path / "x.npz", a=np.ones((2, 2)))
-        assert "not a matrix" in self.refused(tmp_path / "x.npz")
-
-    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-    @given(st.data())
-    def test_hostile_headers(self, tmp_path: Path, data: Any) -> None:
-        path = tmp_path / "x.npy"
-        np.save(path, np.ones((2, 3)))
-        content = bytearray(path.read_bytes())
-        for _ in range(data.draw(st.integers(1, 4))):
-            content[data.draw(st.integers(0, 127))] = data.draw(st.integers(0, 255))
-        path.write_bytes(content)
-        with suppress(DataError):
-            BlockMatrix.from_npy(path).to_numpy()
-
-    def test_nothing_is_unpickled(self, tmp_path: Path) -> None:
-        path = tmp_path / "x.npy"
-        np.save(path, np.array([[print, 1]], object), allow_pickle=True)
-        assert "not a matrix" in self.refused(path)
-
-    def test_a_file_that_shrinks(self, tmp_path: Path) -> None:
-        np.save(tmp_path / "x.npy", np.ones((100, 100)))
-        A = BlockMatrix.from_npy(tmp_path / "x.npy")
-        with (tmp_path / "x.npy").open("r+b") as file:
-            file.truncate(1_000)
-        with pytest.raises(DataError, match="shorter"):
-            A.to_numpy()
-
-    def test_a_disk_that_fails(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        np.save(tmp_path / "x.npy", np.ones((100, 100)))
-        A = BlockMatrix.from_npy(tmp_path / "x.npy")
-
-        def fail(*_: Any) -> int:
-            raise OSError(errno.EIO, "Input/output error")
-
-        monkeypatch.setattr(os, "preadv", fail)
-        with pytest.raises(DataError, match=r"x.npy` cannot be read: Input/output error"):
-            A.to_numpy()
-
-    def test_folders(self, tmp_path: Path) -> None:
-        folder = tmp_path / "blocks"
-        assert "not a folder of blocks" in self.refused(tmp_path)
-        BlockMatrix.random(10, blocks=2).to_blocks(folder)
-        np.save(folder / "00001-00001.npy", np.ones((4, 5), np.float32))
-        assert "4 × 5 float32, not 5 × 5 float32" in self.refused(folder)
-        (folder / "00001-00001.npy").unlink()
-        assert "no such file" in self.refused(folder)
-        (folder / "matrix.json").write_text('{"rows": 1}')
-        assert "not a folder of blocks" in self.refused(folder)
-
-    def test_arrays(self) -> None:
-        for array in (np.ones(3), np.ones((0, 3)), np.ones((2, 2), complex)):
-            with pytest.raises(ConfigError):
-                BlockMatrix.from_numpy(array)
-        assert BlockMatrix.from_numpy([[1, 2], [3, 4]]).trace() == 5
 
 
 def test_shapes_that_do_not_fit() -> None:

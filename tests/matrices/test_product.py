@@ -82,7 +82,7 @@ class TestPlans:
         assert room_in(enough) >= num_bytes > room_in(enough - 2)
 
     @pytest.mark.parametrize("text", ["", "x", "-4GB", "0", "4XB", "GB", "1e3"])
-    def test_what_is_no_memory(self, text: str) -> None:
+    def test_text_that_is_not_a_size_of_memory_is_refused(self, text: str) -> None:
         with pytest.raises(ConfigError, match="`memory` is"):
             parse_bytes(text)
 

@@ -42,7 +42,7 @@ def test_what_was_not_measured_is_left_out(half_run: RunFolder) -> None:
     assert scalars(half_run) == {"train_loss": [(10, 0.5)]}
 
 
-def test_a_resumed_run_goes_on_after_its_last_evaluation(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_after_its_last_evaluation(tmp_path: Path) -> None:
     run = make_half_run(tmp_path / "run")
     add = on_board(run)
     for rows in (10, 20, 30):

@@ -70,7 +70,7 @@ def test_a_failed_point_is_named_and_tried_again(
     assert [row["status"] for row in read_csv(out / "summary.csv")] == ["done"] * 4
 
 
-def test_killed_and_gone_on_with(recipe: Path, tmp_path: Path, command: Command, clicks: Path) -> None:
+def test_a_killed_sweep_continues(recipe: Path, tmp_path: Path, command: Command, clicks: Path) -> None:
     """SIGKILL in the second run: the first stays, the second goes on from its checkpoint."""
     out = tmp_path / "out"
     recipe.write_text(
@@ -133,7 +133,7 @@ def test_other_data(recipe: Path, tmp_path: Path, command: Command, mostly_click
     assert "was run on other data" in other.err
 
 
-def test_what_is_no_run_is_left_alone(recipe: Path, tmp_path: Path, command: Command) -> None:
+def test_a_folder_that_is_not_a_run_is_left_alone(recipe: Path, tmp_path: Path, command: Command) -> None:
     kept = tmp_path / "out" / "pace-async_batch_size-500" / "thesis.txt"
     kept.parent.mkdir(parents=True)
     kept.write_text("years of work")
@@ -211,7 +211,7 @@ def test_operations_that_are_missing_are_timed_without_training_again(
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/result.json")} == before
     rows = read_csv(out / "summary.csv")
     assert len(rows) == 4
-    assert all(row["gather_ns_a_row"] for row in rows)
+    assert all(row["gather_ns_per_row"] for row in rows)
 
 
 def test_stopped_by_the_user(recipe: Path, tmp_path: Path, clicks: Path) -> None:

@@ -56,7 +56,7 @@ def test_the_operations_of_a_step_are_timed_where_the_recipe_asks(
     for row in rows:
         timed = RunFolder(out / f"pace-{row['pace']}_batch_size-{row['batch_size']}").saved_diagnosis["operations"]
         assert {one["name"] for one in timed} >= {"gather", "score", "sigmoid", "scatter"}
-        assert float(row["gather_ns_a_row"]) == next(
+        assert float(row["gather_ns_per_row"]) == next(
             one["nanoseconds_per_row"] for one in timed if one["name"] == "gather"
         )
     # A run that is done, but whose operations were not timed, is not done.

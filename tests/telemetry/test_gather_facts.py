@@ -34,9 +34,9 @@ def recorded(run: Path) -> Facts:
 
 
 class TestCounting:
-    def test_rows_without_common_keys(self, one_key_a_row: Path) -> None:
-        config = RunConfig(data=str(one_key_a_row), batch_size=50, workers=2)
-        assert count_keys(SparseDataset(one_key_a_row), config) == {50: 50.0, 200: 200.0}
+    def test_rows_without_common_keys(self, one_key_per_row: Path) -> None:
+        config = RunConfig(data=str(one_key_per_row), batch_size=50, workers=2)
+        assert count_keys(SparseDataset(one_key_per_row), config) == {50: 50.0, 200: 200.0}
 
     def test_common_keys_count_once(self, clicks: Path) -> None:
         dataset = SparseDataset(clicks)

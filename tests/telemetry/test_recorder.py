@@ -141,7 +141,7 @@ class TestAfterAKill:
             assert len(Telemetry(tmp_path).read(kind)) == 1
 
     @pytest.mark.parametrize("kinds", [(WorkerChunk,), (NodeProbe,), (WorkerChunk, NodeProbe)])
-    def test_a_resumed_run_goes_on_in_time(self, tmp_path: Path, kinds: tuple[type[Record], ...]) -> None:
+    def test_a_resumed_run_continues_in_time(self, tmp_path: Path, kinds: tuple[type[Record], ...]) -> None:
         """Whichever was written last; a run of less than a second has no probe."""
         with fake_clock() as clock:
             for _ in range(3):

@@ -67,10 +67,10 @@ def test_a_resumed_sync_run_has_the_bits_of_an_undisturbed_one(
 @pytest.mark.parametrize("pace", ["async", 2])
 @pytest.mark.parametrize("batch_size", [1, 16])
 def test_resumed_runs_read_the_rest_of_the_rows(
-    tmp_path: Path, one_key_a_row: Path, monkeypatch: pytest.MonkeyPatch, pace: Any, batch_size: int
+    tmp_path: Path, one_key_per_row: Path, monkeypatch: pytest.MonkeyPatch, pace: Any, batch_size: int
 ) -> None:
     rate = 2.0**-40
-    flags: dict[str, Any] = {"data": one_key_a_row, "pace": pace, "workers": 3, "batch_size": batch_size,
+    flags: dict[str, Any] = {"data": one_key_per_row, "pace": pace, "workers": 3, "batch_size": batch_size,
              "optimizer": "sgd", "learning_rate": rate, "test_every": 160}  # fmt: skip
     with monkeypatch.context() as patch:
         stop_after(patch, 5)
@@ -279,7 +279,7 @@ def test_a_diverging_run_says_where_and_what_to_do(tmp_path: Path, clicks: Path)
         assert paceline.Run(path).result["status"] == "failed"
 
 
-def test_a_model_that_is_no_number_is_not_saved(tmp_path: Path, clicks: Path) -> None:
+def test_a_model_that_is_not_a_number_is_not_saved(tmp_path: Path, clicks: Path) -> None:
     """One step at a huge rate: the loss before it was fine, the weights after it are not."""
     with pytest.raises(RunError, match="no longer a number"):
         paceline.train(data=clicks, run=tmp_path / "run", optimizer="sgd", learning_rate=3e38, steps=1, batch_size=1)

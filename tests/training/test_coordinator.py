@@ -156,7 +156,7 @@ def test_one_segment_an_evaluation_at_the_end_and_the_parameters(tmp_path: Path)
     assert at.coordinator.progress.largest_lead == 2
 
 
-def test_every_so_many_rows_it_stops_to_evaluate(tmp_path: Path) -> None:
+def test_it_stops_to_evaluate_at_the_interval_asked_for(tmp_path: Path) -> None:
     at = Setting(tmp_path, test_every=1_100)
     at.train()
     assert at.backend.segments == [(0, 1_100), (1_100, 2_200), (2_200, 3_000)]
@@ -183,7 +183,7 @@ def test_a_checkpoint_when_it_is_due(tmp_path: Path) -> None:
     assert not has_checkpoint(Setting(tmp_path / "none", checkpoint_every=0).run.path / "checkpoints")
 
 
-def test_interrupted_it_saves_and_another_goes_on_from_there(tmp_path: Path) -> None:
+def test_interrupted_it_saves_and_another_continues_from_there(tmp_path: Path) -> None:
     at = Setting(tmp_path, checkpoint_every=0)
     at.backend.during = lambda position: signal.raise_signal(signal.SIGINT) if position == 700 else None
     with pytest.raises(InterruptedRunError, match="interrupted after 700 rows"), on_interrupt(at.coordinator.interrupt):
@@ -241,7 +241,7 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
         other.coordinator.restore(checkpoint)
 
 
-def test_a_checkpoint_of_an_older_version_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_run_continues_from_a_checkpoint_of_an_older_version(tmp_path: Path) -> None:
     at = Setting(tmp_path, checkpoint_every=1e-9)
     at.train()
     checkpoint = load_checkpoint(at.run.path / "checkpoints")

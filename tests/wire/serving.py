@@ -77,6 +77,11 @@ def bare_pair() -> Iterator[tuple[Connection, socket.socket]]:
         yield connection, far
 
 
+def read_exactly(connected: socket.socket, length: int) -> bytes:
+    """This many bytes, or fewer if the other side closes before."""
+    return connected.recv(length, socket.MSG_WAITALL)
+
+
 def is_served(connection: Connection) -> bool:
     """Whether the server still echoes to this connection."""
     connection.send(Kind.MESSAGE, 9, b"still there?")
@@ -95,7 +100,7 @@ def joined(server: Server, tls: Tls | None = None) -> Connection:
     return connect(server.address, TOKEN, tls)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
     """Wait until it is so, which it must be soon."""
     end = time.monotonic() + SECONDS
     while not condition():

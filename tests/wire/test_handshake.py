@@ -17,11 +17,7 @@ from paceline.wire import connection as connection_module
 from paceline.wire.connection import connect
 from paceline.wire.frames import LostConnectionError, RefusedError, SilentPeerError
 from paceline.wire.handshake import MAGIC, new_token
-from paceline.wire.streams import split_address
-from paceline.wire.tls import Tls
-from tests.skips import needs_linux
-from tests.wire.hostile import harassed
-from tests.wire.serving import SECONDS, TOKEN, Echo, is_served, joined, serving, wait_until
+from tests.wire.serving import SECONDS, TOKEN, Echo, is_served, joined, read_exactly, serving, wait_until
 
 
 @contextlib.contextmanager
@@ -46,10 +42,6 @@ def fake_server(act: Callable[[socket.socket], None], num_clients: int = 1) -> I
         over.set()
         thread.join(SECONDS)
         assert not thread.is_alive()
-
-
-def read_exactly(connected: socket.socket, length: int) -> bytes:
-    return connected.recv(length, socket.MSG_WAITALL)
 
 
 def test_tokens_are_long_and_differ() -> None:
@@ -150,70 +142,6 @@ def test_a_client_that_trickles_is_refused_at_the_deadline_while_others_are_serv
                     closed = True
         wait_until(lambda: server.refused == 1)
         assert is_served(other)
-
-
-def dial(address: str, source: str = "127.0.0.1") -> socket.socket:
-    """A client that has been greeted and says nothing."""
-    host, port = address.split(":")
-    silent = socket.create_connection((host, int(port)), SECONDS, source_address=(source, 0))
-    assert read_exactly(silent, len(MAGIC)) == MAGIC
-    return silent
-
-
-def test_clients_that_say_nothing_do_not_keep_others_out(tls: Tls | None) -> None:
-    """Nobody waits for their deadline: the oldest of them goes for each newcomer."""
-    with serving(Echo(), tls) as server:
-        address = split_address(server.address)
-        silent = [socket.create_connection(address, SECONDS) for _ in range(66)]
-        wait_until(lambda: server.refused == 66 - admission.NUM_HANDSHAKES)
-        began = time.monotonic()
-        with joined(server, tls) as connection:
-            assert is_served(connection)
-            assert time.monotonic() - began < handshake.HANDSHAKE_SECONDS / 2
-        assert server.refused == 67 - admission.NUM_HANDSHAKES
-        for each in silent:
-            each.close()
-        wait_until(lambda: server.refused == 66)
-        wait_until(lambda: not any(thread.name == "paceline-handshake" for thread in threading.enumerate()))
-
-
-@needs_linux
-def test_the_oldest_of_the_host_with_most_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "NUM_HANDSHAKES", 4)
-    with serving(Echo()) as server, contextlib.ExitStack() as stack:
-        sources = ["127.0.0.9", "127.0.0.2", "127.0.0.2", "127.0.0.9", "127.0.0.2"]
-        nine, two, *_ = [stack.enter_context(dial(server.address, source)) for source in sources]
-        assert not is_quiet(nine)  # as many as the other, and older
-        assert is_quiet(two)
-        stack.enter_context(dial(server.address, "127.0.0.7"))
-        assert not is_quiet(two)
-
-
-def is_quiet(silent: socket.socket) -> bool:
-    """Whether a server waits for this client. If not, it has reset the connection."""
-    silent.settimeout(0.2)
-    try:
-        while silent.recv(100):
-            pass
-        raise AssertionError("a proper end, which means a refusal")
-    except TimeoutError:
-        return True
-    except ConnectionResetError:
-        return False
-
-
-@pytest.mark.parametrize("attack", ["idle", "leaving", "wrong"])
-def test_clients_of_the_run_connect_beside_200_hostile_ones_per_second(attack: str) -> None:
-    """From the same machine, with and without ever saying something."""
-    with serving(Echo()) as server, harassed(server.address, attack=attack):
-        end = time.monotonic() + 1.0
-        while time.monotonic() < end:
-            began = time.monotonic()
-            with joined(server) as connection:
-                assert is_served(connection)
-            assert time.monotonic() - began < 5.0
-            time.sleep(0.02)
-        assert server.refused > 100
 
 
 def test_a_client_that_is_broken_off_tries_again() -> None:

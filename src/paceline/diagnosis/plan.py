@@ -137,7 +137,7 @@ def plan_of(evidence: Evidence, found: Sequence[Prediction]) -> dict[str, Any]:
             {
                 **one.choice._asdict(),
                 "rows_per_second": one.rows_per_second,
-                "rows_per_second_a_machine": one.rows_per_second / one.machines,
+                "rows_per_second_per_machine": one.rows_per_second / one.machines,
                 "machines": one.machines,
                 "limit": one.limit,
                 "best": one is best[one.choice.pace],

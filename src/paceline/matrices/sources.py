@@ -28,7 +28,7 @@ from paceline.matrices import nodes
 from paceline.matrices.nodes import Added, Matrix, Node, Product, Scaled, Transposed, cuts
 
 MANIFEST = "matrix.json"
-MOST_BYTES_A_READ = 1 << 30
+MOST_BYTES_PER_READ = 1 << 30
 # Files of one folder that are open at a time.
 MOST_OPEN = 64
 # What NumPy raises for headers that it cannot read.
@@ -113,7 +113,7 @@ class NpySource(NamedTuple):
             if file.seen != self.seen:
                 raise DataError(f"`{self.path}` changed while it was read", "try again when the file is complete")
             while len(room):
-                count = os.preadv(file.descriptor, [room[:MOST_BYTES_A_READ]], offset)
+                count = os.preadv(file.descriptor, [room[:MOST_BYTES_PER_READ]], offset)
                 if not count:
                     raise DataError(f"`{self.path}` became shorter while it was read", "write the whole file again")
                 room, offset = room[count:], offset + count

@@ -24,7 +24,7 @@ from paceline.telemetry.records import StepSample, WorkerChunk
 
 MOST_BARS = 40
 NUM_MOMENTS = 3
-SAMPLES_A_MOMENT = 4
+SAMPLES_PER_MOMENT = 4
 
 
 @translated_damage()
@@ -175,10 +175,10 @@ def _timeline(samples: Sequence[StepSample]) -> list[Markup]:
 
 def _moments(samples: Sequence[StepSample]) -> list[StepSample]:
     """Some samples around a few moments of the run, in order."""
-    if len(samples) <= NUM_MOMENTS * SAMPLES_A_MOMENT:
+    if len(samples) <= NUM_MOMENTS * SAMPLES_PER_MOMENT:
         return list(samples)
-    firsts = (moment * (len(samples) - SAMPLES_A_MOMENT) // (NUM_MOMENTS - 1) for moment in range(NUM_MOMENTS))
-    return [sample for first in firsts for sample in samples[first : first + SAMPLES_A_MOMENT]]
+    firsts = (moment * (len(samples) - SAMPLES_PER_MOMENT) // (NUM_MOMENTS - 1) for moment in range(NUM_MOMENTS))
+    return [sample for first in firsts for sample in samples[first : first + SAMPLES_PER_MOMENT]]
 
 
 def _environment(result: dict[str, Any]) -> list[Markup]:

@@ -133,7 +133,7 @@ def print_plan(plan: dict[str, Any]) -> None:
             f"{one['bandwidth'] * BITS / 1e9:g} Gbit/s" if one["bandwidth"] else "as recorded",
             f"{one['rows_per_second']:,.0f}",
             f"{one['rows_per_second'] / now:.2f}×",
-            f"{one['rows_per_second_a_machine']:,.0f}",
+            f"{one['rows_per_second_per_machine']:,.0f}",
             one["limit"],
             "best" if one["best"] else "",
         )

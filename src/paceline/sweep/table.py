@@ -44,10 +44,10 @@ def summarise(outcomes: list[Outcome]) -> Table:
         diagnosis = outcome.run.saved_diagnosis if outcome.run else {}
         row: dict[str, Any] = {key: outcome.point.settings.get(key) for key in settings}
         row |= {measure.name: measure.value(result) for measure in MEASURES}
-        row["seconds_a_step"] = result["train_seconds"] / result["steps"] if result.get("steps") else None
+        row["seconds_per_step"] = result["train_seconds"] / result["steps"] if result.get("steps") else None
         row["bottleneck"] = diagnosis.get("bottleneck")
         for one in diagnosis.get("operations", []):
-            row[f"{one['name'].replace(' ', '_')}_ns_a_row"] = one["nanoseconds_per_row"]
+            row[f"{one['name'].replace(' ', '_')}_ns_per_row"] = one["nanoseconds_per_row"]
         row["error"] = outcome.error or None
         rows.append(row)
     keys = dict.fromkeys(key for row in rows for key in row)

@@ -248,7 +248,7 @@ def test_hostile_csv_parses_or_is_refused(data: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("chunk_bytes", [12, 4 << 20])
-def test_a_line_that_is_no_row_of_csv_swallows_no_other(
+def test_a_line_that_is_not_valid_csv_swallows_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, words: str, chunk_bytes: int
 ) -> None:
     monkeypatch.setattr(sources, "CHUNK_BYTES", chunk_bytes)
@@ -269,7 +269,7 @@ def test_a_line_that_is_no_row_of_csv_swallows_no_other(
 
 
 @pytest.mark.parametrize("content", ["label,x\r1,2\r0,3\r", 'label,"x\n1,2\n', 'label,"x"y\n1,2\n'])
-def test_a_first_line_that_is_no_header_of_csv(tmp_path: Path, content: str) -> None:
+def test_a_first_line_that_is_not_a_csv_header(tmp_path: Path, content: str) -> None:
     with pytest.raises(DataError, match=r"row 1: `label.*` is not a CSV header") as error:
         run(tmp_path, write(tmp_path / "a.csv", content))
     assert "\\r alone" in error.value.hint

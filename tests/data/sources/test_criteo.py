@@ -140,7 +140,7 @@ def test_files_without_labels_are_refused(tmp_path: Path) -> None:
             run(tmp_path, path)
 
 
-def test_other_text_is_no_criteo(tmp_path: Path) -> None:
+def test_other_text_is_not_criteo(tmp_path: Path) -> None:
     assert find_layout(b"a,b,c") is None
     with pytest.raises(DataError, match="not a Criteo row"):
         run(tmp_path, write(tmp_path / "a", "a,b,c\n"), format="criteo")

@@ -60,7 +60,7 @@ def test_classes_are_shuffled_by_the_seed(tmp_path: Path) -> None:
 def test_the_result_does_not_depend_on_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photos(tmp_path / "in", count=9)
     whole = run_images(tmp_path, tmp_path / "in").dataset
-    monkeypatch.setattr(image_folders, "HEADS_A_CHUNK", 2)
+    monkeypatch.setattr(image_folders, "HEADS_PER_CHUNK", 2)
     assert run_images(tmp_path, tmp_path / "in").dataset.manifest == whole.manifest
 
 

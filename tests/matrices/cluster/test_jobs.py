@@ -153,7 +153,7 @@ class TestLostWorkers:
 
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGINT])
-def test_a_command_that_was_ended_goes_on(
+def test_a_command_that_was_ended_continues(
     ray_cluster: RayCluster, run_job: Any, factors: tuple[Path, Path], tmp_path: Path, by: signal.Signals
 ) -> None:
     flags = ["--block", "20", "--memory", "49MB", "--out", str(tmp_path / "C.npy")]

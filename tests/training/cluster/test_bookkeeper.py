@@ -1,13 +1,10 @@
-"""The shard of workers that add up among themselves: copies of steps that all have told of, states, and notes."""
+"""The shard of workers that add up among themselves: copies of steps that all have told of, and states."""
 
 from __future__ import annotations
-
-import pytest
 
 from paceline.processes.messages import decode
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH
-from paceline.wire.frames import BadFrameError
 from tests.training.cluster.shards import FakePeer, order_copy, tell
 from tests.training.cluster.test_piece_steps import VALUES, Client, copied_values, make, weights
 
@@ -49,28 +46,3 @@ def test_states_are_brought_at_the_end_of_a_segment() -> None:
     assert weights(service) == [2.0] * VALUES
     copied = tell(service, m.Copy(at=1))
     assert copied.applied == [1, 1]
-
-
-def test_notes() -> None:
-    service = make("sync", exchange="allreduce")
-    assert tell(service, m.Read(name="a")).content is None
-    tell(service, m.Note(name="a", content=b"b"))
-    assert tell(service, m.Read(name="a")).content == b"b"
-    tell(service, m.Reset(generation=2, applied=[0, 0], rows=0))
-    assert tell(service, m.Read(name="a")).content is None
-
-
-def test_notes_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.training.cluster.shard.MOST_NOTES_BYTES", 100_000)
-    service = make("sync", exchange="allreduce")
-    for _ in range(20):
-        tell(service, m.Note(name="the same", content=bytes(10_000)))
-    with pytest.raises(BadFrameError, match=r"1 notes and one more of 95,000 bytes; all may take 100,000"):
-        tell(service, m.Note(name="large", content=bytes(95_000)))
-    for number in range(300):
-        tell(service, m.Note(name=f"{number:03}", content=b""))
-    with pytest.raises(BadFrameError, match=r"301 notes and one more of 20,000 bytes"):
-        tell(service, m.Note(name="many", content=bytes(20_000)))
-    assert tell(service, m.Read(name="the same")).content == bytes(10_000)
-    tell(service, m.Reset(generation=2, applied=[0, 0], rows=0))
-    tell(service, m.Note(name="large", content=bytes(95_000)))

@@ -39,3 +39,28 @@ def test_what_can_be_fetched_has_a_name() -> None:
 def test_what_does_not_fit_the_run_is_refused(message: Any) -> None:
     with pytest.raises(BadFrameError):
         tell(make("sync", workers=2), message)
+
+
+def test_notes_last_for_a_generation() -> None:
+    service = make("sync", exchange="allreduce")
+    assert tell(service, m.Read(name="a")).content is None
+    tell(service, m.Note(name="a", content=b"b"))
+    assert tell(service, m.Read(name="a")).content == b"b"
+    tell(service, m.Reset(generation=2, applied=[0, 0], rows=0))
+    assert tell(service, m.Read(name="a")).content is None
+
+
+def test_notes_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.training.cluster.shard.MOST_NOTES_BYTES", 100_000)
+    service = make("sync", exchange="allreduce")
+    for _ in range(20):
+        tell(service, m.Note(name="the same", content=bytes(10_000)))
+    with pytest.raises(BadFrameError, match=r"1 notes and one more of 95,000 bytes; all may take 100,000"):
+        tell(service, m.Note(name="large", content=bytes(95_000)))
+    for number in range(300):
+        tell(service, m.Note(name=f"{number:03}", content=b""))
+    with pytest.raises(BadFrameError, match=r"301 notes and one more of 20,000 bytes"):
+        tell(service, m.Note(name="many", content=bytes(20_000)))
+    assert tell(service, m.Read(name="the same")).content == bytes(10_000)
+    tell(service, m.Reset(generation=2, applied=[0, 0], rows=0))
+    tell(service, m.Note(name="large", content=bytes(95_000)))

@@ -21,7 +21,7 @@ from paceline.data.sources.files import Source
 from paceline.data.sources.image_decoding import ImageHead, decode, load_pillow, read_head
 from paceline.errors import DataError
 
-HEADS_A_CHUNK = 64
+HEADS_PER_CHUNK = 64
 
 T = TypeVar("T")
 
@@ -53,8 +53,8 @@ class ImageFolders:
 
     def read(self, split: Split) -> Iterator[tuple[Images, int]]:
         features = self.shape[0] * self.shape[1] * self.shape[2]
-        files_a_chunk = max(1, min(HEADS_A_CHUNK, sources.CHUNK_BYTES // features))
-        return _in_chunks(self._files[split], files_a_chunk, self._decode)
+        files_per_chunk = max(1, min(HEADS_PER_CHUNK, sources.CHUNK_BYTES // features))
+        return _in_chunks(self._files[split], files_per_chunk, self._decode)
 
     def _decode(self, files: list[ImageFile]) -> tuple[Images, int]:
         height, width, channels = self.shape
@@ -93,7 +93,7 @@ def find_shape(files: list[Source], size: int | None) -> Shape:
     """The shape that all images will have; raises for the first file with another size."""
     first: ImageHead | None = None
     all_grey, done = True, 0
-    for heads in _in_chunks(files, HEADS_A_CHUNK, lambda chunk: [read_head(source) for source in chunk]):
+    for heads in _in_chunks(files, HEADS_PER_CHUNK, lambda chunk: [read_head(source) for source in chunk]):
         for head in heads:
             first = first or head
             all_grey = all_grey and head.grey
