@@ -74,7 +74,7 @@ class Supervisor:
             while True:
                 self._take_note(event)
                 yield event
-                event = self.control.events.get_nowait()
+                event = self.control.events.get()
         except queue.Empty:
             pass
 
