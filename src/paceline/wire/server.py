@@ -22,9 +22,9 @@ from paceline.wire.tls import Tls, server_context
 STALL_SECONDS = 30.0
 """How long a peer may take nothing of what is queued for it."""
 QUEUE_BYTES = 32 << 20
-"""How many bytes may be queued for a peer that does not take them, in several frames."""
+"""How many bytes may be queued for a peer that does not take them, in several frames. One frame may be larger."""
 MOST_IN_FLIGHT = 2
-"""How many VALUES frames may be queued whatever their size: a worker asks for no more at a time."""
+"""How many VALUES frames may be queued whatever their size, up to `CAPS`: a worker asks for no more at a time."""
 SWEEP_SECONDS = 1.0
 
 _READ = selectors.EVENT_READ
