@@ -82,6 +82,7 @@ SCENARIOS = {
     "sparse, pace 2": Scenario({**COUNTING, "pace": 2, "epochs": 2000}, "counted", 2000 * COUNTED_ROWS, "counts"),
     "images, sync": Scenario({**IMAGES, "pace": "sync", "epochs": 60}, "images", 60 * 5000, "bits"),
     "images, async": Scenario({**IMAGES, "pace": "async", "epochs": 80}, "images", 80 * 5000, "rows"),
+    "images, pace 2": Scenario({**IMAGES, "pace": 2, "epochs": 80}, "images", 80 * 5000, "rows"),
     "sparse, sync, one process": Scenario(
         {**SPARSE, "pace": "sync", "epochs": 600}, "clicks", 600 * 20_000, "bits", cluster=False
     ),

@@ -2,7 +2,7 @@
 
 >>> import paceline
 >>> sorted(paceline.__all__)
-['Batch', 'BlockMatrix', 'PacelineError', 'Run', 'TrainedModel', 'load', 'train']
+['Batch', 'BlockMatrix', 'PacelineError', 'PacelineWarning', 'Run', 'TrainedModel', 'load', 'train']
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, PacelineWarning
 from paceline.version import VERSION
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paceline.models.trained import TrainedModel
 
 __version__ = VERSION
-__all__ = ["Batch", "BlockMatrix", "PacelineError", "Run", "TrainedModel", "load", "train"]
+__all__ = ["Batch", "BlockMatrix", "PacelineError", "PacelineWarning", "Run", "TrainedModel", "load", "train"]
 
 
 def train(recipe: str | Path | None = None, *, settings: Iterable[str] = (), **flags: Any) -> Run:

@@ -10,6 +10,9 @@ and exits with the error's `exit_code`. Errors of libraries are translated where
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 
 class PacelineError(Exception):
     """Something paceline can explain. `hint` is what to do about it, or empty."""
@@ -27,6 +30,14 @@ class PacelineError(Exception):
 
 class PacelineWarning(UserWarning):
     """Something that the user should know, and that is not an error. Commands print it once, as a note."""
+
+
+def warn(message: str) -> None:
+    """Warn the user of the package: the place of the warning is the first line outside of it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "paceline":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, PacelineWarning, stacklevel=level)
 
 
 class UsageError(PacelineError):

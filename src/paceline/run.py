@@ -16,7 +16,7 @@ from paceline.engines import ENGINES, PendingEngine
 from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError
 from paceline.files import locked, refuse_existing
 from paceline.models.inputs import open_for
-from paceline.models.registry import find
+from paceline.models.registry import check_code, find, resume_command
 from paceline.models.trained import save_model
 from paceline.reports.tensorboard import on_board
 from paceline.run_folder import RunFolder
@@ -55,14 +55,17 @@ def train(config: RunConfig, engine: PendingEngine, watch: Watch = watch_nothing
 
 
 def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None = None, notice: Notice = print,
-           address: str | None = None, data: str | None = None) -> RunFolder:  # fmt: skip
+           address: str | None = None, data: str | None = None, model: str = "") -> RunFolder:  # fmt: skip
     """Continue a run from its newest checkpoint; `notice` hears what the user should know.
 
-    `address` is that of a cluster, and `data` the folder of the same data, if they have changed.
+    `address` is that of a cluster, and `data` the folder of the same data, if they have changed. `model` must name the
+    code of a user's own model: it is imported and run.
     """
     began = began or time.time()
     run = RunFolder(path)
-    config = check(run.config)
+    config = run.config
+    check_code(path, config.model, model, f"`{resume_command(path, config.model)}`")
+    config = check(config)
     if run.result.get("status") == "done":
         raise UsageError(f"`{path}` is finished", "to train for longer, start a new run with more --epochs")
     if address is not None:
@@ -147,7 +150,7 @@ def _resumable(run: RunFolder) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        resume = f"`paceline resume {run.path}` continues from its last checkpoint"
+        resume = f"`{resume_command(run.path, run.config.model)}` continues from its last checkpoint"
         then = resume if has_checkpoint(run.path / "checkpoints") else "train again"
         raise type(error)(error.message, f"{error.hint}, then {then}") from None
 

@@ -133,7 +133,8 @@ def test_a_killed_run_is_resumed_with_the_same_bits(home: Path, clicks: Path, en
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    subprocess.run([sys.executable, "-m", "paceline", "resume", "killed"], check=True, capture_output=True, timeout=150)
+    resume = [sys.executable, "-m", "paceline", "resume", "killed", "--model=mine:build"]
+    subprocess.run(resume, check=True, capture_output=True, timeout=150)
     resumed = json.loads((home / "killed/result.json").read_text())
     assert resumed["model_sha256"] == whole.result["model_sha256"]
 
@@ -174,6 +175,24 @@ def test_a_run_folder_cannot_have_code_imported(home: Path, clicks: Path) -> Non
         assert words in found.stderr
     with pytest.raises(UsageError, match="needs the code `evil:build`"):
         paceline.load("run")
+    assert not (home / "imported").exists()
+
+
+def test_resume_imports_only_code_that_the_user_names(home: Path, clicks: Path) -> None:
+    """The module would leave a file."""
+    run = paceline.train(data=clicks, pace="sync", steps=1, run="run", **FLAGS)
+    (home / "evil.py").write_text("open('imported', 'w')\n")
+    settings = run.path / "config.toml"
+    settings.write_text(settings.read_text().replace("mine:build", "evil:build"))
+    for model, message, hint in (
+        ("", "needs the code `evil:build`", "`paceline resume run --model evil:build`"),
+        ("--model=mine:build", "is `evil:build`, not `mine:build`", "name that one"),
+    ):
+        command = [sys.executable, "-m", "paceline", "resume", "run", *filter(None, [model])]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert found.returncode == 2
+        assert message in found.stderr
+        assert hint in found.stderr
     assert not (home / "imported").exists()
 
 

@@ -156,7 +156,7 @@ def test_interrupted_and_resumed(
     (half.path / "config.toml").write_text(config)
     result = json.loads((half.path / "result.json").read_text())
     (half.path / "result.json").write_text(json.dumps(result | {"status": "interrupted"}))
-    assert command("resume", half.path).code == 0
+    assert command("resume", half.path, "--model", PLAIN).code == 0
     assert half.result["rows"] == whole.result["rows"] == 3_000
     if pace == "sync":
         assert half.result["model_sha256"] == whole.result["model_sha256"]
@@ -170,7 +170,7 @@ def test_a_module_that_is_another_when_resumed(
     result = json.loads((run.path / "result.json").read_text())
     (run.path / "result.json").write_text(json.dumps(result | {"status": "interrupted"}))
     monkeypatch.setattr("tests.models.modules.plain", wider)
-    done = command("resume", run.path)
+    done = command("resume", run.path, "--model", PLAIN)
     assert done.code == 2
     assert "made with another `module`: 4 tensors of 620 values" in done.err
     assert "now 2 tensors of 580 values" in done.err

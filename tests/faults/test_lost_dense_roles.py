@@ -82,7 +82,8 @@ def test_killed_and_resumed(
     running.wait_for_checkpoint()
     running.process.kill()
     running.process.communicate()
-    resumed = Running(ray_cluster, ["resume", running.path], running.path)
+    code = ["--model", flags["model"]] if ":" in flags["model"] else []
+    resumed = Running(ray_cluster, ["resume", running.path, *code], running.path)
     resumed.end()
     assert resumed.result["rows"] == flags["epochs"] * 1_500
     assert resumed.result["test"]["accuracy"] > 0.75

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet
@@ -25,12 +26,14 @@ from paceline.data.blocks.manifests import seal
 from paceline.data.sources import tables
 from paceline.data.sources.table_process import TableProcess
 from paceline.errors import BAD_TEXT
+from paceline.matrices.sources import RandomSource
 from tests.conftest import small_blocks
 from tests.data import image_inputs, inputs
 from tests.data.image_inputs import random_images, random_pixels, save_image, write_idx
 from tests.fuzz.mutators import mutate
 
 ROWS = 40
+RANDOM = RandomSource((30, 30), 1, np.dtype(np.float64))
 
 
 class FuzzFormat(NamedTuple):
@@ -149,12 +152,14 @@ def explain(folder: Path, scratch: Path) -> None:
 
 
 def multiply(folder: Path, scratch: Path) -> None:
-    """Multiply a .npy file by a folder of blocks."""
+    """Multiply a .npy file by a folder of blocks, and continue a product that was interrupted."""
     from paceline.matrices.product import multiply_to_file, prepare_product
     from paceline.matrices.sources import open_matrix
 
     left, right = open_matrix(folder / "a.npy"), open_matrix(folder / "blocks")
     multiply_to_file(prepare_product(left, right, scratch / "c.npy", 10**8))
+    shutil.copytree(folder / "begun", scratch / "begun")
+    multiply_to_file(prepare_product(RANDOM, RANDOM, scratch / "begun" / "c.npy", 10**8))
 
 
 def data_of(folder: Path) -> Path:
@@ -297,10 +302,16 @@ def make_recipe(folder: Path) -> None:
 
 def make_matrices(folder: Path) -> None:
     from paceline.matrices.matrix import BlockMatrix
+    from paceline.matrices.product import prepare_product
+    from paceline.matrices.product_file import product_file
 
     matrix = BlockMatrix.random(30, blocks=2, seed=1)
     matrix.to_npy(folder / "a.npy")
     matrix.to_blocks(folder / "blocks")
+    (folder / "begun").mkdir()
+    begun = prepare_product(RANDOM, RANDOM, folder / "begun" / "c.npy", 10**8, block=10)
+    with product_file(begun.out, begun.heading) as file:
+        file.finish_tile(0, 0)
 
 
 # -- checksums that are right

@@ -195,7 +195,7 @@ def test_the_control_server_refuses_damaged_messages(fuzz_seconds: float) -> Non
             control.closed(peer)  # type: ignore[arg-type]
             control.tick()
             control.take_records()
-            while not control.events.empty():
+            while control.events:
                 control.events.get()
     finally:
         control.close()

@@ -22,7 +22,7 @@ from paceline.matrices.matrix import BlockMatrix
 from paceline.matrices.plan import Plan, Shape, memory_for, parse_bytes, plan_product, room_in
 from paceline.matrices.product import PreparedProduct, Work, multiply_to_file, prepare_product
 from paceline.matrices.product_file import Heading, ProductFile, product_file, read_journal
-from paceline.matrices.sources import array_source, open_matrix
+from paceline.matrices.sources import RandomSource, array_source, open_matrix
 from tests.conftest import Command
 
 sizes = st.integers(1, 30)
@@ -294,6 +294,40 @@ class TestResuming:
         assert found is not None
         assert found[1] == {(0, 0), (1000, 0)}
         (tmp_path / ".C.npy.partial").write_bytes(b"")
+        assert read_journal(out) is None
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            (b'"float64"', b'"fload64"'),
+            (b'"float64"', b'"int64"'),
+            (b'"float64"', b'"(2,"'),
+            (b"[30,30]", b"[-30,-30]"),
+            (b"[10,10,10]", b"[0,10,10]"),
+            (b"[10,10,10]", b"[10,-1,10]"),
+            (b"[0,0]", b"[0,30]"),
+            (b"[0,0]", b"[-10,0]"),
+        ],
+    )
+    def test_a_damaged_journal_is_not_used(self, tmp_path: Path, before: bytes, after: bytes) -> None:
+        factor, out = RandomSource((30, 30), 1, np.dtype(np.float64)), tmp_path / "C.npy"
+        with product_file(out, prepare_product(factor, factor, out, 10**9, block=10).heading) as file:
+            file.finish_tile(0, 0)
+        journal = tmp_path / ".C.npy.journal"
+        assert before in journal.read_bytes()
+        journal.write_bytes(journal.read_bytes().replace(before, after))
+        assert multiply_to_file(prepare_product(factor, factor, out, 10**9)).tiles_found == 0
+        whole = np.empty(factor.shape, factor.dtype)
+        factor.fill(0, 0, whole)
+        np.testing.assert_allclose(np.load(out), whole @ whole)
+
+    def test_a_damaged_partial_file_is_not_used(self, tmp_path: Path) -> None:
+        factor, out = RandomSource((30, 30), 1, np.dtype(np.float64)), tmp_path / "C.npy"
+        with product_file(out, prepare_product(factor, factor, out, 10**9, block=10).heading) as file:
+            file.finish_tile(0, 0)
+        assert read_journal(out) is not None
+        with (tmp_path / ".C.npy.partial").open("r+b") as partial:
+            partial.write(b"garbage")
         assert read_journal(out) is None
 
     def test_two_at_once(self, factors: tuple[Path, Path], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import queue
 import signal
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from paceline.processes import control as controls
 from paceline.processes.messages import Beat, Failed, Ready, Report, decode, encode
 from paceline.processes.roles import Loss, Role
 from paceline.telemetry.records import NodeProbe
-from paceline.wire.frames import Kind, LostConnectionError
-from tests.processes.fakes import News, Ping, Pong, control_server, joined, say
+from paceline.wire.frames import HEADER, MAGIC, VERSION, Kind, LostConnectionError, SilentPeerError
+from tests.processes.fakes import News, Ping, Pong, control_server, hello_of, joined, say
 from tests.wire.serving import wait_until
 
 BEAT = Beat(doing="counts", bytes_sent=3, bytes_received=4, memory_bytes=100)
@@ -92,14 +93,70 @@ def test_own_messages_are_answered_or_become_events() -> None:
 
 
 def test_a_role_that_says_more_than_can_be_acted_on_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controls, "MOST_EVENTS", 10)
-    role = Role("worker", 0)
+    """Bytes count, so that few large messages are as bad as many small ones."""
+    monkeypatch.setattr(controls, "MOST_EVENT_BYTES", 10 << 20)
+    role, news = Role("worker", 0), News(text="s" * (1 << 20))
     with control_server(role, kinds=[News]) as control:
-        with joined(control, role, *[News(text="snow")] * 11) as process, pytest.raises(LostConnectionError):
+        with joined(control, role, *[news] * 11) as process, pytest.raises(LostConnectionError):
             process.receive(silence_seconds=5)
         events = [control.events.get(timeout=5).what for _ in range(11)]
-    assert events[:10] == [News(text="snow")] * 10
-    assert isinstance(events[10], Loss)
+        assert events[:10] == [news] * 10
+        assert isinstance(events[10], Loss)
+        assert control.events.num_bytes == 0
+        with joined(control, role, News(text="snow")):
+            assert control.events.get(timeout=5) == (role, News(text="snow"))
+
+
+def test_processes_that_come_and_go_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each says hello, with another version, and is lost."""
+    monkeypatch.setattr(controls, "MOST_EVENT_BYTES", 1 << 20)
+    role = Role("worker", 0)
+    with control_server(role) as control:
+        for _ in range(20):
+            with (
+                joined(control, role, paceline="v" * 100_000) as process,
+                suppress(LostConnectionError, SilentPeerError),
+            ):
+                process.receive(silence_seconds=0.05)
+            wait_until(lambda: role.peer is None)
+        assert 1 << 20 <= control.events.num_bytes < (1 << 20) + 200_000
+        kinds = {type(control.events.get().what) for _ in range(len(control.events))}
+    assert kinds == {Failed, Loss}
+
+
+def test_a_process_says_hello_once() -> None:
+    role = Role("worker", 0)
+    with control_server(role) as control, joined(control, role, hello_of(role, paceline="0.0.9")) as process:
+        with pytest.raises(LostConnectionError):
+            process.receive(silence_seconds=5)
+        assert isinstance(control.events.get(timeout=5).what, Loss)
+
+
+@pytest.mark.parametrize(("kind", "length"), [(Kind.MESSAGE, (4 << 20) + 1), (Kind.STEP, 1), (Kind.CHUNK, 1)])
+def test_the_control_server_reads_no_frame_that_is_too_long(kind: Kind, length: int) -> None:
+    """The announcement is enough: nothing of the body needs to come."""
+    role = Role("worker", 0)
+    with control_server(role) as control, joined(control, role) as process:
+        process.stream.socket.sendall(HEADER.pack(MAGIC, VERSION, kind, 0, length))
+        with pytest.raises(LostConnectionError):
+            process.receive(silence_seconds=5)
+
+
+def test_records_that_are_not_taken_make_room_for_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controls, "MOST_RECORD_BYTES", 1 << 20)
+    role = Role("worker", 0)
+
+    def probe(number: int) -> Report:
+        found = NodeProbe(time=0.0, node="", seconds=number, cores=[0.5] * 10_000, memory_bytes=1, memory_total_bytes=2)
+        return Report(now=1.0, records=[found])
+
+    with control_server(role) as control, joined(control, role, *map(probe, range(50)), BEAT):
+        wait_until(lambda: role.doing == "counts")
+        assert control._records.num_bytes <= 1 << 20
+        kept = [record.seconds for record in control.take_records() if isinstance(record, NodeProbe)]
+        assert kept == list(range(50 - len(kept), 50))
+        assert 5 < len(kept) < 12
+        assert control._records.num_bytes == 0
 
 
 def test_other_versions_are_told_apart() -> None:
@@ -116,7 +173,7 @@ def test_a_role_that_is_not_known_is_hung_up_on() -> None:
     with control_server(Role("worker", 0)) as control, joined(control, Role("worker", 1)) as process:
         with pytest.raises(LostConnectionError):
             process.receive(silence_seconds=5)
-        assert control.events.empty()
+        assert not control.events
 
 
 @pytest.mark.parametrize("damage", ["not UTF-8", "nested", "another kind", "cut"])
@@ -161,7 +218,7 @@ def test_a_second_process_takes_the_place_of_the_first() -> None:
             with pytest.raises(LostConnectionError):
                 first.receive(silence_seconds=5)
             assert control.events.get(timeout=5) == (role, Ready())
-            assert control.events.empty()  # it was not lost
+            assert not control.events  # it was not lost
 
 
 def test_one_role_probes_each_node_and_times_are_the_coordinators() -> None:

@@ -12,7 +12,7 @@ import pytest
 from paceline.errors import ConfigError, DataError, DivergedError, PacelineError, RunError
 from paceline.processes import supervisor as supervisors
 from paceline.processes.control import ControlServer, Event
-from paceline.processes.messages import Failed, ProcessSpec, Ready, decode
+from paceline.processes.messages import Beat, Failed, ProcessSpec, Ready, decode
 from paceline.processes.roles import Loss, Role
 from paceline.processes.supervisor import Limits, Supervisor
 from paceline.wire.connection import connect
@@ -91,6 +91,16 @@ def test_strangers_are_named_if_a_role_does_not_start(control: ControlServer) ->
     said = f"shard 0 did not start in 0 s: has not started; 2 connections to {control.server.address} were refused"
     with pytest.raises(RunError, match=said):
         supervisor.wait_until_ready(lambda: [*supervisor.events()].clear())
+
+
+def test_strangers_at_a_shard_are_named_if_a_worker_does_not_start(control: ControlServer) -> None:
+    supervisor = supervise(FakeEngine(), control)
+    shard = control.roles[0]
+    beat = Beat(doing="serves", bytes_sent=0, bytes_received=0, memory_bytes=1, refused=7)
+    with joined(control, shard, Ready(address="here:5"), beat):
+        wait_until(lambda: shard.refused == 7)
+        with pytest.raises(RunError, match=r"worker 0 did not start .*; 7 connections to here:5 were refused"):
+            supervisor.wait_until_ready(lambda: [*supervisor.events()].clear())
 
 
 def test_a_lost_role_is_replaced_and_counted(control: ControlServer) -> None:

@@ -295,6 +295,23 @@ def test_two_large_replies_may_wait_however_large(monkeypatch: pytest.MonkeyPatc
         wait_until(lambda: len(replying.gone) == 1)
 
 
+def test_one_reply_of_another_kind_may_wait_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "QUEUE_BYTES", 1 << 20)
+    reply = np.zeros(24 << 20, np.uint8)
+
+    class Replying(Echo):
+        def received(self, peer: Peer, frame: Frame) -> None:
+            peer.send(Kind.CHUNK, 0, reply)
+
+    replying = Replying()
+    with serving(replying) as server, joined(server) as connection:
+        connection.send(Kind.STEP, 0)
+        assert len(connection.receive(SECONDS).body) == len(reply)
+        for _ in range(2):
+            connection.send(Kind.STEP, 0)
+        wait_until(lambda: len(replying.gone) == 1)
+
+
 def test_a_port_in_use_is_an_error_of_configuration() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -7,7 +7,9 @@ import re
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import click
 
@@ -58,11 +60,8 @@ def main() -> None:
         signal.signal(number, interrupts)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("default", PacelineWarning)
-            show = warnings.showwarning
-            warnings.showwarning = lambda message, category, *where: (
-                print_notice(str(message)) if category is PacelineWarning else show(message, category, *where)
-            )
+            warnings.simplefilter("always", PacelineWarning)
+            warnings.showwarning = notices_instead_of(warnings.showwarning)
             cli.main(prog_name="paceline", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "")
@@ -81,6 +80,20 @@ def main() -> None:
         fail(f"{where}{error.strerror or error}", HINTS.get(error.errno or 0, "check the path and the disk"), 1)
     except MemoryError as error:
         fail(f"out of memory{': ' if str(error) else ''}{error}", OUT_OF_MEMORY, 1)
+
+
+def notices_instead_of(show: Callable[..., None]) -> Callable[..., None]:
+    """Shows warnings as before, except for paceline's own: each is a notice, once."""
+    told: set[str] = set()
+
+    def show_or_tell(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        if category is not PacelineWarning:
+            show(message, category, *where)
+        elif str(message) not in told:
+            told.add(str(message))
+            print_notice(str(message))
+
+    return show_or_tell
 
 
 def split_suggestion(error: click.ClickException) -> tuple[str, str]:

@@ -107,6 +107,7 @@ def as_json(text: str) -> Callable[[F], F]:
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
+code = option("--model", "PACKAGE:FUNCTION", "The code of your own model. It is imported and run.", default="")
 new_run = option("--run", "DIR", "Run folder to create.  [default: a new folder in runs/]")
 
 

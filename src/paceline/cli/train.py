@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.commands import PATH, address, command, given, new_run, number, one_of, option, setting
+from paceline.cli.commands import PATH, address, code, command, given, new_run, number, one_of, option, setting
 from paceline.cli.progress import (
     job_with_progress,
     print_notice,
@@ -71,14 +71,19 @@ def train(recipe: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
     print_run(train_with_progress(read_config(recipe, given(flags), settings), process_start()))
 
 
-@command("paceline resume runs/20260101-120000-logistic-sync")
+@command(
+    "paceline resume runs/20260101-120000-logistic-sync",
+    "paceline resume runs/my-run --model mine.nets:build",
+)
 @click.argument("run")
 @address("Ray cluster to join: auto or HOST:PORT.  [default: the same as before]")
-def resume(run: str, address: str | None) -> None:
+@code
+def resume(run: str, address: str | None, model: str) -> None:
     """Continue a stopped run from its newest checkpoint."""
     from paceline.run import resume as resume_run
 
-    print_run(watched("resume", lambda watch: resume_run(run, watch, process_start(), print_notice, address)))
+    began = process_start()
+    print_run(watched("resume", lambda watch: resume_run(run, watch, began, print_notice, address, model=model)))
 
 
 @command(
@@ -124,5 +129,6 @@ def carry_on(run: RunFolder, config: RunConfig) -> RunFolder:
     from paceline.run import resume
 
     return watched(
-        "resume", lambda watch: resume(run.path, watch, time.time(), print_notice, config.address, config.data)
+        "resume",
+        lambda watch: resume(run.path, watch, time.time(), print_notice, config.address, config.data, config.model),
     )

@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
-from paceline.cli.commands import as_json, command, option
+from paceline.cli.commands import as_json, code, command, option
 
 data = option("--data", "DIR", "Dataset folder.", required=True)
-code = option("--model", "PACKAGE:FUNCTION", "The code of your own model. It is imported and run.", default="")
 split = option("--split", None, "Which rows.  [default: test if any, else train]", click.Choice(["train", "test"]))
 
 

@@ -42,6 +42,11 @@ class Heading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether both are the same product, whatever its tiles."""
         return msgspec.structs.replace(self, plan=other.plan, **ignored) == other
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether paceline can have written it."""
+        return self.dtype in ("float32", "float64") and min(*self.shape, *self.plan) > 0
+
 
 class ProductFile:
     """The partial file of one product, open for writing; `done` are the tiles that are finished."""
@@ -121,17 +126,22 @@ def read_journal(out: Path) -> tuple[Heading, set[tuple[int, int]]] | None:
     try:
         lines = journal.read_bytes().splitlines(keepends=True)
         heading = msgspec.json.decode(lines[0], type=Heading)
-        size = partial.stat().st_size
+        if not heading.is_possible or partial.stat().st_size != _file_bytes(heading):
+            return None
+        header = npy_header(heading)
+        with partial.open("rb") as file:
+            if file.read(len(header)) != header:
+                return None
     except (OSError, IndexError, *BAD_TEXT):
-        return None
-    if size != _file_bytes(heading):
         return None
     done = set()
     for line in lines[1:]:
         # A line without its end was cut short by a kill.
         if line.endswith(b"\n"):
             with suppress(*BAD_TEXT):
-                done.add(msgspec.json.decode(line, type=tuple[int, int]))
+                tile = msgspec.json.decode(line, type=tuple[int, int])
+                if tile[0] in range(heading.shape[0]) and tile[1] in range(heading.shape[1]):
+                    done.add(tile)
     return heading, done
 
 

@@ -8,9 +8,10 @@ Code outside of a model's own files asks its entry, or the `Model` that the entr
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, UsageError
 from paceline.imports import import_from, import_function
 from paceline.parameters.optimizers import DENSE_OPTIMIZERS, TABLE_OPTIMIZERS
 from paceline.settings import RunConfig
@@ -112,6 +113,23 @@ def find_of_old_run(name: str) -> Entry:
     A user's module is not imported; it need not exist any more.
     """
     return MODELS[name] if name in MODELS else _torch(_function_name(name), name)
+
+
+def check_code(run: Path | str, model: str, code: str, how: str) -> None:
+    """Refuse to import code that only a run folder names, because anyone may have made the folder.
+
+    `code` is what the user named (PACKAGE:FUNCTION), and `how` says what to do to name it.
+    """
+    if code and code != model:
+        raise UsageError(f"the model of `{run}` is `{model}`, not `{code}`", "leave --model out, or name that one")
+    if model not in MODELS and not code:
+        needed = f"the model of `{run}` needs the code `{_function_name(model)}`, which would be imported and run"
+        raise UsageError(needed, f"if you trust it: {how}")
+
+
+def resume_command(run: Path | str, model: str) -> str:
+    """What to type to continue a run; it names the code of a user's own model."""
+    return f"paceline resume {run}" + ("" if model in MODELS else f" --model {model}")
 
 
 def _function_name(name: str) -> str:

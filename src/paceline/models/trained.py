@@ -21,7 +21,7 @@ from paceline.files import replace_file, translated_disk_errors, write_tensors
 from paceline.models import linear, sparse
 from paceline.models.images import ImageClassifier, ImageSettings
 from paceline.models.model import Floats, Model, Parameters, TableView, values_of
-from paceline.models.registry import MODELS, Entry, find
+from paceline.models.registry import Entry, check_code, find
 from paceline.settings import RunConfig
 
 Tensors = dict[str, NDArray[Any]]
@@ -180,7 +180,8 @@ def load_model(run: Path, code: str = "", allow_code: bool = False) -> TrainedMo
     try:
         content = (folder / "model.json").read_bytes()
         info = msgspec.json.decode(content, type=ModelInfo)
-        _check_code(run, info.model, code, allow_code)
+        if not allow_code:
+            check_code(run, info.model, code, f"--model {info.model}, in Python allow_code=True")
         tensors = safetensors.numpy.load_file(folder / "model.safetensors")
         entry = find(info.model)
         model, parameters, data = entry.load(content, tensors)
@@ -189,17 +190,6 @@ def load_model(run: Path, code: str = "", allow_code: bool = False) -> TrainedMo
         return TrainedModel(entry, info, tensors, model, parameters, data)
     except (OSError, *BAD_TEXT, SafetensorError) as error:
         raise DataError(f"the model in `{folder}` cannot be read: {error}", "train again") from None
-
-
-def _check_code(run: Path, model: str, code: str, allow_code: bool) -> None:
-    """Refuse to import what only the run folder names: anybody may have made it."""
-    if code and code != model:
-        raise UsageError(f"the model of `{run}` is `{model}`, not `{code}`", "leave --model out, or name that one")
-    if model not in MODELS and not (code or allow_code):
-        raise UsageError(
-            f"the model of `{run}` needs the code `{model}`, which would be imported and run",
-            f"if you trust it: --model {model}, in Python allow_code=True",
-        )
 
 
 def load_linear_model(entry: Entry, content: bytes, tensors: Tensors) -> Loaded:

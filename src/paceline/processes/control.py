@@ -13,10 +13,11 @@ import platform
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+from paceline.processes.backlog import Backlog
 from paceline.processes.messages import Beat, Failed, Hello, Message, Ready, Report, decode, encode
 from paceline.processes.roles import Loss, Role
 from paceline.telemetry.records import AnyRecord, LeftOut, NodeProbe, ShardChunk, WorkerChunk
@@ -28,9 +29,11 @@ SILENCE_SECONDS = 5.0
 TICK_SECONDS = 0.5
 # Time in which this process itself did not run (a laptop asleep, a debugger) is not silence of others.
 MOST_SECONDS_PER_TICK = 1.0
-# What roles may say before the coordinator has acted on it, or written it: more than any sound run needs.
-MOST_EVENTS = 100_000
-MOST_RECORDS = 1_000_000
+# What roles may say before the coordinator has acted on it, or written it: more than any sound run needs. Counted in
+# bytes on the wire; in memory, small numbers take up to 32 times as much.
+MOST_EVENT_BYTES = 64 << 20
+MOST_RECORD_BYTES = 16 << 20
+MOST_MESSAGE_BYTES = 4 << 20
 
 # Called on the control server's thread with a message; what it returns, if anything, is the reply.
 Answer = Callable[[Role, Any], Message | None]
@@ -48,19 +51,20 @@ class ControlServer:
 
     def __init__(self, server: Server, roles: Sequence[Role], name_node: Callable[[str], str],
                  kinds: Sequence[type[Message]] = (),
-                 answers: dict[type[Message], Answer] | None = None) -> None:  # fmt: skip
+                 answers: dict[type[Message], Answer] | None = None,
+                 most_message_bytes: int = MOST_MESSAGE_BYTES) -> None:  # fmt: skip
         """`kinds` are the user's own messages that come out as events; those in `answers` are answered at once."""
         self.server = server
+        server.caps = dict.fromkeys(Kind, 0) | {Kind.MESSAGE: most_message_bytes}
         self.roles = list(roles)
-        # Not a `SimpleQueue`: if a signal interrupts it, it may wait forever, whatever its time limit.
-        self.events: queue.Queue[Event] = queue.Queue()
+        self.events: Backlog[Event] = Backlog()
         self.message_bytes = 0
         """Bytes on the wire of what roles were told, and of messages of the user's own kinds."""
         self._answers = answers or {}
         self._kinds: Any = functools.reduce(operator.or_, [Hello, Ready, Beat, Report, Failed, *kinds, *self._answers])
         self._name_node = name_node
         self._last_tick = time.monotonic()
-        self._records: deque[AnyRecord] = deque(maxlen=MOST_RECORDS)
+        self._records: Backlog[list[AnyRecord]] = Backlog()
         # The role whose probes are kept, by node: one is enough.
         self._probing: dict[str, Role] = {}
         self._thread = threading.Thread(target=self._serve, name="paceline-control", daemon=True)
@@ -73,7 +77,11 @@ class ControlServer:
 
     def take_records(self) -> list[AnyRecord]:
         """What roles have reported since the last call, in the coordinator's time (`time.perf_counter`)."""
-        return [self._records.popleft() for _ in range(len(self._records))]
+        found: list[AnyRecord] = []
+        with suppress(queue.Empty):
+            for _ in range(len(self._records)):
+                found += self._records.get()
+        return found
 
     def close(self) -> None:
         """Hang up on all roles; their processes then end."""
@@ -98,7 +106,7 @@ class ControlServer:
     def received(self, peer: Peer, frame: Frame) -> None:
         message = decode(frame, self._kinds)
         if isinstance(message, Hello):
-            self._greet(peer, message)
+            self._greet(peer, message, len(frame.body))
             return
         role = peer.tag
         if not isinstance(role, Role) or role.peer is not peer:
@@ -108,22 +116,25 @@ class ControlServer:
             case Beat():
                 role.beat(message)
             case Report():
-                self._keep_records(role, message)
+                self._keep_records(role, message, len(frame.body))
             case Ready() | Failed():
                 role.address = message.address if isinstance(message, Ready) else role.address
-                self._let_act(role, message)
+                self._let_act(role, message, len(frame.body))
             case _:
                 self.message_bytes += HEADER.size + len(frame.body)
                 if answer := self._answers.get(type(message)):
                     if reply := answer(role, message):
                         self._send(peer, encode(reply))
                 else:
-                    self._let_act(role, message)
+                    self._let_act(role, message, len(frame.body))
 
-    def _let_act(self, role: Role, message: Message) -> None:
-        if self.events.qsize() >= MOST_EVENTS:
+    def _let_act(self, role: Role, message: Message, num_bytes: int) -> None:
+        self._check_room(role)
+        self.events.put(Event(role, message), num_bytes)
+
+    def _check_room(self, role: Role) -> None:
+        if self.events.num_bytes >= MOST_EVENT_BYTES:
             raise BadFrameError(f"{role.name} says more than the coordinator can act on")
-        self.events.put(Event(role, message))
 
     def closed(self, peer: Peer) -> None:
         role = peer.tag
@@ -142,10 +153,16 @@ class ControlServer:
                 self._lose(role, f"it sent no heartbeat for {SILENCE_SECONDS:g} s", silent=True)
                 peer.close()
 
-    def _greet(self, peer: Peer, hello: Hello) -> None:
+    def _greet(self, peer: Peer, hello: Hello, num_bytes: int) -> None:
         role = next((one for one in self.roles if (one.role, one.rank) == (hello.role, hello.rank)), None)
         if role is None:
             raise BadFrameError(f"this run has no {hello.role} {hello.rank}")
+        if peer.tag is not None:
+            raise BadFrameError(f"{peer.address} is {peer.tag.name} already")
+        # A role that cannot begin cannot be lost either, so losses need no room of their own.
+        self._check_room(role)
+        if self._probing.get(role.node) is role:
+            del self._probing[role.node]
         before = role.peer
         role.begin(hello, self._name_node(hello.node), peer)
         peer.tag = role
@@ -155,20 +172,25 @@ class ControlServer:
         if ours != theirs:
             message = "the coordinator runs paceline {} with Python {}, but the node has paceline {} with Python {}"
             hint = f"install the same versions on node {role.node}"
-            self.events.put(Event(role, Failed(kind="config", message=message.format(*ours, *theirs), hint=hint)))
+            self._let_act(role, Failed(kind="config", message=message.format(*ours, *theirs), hint=hint), num_bytes)
 
-    def _keep_records(self, role: Role, report: Report) -> None:
+    def _keep_records(self, role: Role, report: Report, num_bytes: int) -> None:
         later = time.perf_counter() - report.now
         prober = self._probing.setdefault(role.node, role)
         if prober.peer is None:
             prober = self._probing[role.node] = role
-        for record in report.records:
-            if isinstance(record, NodeProbe | LeftOut) and prober is not role:
-                continue
+        about_node = NodeProbe | LeftOut
+        kept = [record for record in report.records if prober is role or not isinstance(record, about_node)]
+        for record in kept:
             record.time += later
-            if isinstance(record, NodeProbe | LeftOut | WorkerChunk | ShardChunk):
+            if isinstance(record, about_node | WorkerChunk | ShardChunk):
                 record.node = role.node
-            self._records.append(record)
+        if kept:
+            self._records.put(kept, num_bytes)
+        # The oldest are worth least.
+        with suppress(queue.Empty):
+            while self._records.num_bytes > MOST_RECORD_BYTES:
+                self._records.get()
 
     def _lose(self, role: Role, because: str, silent: bool) -> None:
         role.peer, role.doing = None, ""

@@ -40,6 +40,8 @@ class Lifeline:
         self.status: Callable[[], tuple[str, int, int]] = lambda: ("starts", 0, 0)
         """What the process does, and the bytes sent to and received from other roles."""
         self.records: Callable[[], list[AnyRecord]] = list
+        self.refused: Callable[[], int] = int
+        """How many connections this process has refused, if it serves others."""
         self.num_roles = 1
         self._connection = connection
         self._kinds = kinds
@@ -63,7 +65,8 @@ class Lifeline:
     def beat(self) -> None:
         """Tell the coordinator that this process is alive, and what it does."""
         doing, sent, received = self.status()
-        self.say(Beat(doing=doing, bytes_sent=sent, bytes_received=received, memory_bytes=self._memory()))
+        memory, refused = self._memory(), self.refused()
+        self.say(Beat(doing=doing, bytes_sent=sent, bytes_received=received, memory_bytes=memory, refused=refused))
 
     def report(self) -> None:
         """Tell the coordinator what was recorded since the last report."""

@@ -43,12 +43,15 @@ class Ready(Message):
 
 
 class Beat(Message):
-    """A role is alive. `doing` names what it does or waits for; bytes are those on connections to other roles."""
+    """A role is alive. `doing` names what it does or waits for; bytes are those on connections to other roles, and
+    `refused` counts the connections that its own port refused.
+    """
 
     doing: str
     bytes_sent: int
     bytes_received: int
     memory_bytes: int
+    refused: int = 0
 
 
 class Report(Message):

@@ -32,7 +32,7 @@ class Role:
         self.ready = False
         self.lost: Loss | None = None
         self.away_since = 0.0
-        self.peak_memory_bytes = 0
+        self.peak_memory_bytes = self.refused = 0
         self._bytes = (0, 0)
         self._bytes_before = (0, 0)
 
@@ -51,9 +51,9 @@ class Role:
         self._bytes_before, self._bytes = self.num_bytes, (0, 0)
         self.incarnation += 1
         self.peer, self.node, self.pid = peer, node, hello.pid
-        self.silent_seconds, self.doing = 0.0, "starts"
+        self.silent_seconds, self.doing, self.refused = 0.0, "starts", 0
 
     def beat(self, beat: Beat) -> None:
-        self.doing = beat.doing
+        self.doing, self.refused = beat.doing, beat.refused
         self._bytes = (beat.bytes_sent, beat.bytes_received)
         self.peak_memory_bytes = max(self.peak_memory_bytes, beat.memory_bytes)

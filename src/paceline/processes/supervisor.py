@@ -74,7 +74,7 @@ class Supervisor:
             while True:
                 self._take_note(event)
                 yield event
-                event = self.control.events.get_nowait()
+                event = self.control.events.get()
         except queue.Empty:
             pass
 
@@ -105,11 +105,12 @@ class Supervisor:
         return [(role, role.lost) for role in self.roles if role.lost and role.away_since < since]
 
     def why_away(self, role: Role) -> str:
-        """Why a role is not running, as far as is known; and how many strangers were at the coordinator's port."""
+        """Why a role is not running, as far as is known; and how many connections each port of the run refused."""
         server = self.control.server
-        refused = f"{server.refused} connections to {server.address} were refused" if server.refused else ""
+        ports = [(server.address, server.refused), *((one.address, one.refused) for one in self.roles)]
+        refused = [f"{count} connections to {address} were refused" for address, count in ports if count]
         known = self._engine.why_not_running(self.roles.index(role)) or role.doing
-        return "; ".join(filter(None, [known, refused]))
+        return "; ".join(filter(None, [known, *refused]))
 
     def places(self) -> list[dict[str, Any]]:
         """Who runs where, as `roles.json` has it."""

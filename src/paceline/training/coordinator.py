@@ -23,7 +23,7 @@ from paceline.errors import DataError, InterruptedRunError, RunError
 from paceline.files import without_disk_errors
 from paceline.models.metrics import Quality
 from paceline.models.model import Parameters
-from paceline.models.registry import find
+from paceline.models.registry import find, resume_command
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig, without_old_settings
 from paceline.telemetry.gather_facts import facts_kept, facts_of
@@ -310,7 +310,7 @@ class Coordinator:
         return account
 
     def _how_to_resume(self) -> str:
-        return f"`paceline resume {self._files.run.path}` continues it"
+        return f"`{resume_command(self._files.run.path, self.config.model)}` continues it"
 
     def interrupt(self) -> None:
         """Stop the run at the next boundary."""

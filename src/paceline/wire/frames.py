@@ -87,7 +87,8 @@ class Frame(NamedTuple):
     body: NDArray[np.uint8]
 
 
-def read_header(data: bytes | bytearray | memoryview, peer: str = "the other side") -> tuple[Kind, int, int]:
+def read_header(data: bytes | bytearray | memoryview, peer: str = "the other side",
+                caps: dict[Kind, int] = CAPS) -> tuple[Kind, int, int]:  # fmt: skip
     """Kind, flags and body length from the 16 bytes that begin a frame; raise `BadFrameError` if they do not.
 
     >>> read_header(HEADER.pack(MAGIC, VERSION, Kind.HELD, 7, 24))
@@ -103,9 +104,9 @@ def read_header(data: bytes | bytearray | memoryview, peer: str = "the other sid
     kind = _KINDS.get(number)
     if kind is None:
         raise BadFrameError(f"{peer} sent a frame of the unknown kind {number}", _SAME_VERSION)
-    if length > CAPS[kind]:
+    if length > caps[kind]:
         raise BadFrameError(
-            f"{peer} announced {length:,} bytes of {kind.name}; the limit is {CAPS[kind]:,}", _SAME_VERSION
+            f"{peer} announced {length:,} bytes of {kind.name}; the limit is {caps[kind]:,}", _SAME_VERSION
         )
     return kind, flags, length
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from paceline.wire.admission import Admission
-from paceline.wire.frames import Buffer, Frame, Kind, WireError, views_of
+from paceline.wire.frames import CAPS, Buffer, Frame, Kind, WireError, views_of
 from paceline.wire.macs import AlteredFrameError, Macs
 from paceline.wire.spinning import Spinner
 from paceline.wire.streams import Incoming, stream_of
@@ -22,9 +22,9 @@ from paceline.wire.tls import Tls, server_context
 STALL_SECONDS = 30.0
 """How long a peer may take nothing of what is queued for it."""
 QUEUE_BYTES = 32 << 20
-"""How many bytes may be queued for a peer that does not take them, in several frames."""
+"""How many bytes may be queued for a peer that does not take them, in several frames. One frame may be larger."""
 MOST_IN_FLIGHT = 2
-"""How many VALUES frames may be queued whatever their size: a worker asks for no more at a time."""
+"""How many VALUES frames may be queued whatever their size, up to `CAPS`: a worker asks for no more at a time."""
 SWEEP_SECONDS = 1.0
 
 _READ = selectors.EVENT_READ
@@ -55,7 +55,7 @@ class Peer:
         """Free for the service."""
         self.open = True
         self.stream = stream_of(connected, address, macs)
-        self.incoming = Incoming(self.stream)
+        self.incoming = Incoming(self.stream, server.caps)
         self.stalled_since: float | None = None
         """When the socket last took bytes (`time.monotonic`), if some are queued for it."""
         self._server = server
@@ -121,6 +121,8 @@ class Server:
         context = None if tls is None else server_context(tls)
         self._admission = Admission(host, port, token, context, self._admit, mac)
         self.address = self._admission.address
+        self.caps = CAPS
+        """The greatest length of a body that peers may send, in bytes."""
         self.peers: set[Peer] = set()
         self._gone: list[Peer] = []
         # Peers with received bytes that the socket does not tell of; ordered, as sets are not.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from paceline.errors import ConfigError
 from paceline.wire.frames import (
+    CAPS,
     HEADER,
     Buffer,
     Frame,
@@ -204,8 +205,10 @@ def stream_of(connected: socket.socket, peer: str, macs: Macs | None = None) -> 
 class Incoming:
     """Puts the frames of a stream together, in one buffer that is used again for each."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, caps: dict[Kind, int] = CAPS) -> None:
+        """`caps` are the greatest lengths of bodies, in bytes."""
         self._stream = stream
+        self._caps = caps
         self._mac = stream.macs and stream.macs.received
         self._tail = 0 if self._mac is None else MAC_BYTES
         self._use(np.empty(FIRST_BYTES, np.uint8))
@@ -227,7 +230,7 @@ class Incoming:
         before = self._filled
         while True:
             if not self._end and self._filled >= HEADER.size:
-                self._kind, self._flags, length = read_header(self._view, self._stream.peer)
+                self._kind, self._flags, length = read_header(self._view, self._stream.peer, self._caps)
                 self._end = HEADER.size + length + self._tail
             if self._end and self._filled >= self._end:
                 if self._mac is not None:

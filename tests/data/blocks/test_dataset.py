@@ -33,6 +33,12 @@ def open_prepared(name: str) -> AnyDataset:
         return open_dataset(PREPARED / name)
 
 
+def test_the_warning_names_the_line_that_opened_the_dataset() -> None:
+    with pytest.warns(PacelineWarning) as told:
+        open_dataset(PREPARED / "rows")
+    assert [warning.filename for warning in told] == [__file__]
+
+
 def test_a_dataset_keeps_its_fingerprint_and_declares_its_kind(dataset: AnyDataset) -> None:
     assert dataset.fingerprint == FINGERPRINTS[dataset.kind.name]
     assert dataset.kind is KINDS[dataset.kind.name]

@@ -6,14 +6,13 @@ checksum of everything before it; those of older datasets have none.
 
 from __future__ import annotations
 
-import warnings
 from typing import TypeVar
 
 import msgspec
 import xxhash
 
 from paceline.data.blocks.folders import Folder
-from paceline.errors import BAD_TEXT, DataError, PacelineWarning
+from paceline.errors import BAD_TEXT, DataError, warn
 
 FORMAT_VERSION = 1
 SEAL = b',"checksum":"'
@@ -55,8 +54,7 @@ def read_manifest(folder: Folder, kind: str, made_by: str, manifest: type[M]) ->
             f"`{folder}/manifest.json` has a wrong checksum: it changed after it was written", "prepare the data again"
         )
     if not head.checksum:
-        unsealed = f"`{folder}/manifest.json` has no checksum, because an older version wrote it"
-        warnings.warn(unsealed, PacelineWarning, stacklevel=1)
+        warn(f"`{folder}/manifest.json` has no checksum, because an older version wrote it")
     return _decode(folder, text, manifest)
 
 

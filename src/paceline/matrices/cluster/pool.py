@@ -20,6 +20,7 @@ from paceline.processes.messages import Ready
 from paceline.processes.roles import Loss, Role
 from paceline.processes.supervisor import Limits, Supervisor
 from paceline.telemetry.records import AnyRecord
+from paceline.wire.frames import CAPS, Kind
 from paceline.wire.handshake import new_token
 from paceline.wire.server import Server
 
@@ -52,7 +53,8 @@ class WorkerPool:
             self.workers[home].tasks.append(task)
         token = new_token()
         server = Server(engine.host, 0, token, None)
-        self.control = ControlServer(server, [worker.role for worker in self.workers], engine.name_of, [Done])
+        roles, most_bytes = [worker.role for worker in self.workers], CAPS[Kind.MESSAGE]
+        self.control = ControlServer(server, roles, engine.name_of, [Done], most_message_bytes=most_bytes)
         spec = partial(WorkerSpec, token=token, work=work)
         self.supervisor = Supervisor(engine, self.control, spec, LIMITS)
 

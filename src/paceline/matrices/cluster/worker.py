@@ -67,6 +67,7 @@ def _sum_pairs(work: TraceTask, lifeline: Lifeline) -> None:
 def _multiply(spec: WorkerSpec, work: ProductTask, lifeline: Lifeline, host: str) -> None:
     """Tasks of a product: tiles of the result, from blocks that live here and on others."""
     server = Server(host, 0, spec.token, None)
+    lifeline.refused = lambda: server.refused
     blocks = Blocks(spec.rank, spec.token, work)
     lifeline.on(Peers, lambda peers: setattr(blocks, "addresses", peers.addresses))
     threading.Thread(target=_serve, args=(server, blocks, lifeline), name="paceline-serve", daemon=True).start()

@@ -75,7 +75,7 @@ def _run_shard(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str)
     service = make_shard(spec, config, msgspec.msgpack.decode(spec.layout, type=Layout), server)
     for store in service.stores.values():
         store.warm_up()
-    lifeline.status = lambda: (service.doing, 0, 0)
+    lifeline.status, lifeline.refused = lambda: (service.doing, 0, 0), lambda: server.refused
     chunks, node, wire = ShardReport(spec.rank), NodeProber(), ConnectionProber("shard", spec.rank)
     counts = service.clocks.counters
     lifeline.records = lambda: [*chunks.take(server.spinner.spun, *counts), *node.take(), *wire.take(service.sockets())]
