@@ -22,6 +22,10 @@ from paceline.data.sparse.dataset import SparseDataset, sparse_writer
 from paceline.data.synthetic import generate_clicks
 from tests.ray_cluster import RayCluster
 
+# Runs of version 0.1.0 (commit 70fa034): stopped after a few rows, or done. Only their paths were edited. Their data:
+OLDER_RUNS = Path(__file__).parent / "older_runs"
+OLDER_DATA = Path(__file__).parent / "data" / "blocks" / "prepared"
+
 # Several tests run at a time: PyTorch's threads had better sleep than look whether there is work.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from paceline.config import config_of, read_config, read_recipe, to_toml, tree_of
+from paceline.config import config_of, read_config, read_recipe, settings_of_run, to_toml, tree_of
 from paceline.errors import ConfigError
 from paceline.settings import OptimizerConfig
 from tests.ray_cluster import RayCluster
@@ -40,6 +40,12 @@ def test_runs_and_checkpoints_of_earlier_versions_have_the_same_settings() -> No
     config = config_of({"data": "d", "model": "softmax", "optimizer": dict(before)}, {})
     assert config.optimizer == OptimizerConfig(name="adam", learning_rate=0.1, own={"beta1": 0.8})
     assert tree_of(config)["optimizer"] == before
+
+
+def test_what_a_run_lists_for_other_optimizers_does_not_count() -> None:
+    """Other versions may have other defaults for it."""
+    config = settings_of_run({"optimizer": {"name": "sgd", "momentum": 0.5, "epsilon": 0.125}})
+    assert config.optimizer == OptimizerConfig(name="sgd", own={"momentum": 0.5})
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,23 @@ def read_config(recipe: Path | None, flags: Mapping[str, Any], settings: Iterabl
 
 def load_config(path: Path) -> RunConfig:
     """The settings that a run was made with, from its `config.toml`. Its model need not be importable here."""
-    return _convert(without_old_settings(read_recipe(path)))
+    tree = read_recipe(path)
+    try:
+        return settings_of_run(tree)
+    except ConfigError as error:
+        raise ConfigError(f"{error.message} in `{path}`", "use the version of paceline that made this run") from None
+
+
+def settings_of_run(tree: dict[str, Any]) -> RunConfig:
+    """The settings of a run of any version: those that its version did not have are at their defaults.
+
+    Runs list the settings of all optimizers, but those of others than their own mean nothing.
+    """
+    config = _convert(without_old_settings(tree))
+    optimizer = config.optimizer
+    used = formula_of(optimizer.name).settings if optimizer.name in OPTIMIZERS else {}
+    own = {name: value for name, value in optimizer.own.items() if name in used}
+    return msgspec.structs.replace(config, optimizer=msgspec.structs.replace(optimizer, own=own))
 
 
 def config_of(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable[str] = (),
