@@ -7,6 +7,7 @@ model can do is in its entry (`models/registry.py`), and optimizers declare thei
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
@@ -304,7 +305,8 @@ def _check_pace(pace: str | int) -> None:
 def _check_optimizer(optimizer: OptimizerConfig) -> None:
     rate = optimizer.learning_rate
     if not 0 < rate <= LARGEST_FLOAT32:
-        raise ConfigError(f"`learning_rate` is {rate}; it must be above 0", "--learning-rate 0.05 is usual")
+        hint = "--learning-rate 0.05 is usual"
+        raise ConfigError(f"`learning_rate` is {rate}; it must be {_limit(rate, 'above 0')}", hint)
     _check_least(optimizer, 0, "l1", "l2")
     _check_least(optimizer, 0, "decay_rows", "decay_power", prefix="optimizer.")
     formula = formula_of(optimizer.name)
@@ -314,8 +316,9 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
             owners = " and ".join(other for other in OPTIMIZERS if name in formula_of(other).settings)
             raise ConfigError(message, f"leave it out: it is for {owners}")
         if not (setting.least <= value < setting.below and value <= LARGEST_FLOAT32):
-            upper = f" and below {setting.below:g}" if setting.below <= LARGEST_FLOAT32 else ""
-            message = f"`{_shown(name)}` is {value}; it must be at least {setting.least:g}{upper}"
+            limit = f"at least {setting.least:g}"
+            limit = f"{limit} and below {setting.below:g}" if math.isfinite(setting.below) else _limit(value, limit)
+            message = f"`{_shown(name)}` is {value}; it must be {limit}"
             raise ConfigError(message, f"--set optimizer.{name}={setting.default:g}")
     decay = [name for name in _changed(optimizer) if name in ("decay_rows", "decay_power")]
     if decay and not (formula.decays and optimizer.decay_rows):
@@ -346,4 +349,9 @@ def _check_least(section: msgspec.Struct, least: int, *names: str, prefix: str =
         if not least <= value <= LARGEST_FLOAT32:
             usual = getattr(type(section)(), name)
             hint = f"--set {prefix}{name}={usual}" if prefix else f"--{name.replace('_', '-')} {usual}"
-            raise ConfigError(f"`{prefix}{name}` is {value}; it must be at least {least}", hint)
+            raise ConfigError(f"`{prefix}{name}` is {value}; it must be {_limit(value, f'at least {least}')}", hint)
+
+
+def _limit(value: float, lower: str) -> str:
+    """The limit that a value breaks: `lower`, or the largest number in float32."""
+    return f"at most {LARGEST_FLOAT32:g}" if value > LARGEST_FLOAT32 else lower
