@@ -70,8 +70,6 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
     if data is not None:
         config = msgspec.structs.replace(config, data=data)
     checkpoint = load_checkpoint(run.path / "checkpoints")
-    for damage in checkpoint.damaged:
-        notice(f"{damage}; continuing from the one before, after {checkpoint.progress.position:,} rows")
     dataset = open_for(config)
     with engine_for(config) as engine, closing(_make_backend(config, dataset, engine)) as backend:
         coordinator = Coordinator(config, dataset, backend, watch, notice)

@@ -285,6 +285,24 @@ def test_a_lost_shard_takes_the_run_back(tmp_path: Path, checkpoint_every: float
     assert at.coordinator.progress.train_seconds >= at.run.metrics[-1]["seconds"]
 
 
+def test_a_damaged_checkpoint_is_told_when_a_shard_is_lost(tmp_path: Path) -> None:
+    at = Setting(tmp_path, checkpoint_every=1e-9)
+    lost: list[int] = []
+
+    def lose_once(position: int) -> None:
+        if position == 1_600 and not lost:
+            lost.append(position)
+            (at.run.path / "checkpoints" / f"{1_500:015d}" / "states.safetensors").write_bytes(b"damaged")
+            raise LostShardError("shard 0 was lost")
+
+    at.backend.during = lose_once
+    at.train()
+    damage, back = at.told
+    assert f"{1_500:015d}` cannot be read" in damage
+    assert damage.endswith("; continuing from the one before, after 1,400 rows")
+    assert back == "shard 0 was lost; back to 1,400 rows"
+
+
 def test_a_second_shard_lost_while_returning(tmp_path: Path) -> None:
     at = Setting(tmp_path, checkpoint_every=0)
     failures = iter([LostShardError("shard 0 was lost"), LostShardError("shard 1 was lost")])

@@ -87,6 +87,8 @@ class Coordinator:
                     f"the checkpoint was made with another `{name}`: {before.get(name)}, now {now}",
                     "resume with the data and settings that the run began with, or start a new run",
                 )
+        for damage in checkpoint.damaged:
+            self.notice(f"{damage}; continuing from the one before, after {checkpoint.progress.position:,} rows")
         self.progress = checkpoint.progress
         self.backend.restore(checkpoint.progress, checkpoint.states)
 
