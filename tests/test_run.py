@@ -10,11 +10,11 @@ import pytest
 
 import paceline
 from paceline.config import load_config
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, RunError, UsageError
 from paceline.run import resume, train
 from paceline.run_folder import RunFolder
 from paceline.training.cluster.placement import engine_for
-from tests.conftest import OLDER_DATA, OLDER_RUNS
+from tests.conftest import OLDER_DATA, OLDER_RUNS, Command
 from tests.ray_cluster import RayCluster
 
 
@@ -71,3 +71,24 @@ def test_a_setting_that_this_version_does_not_have(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"unknown setting `wire.key_cache` in `{config}`") as caught:
         resume(tmp_path / "run")
     assert caught.value.hint == "use the version of paceline that made this run"
+
+
+@pytest.mark.parametrize(
+    ("error", "note"),
+    [
+        (UsageError("a file is damaged", "please report it"), "a file is damaged; please report it"),
+        (RunError("the replay failed"), "the replay failed"),
+        (ValueError("no such\nkey"), "ValueError: no such"),
+    ],
+)
+def test_a_run_that_cannot_be_diagnosed_is_done(
+    error: Exception, note: str, clicks: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_run: RunFolder) -> None:
+        raise error
+
+    monkeypatch.setattr("paceline.diagnosis.explain.write_diagnosis", fail)
+    monkeypatch.setattr("paceline.run.SHORTEST_EXPLAINED_SECONDS", 0.0)
+    done = command("train", "--data", clicks, "--run", tmp_path / "run", "--steps", "1")
+    assert done.code == 0
+    assert f"note: this run could not be diagnosed: {note}\n" in done.err

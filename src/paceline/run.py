@@ -13,7 +13,7 @@ import msgspec
 from paceline.config import check
 from paceline.data.datasets import AnyDataset
 from paceline.engines import ENGINES, PendingEngine
-from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError
+from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError, in_short
 from paceline.files import locked, refuse_existing
 from paceline.models.inputs import open_for
 from paceline.models.registry import find
@@ -95,8 +95,10 @@ def _explained(run: RunFolder, notice: Notice) -> RunFolder:
             write_diagnosis(run)
     except DataError:
         pass
+    except PacelineError as error:
+        notice("; ".join(filter(None, (f"this run could not be diagnosed: {error.message}", error.hint))))
     except Exception as error:  # noqa: BLE001 (the run is done, and stays so)
-        notice(f"this run could not be diagnosed: {type(error).__name__}: {error}")
+        notice(f"this run could not be diagnosed: {in_short(error)}")
     return run
 
 
