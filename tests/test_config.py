@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,13 @@ def test_wrong_flags(flags: dict[str, Any], message: str, hint: str) -> None:
 def test_wrong_settings(setting: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_config(None, {"data": "d"}, [setting])
+
+
+def test_settings_are_checked_before_numpy_is_loaded() -> None:
+    """The engine starts meanwhile. Only settings that some optimizers have need their files, and so NumPy."""
+    flags = {"data": "d", "optimizer": "ftrl", "learning_rate": 0.1, "l1": 0.5, "pace": "4", "engine": "ray"}
+    program = f"import sys; from paceline.config import read_config; read_config(None, {flags})"
+    subprocess.run([sys.executable, "-c", f"{program}; sys.exit('numpy' in sys.modules)"], check=True)
 
 
 def test_recipes_that_do_not_read(tmp_path: Path) -> None:
