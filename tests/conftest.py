@@ -22,7 +22,8 @@ from paceline.data.sparse.dataset import SparseDataset, sparse_writer
 from paceline.data.synthetic import generate_clicks
 from tests.ray_cluster import RayCluster
 
-# Runs of version 0.1.0 (commit 70fa034): stopped after a few rows, or done. Only their paths were edited. Their data:
+# Runs of commit 70fa034, stopped after a few rows or done, and their data. Since then, only the paths in `config.toml`
+# were edited, and telemetry, TensorBoard files, models and roles.json removed.
 OLDER_RUNS = Path(__file__).parent / "older_runs"
 OLDER_DATA = Path(__file__).parent / "data" / "blocks" / "prepared"
 
