@@ -22,6 +22,11 @@ from paceline.data.sparse.dataset import SparseDataset, sparse_writer
 from paceline.data.synthetic import generate_clicks
 from tests.ray_cluster import RayCluster
 
+# Runs of commit 70fa034, stopped after a few rows or done, and their data. Since then, only the paths in `config.toml`
+# were edited, and telemetry, TensorBoard files, models and roles.json removed.
+OLDER_RUNS = Path(__file__).parent / "older_runs"
+OLDER_DATA = Path(__file__).parent / "data" / "blocks" / "prepared"
+
 # Several tests run at a time: PyTorch's threads had better sleep than look whether there is work.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from paceline.config import config_of, read_config, read_recipe, to_toml, tree_of
+from paceline.config import config_of, read_config, read_recipe, settings_of_run, to_toml, tree_of
 from paceline.errors import ConfigError
 from paceline.settings import OptimizerConfig
 from tests.ray_cluster import RayCluster
@@ -42,6 +44,12 @@ def test_runs_and_checkpoints_of_earlier_versions_have_the_same_settings() -> No
     assert tree_of(config)["optimizer"] == before
 
 
+def test_what_a_run_lists_for_other_optimizers_does_not_count() -> None:
+    """Other versions may have other defaults for it."""
+    config = settings_of_run({"optimizer": {"name": "sgd", "momentum": 0.5, "epsilon": 0.125}})
+    assert config.optimizer == OptimizerConfig(name="sgd", own={"momentum": 0.5})
+
+
 @pytest.mark.parametrize(
     ("flags", "message", "hint"),
     [
@@ -55,14 +63,20 @@ def test_runs_and_checkpoints_of_earlier_versions_have_the_same_settings() -> No
         ({"model": "tree"}, "`model` is `tree`; it is one of logistic", "--model logistic"),
         ({"learning_rate": 0.0}, "`learning_rate` is 0.0; it must be above 0", "usual"),
         ({"learning_rate": float("nan")}, "`learning_rate` is nan", "0.05"),
-        ({"learning_rate": 1e39}, "`learning_rate` is 1e+39", "0.05"),
+        ({"learning_rate": 1e39}, "`learning_rate` is 1e+39; it must be at most 3.40282e+38", "0.05"),
         ({"pace": "Sync"}, "`pace` is `Sync`", "did you mean `--pace sync`?"),
         ({"pace": 10**20}, "`pace` is `100000000000000000000`", "never waits"),
         ({"workers": 100_000}, "the limit is 1024", "--workers"),
         ({"engine": "ray", "shards": 2_000_000}, "`shards` is 2000000; the limit is 1024", "--shards"),
         ({"learning_rte": 0.1}, "unknown setting `learning_rte`", "did you mean `optimizer.learning_rate`?"),
         ({"epochs": 0}, "nothing ends this run", "--steps N"),
-        ({"l1": -1.0}, "`l1` is -1.0", "--l1"),
+        ({"l1": -1.0}, "`l1` is -1.0; it must be at least 0", "--l1"),
+        ({"l1": 1e39}, "`l1` is 1e+39; it must be at most 3.40282e+38", "--l1"),
+        (
+            {"optimizer": "sgd", "momentum": 1e39},
+            "`momentum` is 1e+39; it must be at least 0 and below 1",
+            "momentum=0",
+        ),
         ({"wrokers": 3}, "unknown setting `wrokers`", "did you mean `workers`?"),
         ({"batch_size": "many"}, "`batch_size`: expected `int`, got `str`", "--help"),
         ({"data": ""}, "no data to train on", "--data DIR"),
@@ -89,12 +103,20 @@ def test_wrong_flags(flags: dict[str, Any], message: str, hint: str) -> None:
         ("workers.many=3", "`workers`: expected `int`"),
         ("data.folder=x", "`data.folder` is set, but `data` is not a section"),
         ("optimizer.epsilon=-1", "`optimizer.epsilon` is -1.0; it must be at least 0"),
+        ("optimizer.epsilon=1e39", r"`optimizer.epsilon` is 1e\+39; it must be at most 3.40282e\+38"),
         ("precision=float8", "`precision` is `float8`; it must be one of float32, bfloat16"),
     ],
 )
 def test_wrong_settings(setting: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_config(None, {"data": "d"}, [setting])
+
+
+def test_settings_are_checked_before_numpy_is_loaded() -> None:
+    """The engine starts meanwhile. Only settings that some optimizers have need their files, and so NumPy."""
+    flags = {"data": "d", "optimizer": "ftrl", "learning_rate": 0.1, "l1": 0.5, "pace": "4", "engine": "ray"}
+    program = f"import sys; from paceline.config import read_config; read_config(None, {flags})"
+    subprocess.run([sys.executable, "-c", f"{program}; sys.exit('numpy' in sys.modules)"], check=True)
 
 
 def test_recipes_that_do_not_read(tmp_path: Path) -> None:

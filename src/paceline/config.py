@@ -7,8 +7,9 @@ model can do is in its entry (`models/registry.py`), and optimizers declare thei
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,7 +64,23 @@ def read_config(recipe: Path | None, flags: Mapping[str, Any], settings: Iterabl
 
 def load_config(path: Path) -> RunConfig:
     """The settings that a run was made with, from its `config.toml`. Its model need not be importable here."""
-    return _convert(without_old_settings(read_recipe(path)))
+    tree = read_recipe(path)
+    try:
+        return settings_of_run(tree)
+    except ConfigError as error:
+        raise ConfigError(f"{error.message} in `{path}`", "use the version of paceline that made this run") from None
+
+
+def settings_of_run(tree: dict[str, Any]) -> RunConfig:
+    """The settings of a run of any version: those that its version did not have are at their defaults.
+
+    Runs list the settings of all optimizers, but those of others than their own mean nothing.
+    """
+    config = _convert(without_old_settings(tree))
+    optimizer = config.optimizer
+    used = formula_of(optimizer.name).settings if optimizer.name in OPTIMIZERS else {}
+    own = {name: value for name, value in optimizer.own.items() if name in used}
+    return msgspec.structs.replace(config, optimizer=msgspec.structs.replace(optimizer, own=own))
 
 
 def config_of(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable[str] = (),
@@ -139,9 +156,11 @@ def _convert(tree: dict[str, Any]) -> RunConfig:
 
 def _with_own(section: Mapping[str, Any]) -> dict[str, Any]:
     """The section `optimizer` as `OptimizerConfig` has it: the optimizers' own settings apart, without defaults."""
+    others = {name: value for name, value in section.items() if name in OptimizerConfig.__struct_fields__}
+    if others == section:
+        return others
     declared = own_settings(str(section.get("name", OptimizerConfig().name)))
     own = {name: converted(section[name], float, SEE_HELP, f"optimizer.{name}") for name in declared if name in section}
-    others = {name: value for name, value in section.items() if name not in declared}
     return others | {"own": {name: value for name, value in own.items() if value != declared[name].default}}
 
 
@@ -158,9 +177,9 @@ def converted(tree: Any, kind: type[T], hint: str, prefix: str = "") -> T:
 
 def refuse_unknown(tree: Mapping[str, Any], kind: type[msgspec.Struct], prefix: str) -> None:
     """Raise for the first name that settings of this kind do not have."""
-    known = _names_in(kind)
     for name in tree:
-        if name not in known:
+        if name not in _names_in(kind):
+            known = [*_names_in(kind)]
             places = {prefix + other: other for other in known}
             if kind is RunConfig:
                 places |= {f"{s}.{other}": other for s, part in SECTIONS.items() for other in _names_in(part)}
@@ -170,10 +189,11 @@ def refuse_unknown(tree: Mapping[str, Any], kind: type[msgspec.Struct], prefix: 
             raise ConfigError(f"unknown setting `{prefix}{name}`", hint)
 
 
-def _names_in(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The names of the settings of this kind, as recipes have them."""
-    own = own_settings(OptimizerConfig().name) if kind is OptimizerConfig else ()
-    return (*(name for name in kind.__struct_fields__ if name != "own"), *own)
+def _names_in(kind: type[msgspec.Struct]) -> Iterator[str]:
+    """The names of the settings of this kind, as recipes have them. Those that need NumPy to be loaded come last."""
+    yield from (name for name in kind.__struct_fields__ if name != "own")
+    if kind is OptimizerConfig:
+        yield from own_settings(OptimizerConfig().name)
 
 
 def check(config: RunConfig) -> RunConfig:
@@ -217,9 +237,8 @@ def _check_model(config: RunConfig, entry: Entry) -> None:
 
 def _check_keyed(config: RunConfig, keyed: bool) -> None:
     """What tables of parameters by key cannot have, and what only they have."""
-    settings = formula_of(config.optimizer.name).settings
     for name, value in config.optimizer.own.items():
-        if keyed and settings[name].dense_only:
+        if keyed and formula_of(config.optimizer.name).settings[name].dense_only:
             message = f"`{_shown(name)}` is {value}, but the model `{config.model}` does not use it"
             raise ConfigError(message, "leave it out, or --model softmax")
     if not keyed and config.optimizer.l1:
@@ -288,21 +307,22 @@ def _check_pace(pace: str | int) -> None:
 def _check_optimizer(optimizer: OptimizerConfig) -> None:
     rate = optimizer.learning_rate
     if not 0 < rate <= LARGEST_FLOAT32:
-        raise ConfigError(f"`learning_rate` is {rate}; it must be above 0", "--learning-rate 0.05 is usual")
+        hint = "--learning-rate 0.05 is usual"
+        raise ConfigError(f"`learning_rate` is {rate}; it must be {_limit(rate, 'above 0')}", hint)
     _check_least(optimizer, 0, "l1", "l2")
     _check_least(optimizer, 0, "decay_rows", "decay_power", prefix="optimizer.")
-    formula = formula_of(optimizer.name)
     for name, value in optimizer.own.items():
-        if (setting := formula.settings.get(name)) is None:
+        if (setting := formula_of(optimizer.name).settings.get(name)) is None:
             message = f"`optimizer.{name}` is {value}, but {optimizer.name} does not use it"
             owners = " and ".join(other for other in OPTIMIZERS if name in formula_of(other).settings)
             raise ConfigError(message, f"leave it out: it is for {owners}")
         if not (setting.least <= value < setting.below and value <= LARGEST_FLOAT32):
-            upper = f" and below {setting.below:g}" if setting.below <= LARGEST_FLOAT32 else ""
-            message = f"`{_shown(name)}` is {value}; it must be at least {setting.least:g}{upper}"
+            limit = f"at least {setting.least:g}"
+            limit = f"{limit} and below {setting.below:g}" if math.isfinite(setting.below) else _limit(value, limit)
+            message = f"`{_shown(name)}` is {value}; it must be {limit}"
             raise ConfigError(message, f"--set optimizer.{name}={setting.default:g}")
     decay = [name for name in _changed(optimizer) if name in ("decay_rows", "decay_power")]
-    if decay and not (formula.decays and optimizer.decay_rows):
+    if decay and not (formula_of(optimizer.name).decays and optimizer.decay_rows):
         message = f"`optimizer.{decay[0]}` is {getattr(optimizer, decay[0])}, but {optimizer.name} does not use it"
         owners = " and ".join(name for name in OPTIMIZERS if formula_of(name).decays)
         raise ConfigError(message, f"leave it out: decay_rows is for {owners}, and decay_power needs decay_rows")
@@ -330,4 +350,9 @@ def _check_least(section: msgspec.Struct, least: int, *names: str, prefix: str =
         if not least <= value <= LARGEST_FLOAT32:
             usual = getattr(type(section)(), name)
             hint = f"--set {prefix}{name}={usual}" if prefix else f"--{name.replace('_', '-')} {usual}"
-            raise ConfigError(f"`{prefix}{name}` is {value}; it must be at least {least}", hint)
+            raise ConfigError(f"`{prefix}{name}` is {value}; it must be {_limit(value, f'at least {least}')}", hint)
+
+
+def _limit(value: float, lower: str) -> str:
+    """The limit that a value breaks: `lower`, or the largest number in float32."""
+    return f"at most {LARGEST_FLOAT32:g}" if value > LARGEST_FLOAT32 else lower

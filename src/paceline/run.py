@@ -13,7 +13,7 @@ import msgspec
 from paceline.config import check
 from paceline.data.datasets import AnyDataset
 from paceline.engines import ENGINES, PendingEngine
-from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError
+from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError, in_short
 from paceline.files import locked, refuse_existing
 from paceline.models.inputs import open_for
 from paceline.models.registry import check_code, find, resume_command
@@ -73,8 +73,6 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
     if data is not None:
         config = msgspec.structs.replace(config, data=data)
     checkpoint = load_checkpoint(run.path / "checkpoints")
-    for damage in checkpoint.damaged:
-        notice(f"{damage}; continuing from the one before, after {checkpoint.progress.position:,} rows")
     dataset = open_for(config)
     with engine_for(config) as engine, closing(_make_backend(config, dataset, engine)) as backend:
         coordinator = Coordinator(config, dataset, backend, watch, notice)
@@ -100,8 +98,10 @@ def _explained(run: RunFolder, notice: Notice) -> RunFolder:
             write_diagnosis(run)
     except DataError:
         pass
+    except PacelineError as error:
+        notice("; ".join(filter(None, (f"this run could not be diagnosed: {error.message}", error.hint))))
     except Exception as error:  # noqa: BLE001 (the run is done, and stays so)
-        notice(f"this run could not be diagnosed: {type(error).__name__}: {error}")
+        notice(f"this run could not be diagnosed: {in_short(error)}")
     return run
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,11 @@ from typing import Any
 import pytest
 
 import paceline
+import paceline.run
+from paceline.errors import InterruptedRunError
+from paceline.run_folder import RunFolder
+from paceline.settings import RunConfig
+from paceline.training.cluster.placement import engine_for
 
 SOURCE = Path(paceline.__file__).parent
 NEW_FILE = Path(__file__).parent / "new_optimizer.py"
@@ -61,6 +67,20 @@ def test_it_trains_tables_at_every_pace(changed: Path, clicks: Path) -> None:
         assert result["test"]["auc"] > 0.6
     written = (changed / "run" / "config.toml").read_text("utf-8")
     assert "inertia = 0.9" in written
+
+
+def test_runs_from_before_it_was_added_continue(changed: Path, clicks: Path, tmp_path: Path) -> None:
+    """They do not list its settings."""
+    config = RunConfig(data=str(clicks), run=str(tmp_path / "run"), test_every=1_000, epochs=2)
+    with pytest.raises(InterruptedRunError), engine_for(config) as engine:
+        paceline.run.train(config, engine, lambda _status: os.kill(os.getpid(), signal.SIGINT))
+    assert "inertia" not in (tmp_path / "run" / "config.toml").read_text("utf-8")
+    done = run(changed, "resume", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    continued = RunFolder(tmp_path / "run").result
+    whole = paceline.train(data=clicks, run=tmp_path / "whole", test_every=1_000, epochs=2).result
+    assert continued["rows"] == 12_000
+    assert continued["model_sha256"] == whole["model_sha256"]
 
 
 def test_it_trains_dense_models(changed: Path, drawings: Path) -> None:

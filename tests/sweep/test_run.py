@@ -19,7 +19,7 @@ from paceline.files import locked
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
 from paceline.sweep.run import LOCK
-from tests.conftest import Command
+from tests.conftest import OLDER_DATA, OLDER_RUNS, Command
 from tests.sweep.conftest import read_csv
 
 
@@ -252,3 +252,28 @@ def test_a_sweep_of_traces(tmp_path: Path, command: Command) -> None:
     assert "elements/s" in page
     assert "Learning" not in page
     assert command("sweep", recipe, "--out", out).err.count("done before") == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*has no checksum")
+def test_a_sweep_of_an_older_version_continues(tmp_path: Path, command: Command) -> None:
+    """Its first point is done, and its second was stopped after 6 of 12 rows."""
+    recipe, out = tmp_path / "older.toml", tmp_path / "out"
+    settings = f'data = "{OLDER_DATA / "rows"}"\nbatch_size = 2\nepochs = 2\ntest_every = 6\n'
+    recipe.write_text(settings + '[sweep]\npace = ["sync", "async"]\n')
+    shutil.copytree(OLDER_RUNS / "sweep", out)
+    first = RunFolder(out / "pace-async").metrics
+    done = command("sweep", recipe, "--out", out)
+    assert done.code == 0, done.err
+    assert "[1/2] pace=sync: done before" in done.err
+    continued = RunFolder(out / "pace-async")
+    assert continued.result["status"] == "done"
+    assert continued.metrics[: len(first)] == first
+    other = command("sweep", recipe, "--out", out, "--set", "seed=1")
+    assert "was run with other settings" in other.err
+
+
+def test_a_sweep_of_traces_of_an_older_version_continues(tmp_path: Path, command: Command) -> None:
+    recipe, out = tmp_path / "older.toml", tmp_path / "out"
+    recipe.write_text('job = "trace"\nsize = 60\n[sweep]\nblocks = [2]\n')
+    shutil.copytree(OLDER_RUNS / "traces", out)
+    assert "done before" in command("sweep", recipe, "--out", out).err

@@ -15,11 +15,12 @@ from paceline.errors import DataError, DivergedError, InterruptedRunError, RunEr
 from paceline.models.model import Parameters, TableView
 from paceline.parameters.layout import Group, Layout, TableLayout
 from paceline.run_folder import RunFolder
-from paceline.settings import OptimizerConfig, RunConfig
+from paceline.settings import OptimizerConfig, RunConfig, WireConfig
 from paceline.training.backend import Due, Keep, Look, LostShardError, Snapshot, Tally
 from paceline.training.checkpoint import Handed, Progress, States, has_checkpoint, load_checkpoint
 from paceline.training.coordinator import Coordinator, Status
 from paceline.training.interrupts import on_interrupt
+from tests.conftest import OLDER_RUNS
 
 ROWS, BATCH = 1_000, 100
 TABLE = TableLayout(3, (Group("weight", 1, OptimizerConfig(name="sgd")),))
@@ -133,7 +134,7 @@ class Setting:
         self.backend = FakeBackend()
         self.told: list[str] = []
         self.watched: list[Status] = []
-        self.config = RunConfig(data="-", run=str(folder / "run"), batch_size=BATCH, **{"epochs": 3, **settings})
+        self.config = RunConfig(data="-", run=str(folder / "run"), **{"epochs": 3, "batch_size": BATCH, **settings})
         self.run = RunFolder.create(self.config)
         self.coordinator = self.make()
 
@@ -241,16 +242,27 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
         other.coordinator.restore(checkpoint)
 
 
-def test_a_run_continues_from_a_checkpoint_of_an_older_version(tmp_path: Path) -> None:
-    at = Setting(tmp_path, checkpoint_every=1e-9)
-    at.train()
-    checkpoint = load_checkpoint(at.run.path / "checkpoints")
-    for is_on in (False, True):
-        older = checkpoint.made_by | {"wire": checkpoint.made_by["wire"] | {"key_cache": is_on}}
-        again = Setting(tmp_path / str(is_on))
-        with pytest.raises(DataError, match=r"another `wire`") if is_on else nullcontext():
-            again.coordinator.restore(checkpoint._replace(made_by=older))
-            assert again.coordinator.progress.position == checkpoint.progress.position
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"wire": WireConfig(mac=True)}, r"another `wire.mac`: False, now True\n"),
+        ({"wire": WireConfig(pull="all")}, r"another `wire.pull`: keys, now all\n"),
+        ({"optimizer": OptimizerConfig(learning_rate=0.1)}, r"another `optimizer.learning_rate`: 0.05, now 0.1\n"),
+        ({"optimizer": OptimizerConfig(own={"epsilon": 0.5})}, r"another `optimizer.epsilon`: 1e-06, now 0.5\n"),
+        ({"model": "softmax"}, r"another `model`: logistic, now softmax\n"),
+        ({}, ""),
+    ],
+)
+def test_a_checkpoint_of_an_older_version(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    """Settings that the version did not have are at their defaults; an error names the only setting that differs."""
+    checkpoint = load_checkpoint(OLDER_RUNS / "sparse" / "checkpoints")
+    assert "mac" not in checkpoint.made_by["wire"]
+    at = Setting(tmp_path, workers=2, batch_size=2, **settings)
+    checkpoint.states.table[0, 0] = checkpoint.progress.position  # type: ignore[index]
+    made_by = checkpoint.made_by | {"data": FakeDataset.fingerprint}
+    with pytest.raises(DataError, match=message) if message else nullcontext():
+        at.coordinator.restore(checkpoint._replace(made_by=made_by))
+    assert at.coordinator.progress.position == (0 if message else 12)
 
 
 @pytest.mark.parametrize(("checkpoint_every", "back_to"), [(1e-9, 1_500), (0, 0)])
@@ -271,6 +283,24 @@ def test_a_lost_shard_takes_the_run_back(tmp_path: Path, checkpoint_every: float
     assert at.told == [f"shard 0 was lost: its process ended; back to {back_to:,} rows"]
     assert [line["rows"] for line in at.run.metrics] == [500, 1_000, 1_500, 2_000, 2_500, 3_000]
     assert at.coordinator.progress.train_seconds >= at.run.metrics[-1]["seconds"]
+
+
+def test_a_damaged_checkpoint_is_told_when_a_shard_is_lost(tmp_path: Path) -> None:
+    at = Setting(tmp_path, checkpoint_every=1e-9)
+    lost: list[int] = []
+
+    def lose_once(position: int) -> None:
+        if position == 1_600 and not lost:
+            lost.append(position)
+            (at.run.path / "checkpoints" / f"{1_500:015d}" / "states.safetensors").write_bytes(b"damaged")
+            raise LostShardError("shard 0 was lost")
+
+    at.backend.during = lose_once
+    at.train()
+    damage, back = at.told
+    assert f"{1_500:015d}` cannot be read" in damage
+    assert damage.endswith("; continuing from the one before, after 1,400 rows")
+    assert back == "shard 0 was lost; back to 1,400 rows"
 
 
 def test_a_second_shard_lost_while_returning(tmp_path: Path) -> None:

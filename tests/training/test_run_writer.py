@@ -145,3 +145,12 @@ def test_roles_json_follows_the_backend_and_recoveries_are_told_once(folder: Fol
         folder.writer.write_roles()
     assert folder.told == ["worker 1 was lost (its process ended); back on node here after 2.5 s"]
     assert json.loads((folder.run.path / "roles.json").read_text()) == folder.backend.named
+
+
+def test_roles_that_a_full_disk_refused_are_written_later(folder: Folder) -> None:
+    folder.fill()
+    folder.writer.write_roles()
+    assert folder.told == ["no room for roles.json; training continues without it"]
+    folder.free()
+    folder.writer.write_roles()
+    assert json.loads((folder.run.path / "roles.json").read_text()) == folder.backend.named

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from paceline.config import MOST_WORKERS, converted, refuse_unknown
+from paceline.config import MOST_WORKERS, converted, read_recipe, refuse_unknown
 from paceline.engines import ENGINES
 from paceline.errors import ConfigError
 from paceline.files import refuse_existing
@@ -79,7 +79,16 @@ def _check_place(settings: Settings) -> None:
 
 def trace_settings_of(tree: dict[str, Any]) -> TraceSettings:
     """The checked settings of a trace in a recipe."""
-    refuse_unknown(tree, TraceSettings, "")
-    settings = converted(tree, TraceSettings, "see `paceline trace --help`")
+    settings = _convert(tree)
     check_trace(settings)
     return settings
+
+
+def load_trace(path: Path) -> TraceSettings:
+    """The settings that a trace was made with, from its `config.toml`."""
+    return _convert(read_recipe(path))
+
+
+def _convert(tree: dict[str, Any]) -> TraceSettings:
+    refuse_unknown(tree, TraceSettings, "")
+    return converted(tree, TraceSettings, "see `paceline trace --help`")

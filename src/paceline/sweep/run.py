@@ -12,21 +12,21 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from paceline.config import read_recipe, tree_of
+from paceline.config import load_config
 from paceline.data.datasets import AnyDataset
 from paceline.diagnosis.explain import write_diagnosis
 from paceline.diagnosis.operations import add_operations
 from paceline.errors import ConfigError, DataError, DivergedError, InterruptedRunError, PacelineError, UsageError
 from paceline.files import locked, refuse_existing, translated_disk_errors
-from paceline.matrices.settings import TraceSettings
+from paceline.matrices.settings import TraceSettings, load_trace
 from paceline.models.inputs import open_for
 from paceline.models.registry import find
 from paceline.parameters.layout import Layout
-from paceline.run_folder import RunFolder
+from paceline.run_folder import TRAIN, RunFolder
 from paceline.settings import RunConfig
 from paceline.sweep.points import Point
 from paceline.sweep.table import Outcome, write_summary, write_tables
@@ -36,6 +36,8 @@ from paceline.training.checks import check_updates
 LOCK = "sweep.lock"
 # Settings that say where things are, not what a run is. The data's fingerprint says which data it is.
 PLACES = ("data", "run", "address")
+# How to read the settings of a run of each job.
+LOADERS: dict[str, Callable[[Path], RunConfig | TraceSettings]] = {TRAIN: load_config, "trace": load_trace}
 
 
 class Runner(NamedTuple):
@@ -105,14 +107,17 @@ def _begun(path: Path, point: Point, fingerprint: str) -> RunFolder | None:
         refuse_existing(path)
         return None
     run = RunFolder(path)
-    before, config = read_recipe(path / "config.toml"), point.config
-    now = tree_of(config) if isinstance(config, RunConfig) else msgspec.to_builtins(config)
+    before = LOADERS.get(run.job, load_config)(path / "config.toml")
     hint = "remove it, or choose another --out"
-    if {**before, **dict.fromkeys(PLACES)} != {**now, **dict.fromkeys(PLACES)}:
+    if _without_places(before) != _without_places(point.config):
         raise ConfigError(f"`{path}` was run with other settings than the recipe has now", hint)
     if run.result.get("data_fingerprint", fingerprint) != fingerprint:
         raise ConfigError(f"`{path}` was run on other data", hint)
     return run
+
+
+def _without_places(config: RunConfig | TraceSettings) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.to_builtins(config).items() if name not in PLACES}
 
 
 def _is_done(run: RunFolder) -> bool:

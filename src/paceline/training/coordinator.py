@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import psutil
 
-from paceline.config import tree_of
+from paceline.config import settings_of_run, tree_of
 from paceline.data.datasets import AnyDataset
 from paceline.data.rows import NO_LIMIT
 from paceline.errors import DataError, InterruptedRunError, RunError
@@ -24,8 +24,8 @@ from paceline.files import without_disk_errors
 from paceline.models.metrics import Quality
 from paceline.models.model import Parameters
 from paceline.models.registry import find, resume_command
-from paceline.run_folder import RunFolder
-from paceline.settings import RunConfig, without_old_settings
+from paceline.run_folder import RunFolder, flat
+from paceline.settings import RunConfig
 from paceline.telemetry.gather_facts import facts_kept, facts_of
 from paceline.training.backend import Backend, Due, LostShardError, Snapshot, Tally
 from paceline.training.checkpoint import Checkpoint, Handed, Progress, has_checkpoint, load_checkpoint
@@ -79,13 +79,16 @@ class Coordinator:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint. Call it before `make_ready`."""
-        made_by = without_old_settings(checkpoint.made_by)
-        for name, now in self._made_by().items():
-            if made_by.get(name) != now:
+        settings = {name: value for name, value in checkpoint.made_by.items() if name != "module"}
+        before = flat(checkpoint.made_by | tree_of(settings_of_run(settings)))
+        for name, now in flat(self._made_by()).items():
+            if before.get(name) != now:
                 raise DataError(
-                    f"the checkpoint was made with another `{name}`: {made_by.get(name)}, now {now}",
+                    f"the checkpoint was made with another `{name}`: {before.get(name)}, now {now}",
                     "resume with the data and settings that the run began with, or start a new run",
                 )
+        for damage in checkpoint.damaged:
+            self.notice(f"{damage}; continuing from the one before, after {checkpoint.progress.position:,} rows")
         self.progress = checkpoint.progress
         self.backend.restore(checkpoint.progress, checkpoint.states)
 

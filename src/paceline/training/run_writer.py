@@ -111,9 +111,9 @@ class RunWriter:
             self._notice("{role} {rank} was lost ({cause}); back on node {node} after {seconds:.1f} s".format(**back))
         self._num_recoveries_told = len(recoveries)
         if (roles := self._backend.roles()) != self._roles:
-            self._roles = roles
             with self.continuing_without("it"):
                 self.run.write_json("roles.json", roles)
+                self._roles = roles
 
     def finish(self) -> None:
         """Write what is left."""
