@@ -54,7 +54,7 @@ def test_values_of_other_types_are_one_line(tmp_path: Path) -> None:
 
 
 def test_facts_are_those_that_were_recorded(run: RunFolder) -> None:
-    traits = Traits(input="rows", keyed=True, metrics=("rmse",), headline="rmse")
+    traits = Traits(input="rows", keyed=True, metrics=("rmse",))
     facts = Facts(traits=traits, rows=7, keys=3, floats_per_key=2, keys_per_batch={100: 2.5})
     write_facts(run.path, facts)
     assert run.facts == facts
@@ -73,7 +73,7 @@ def test_without_recorded_facts_the_model_is_known_by_its_name(tmp_path: Path, m
 def test_an_old_run_of_a_module_opens_without_the_module(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     (run.path / "config.toml").write_bytes(to_toml(msgspec.structs.replace(run.config, model="not.there:build")))
-    assert (run.facts.traits.input, run.facts.traits.headline) == ("images", "accuracy")
+    assert (run.facts.traits.input, run.facts.traits.metrics[-1]) == ("images", "accuracy")
 
 
 def test_broken_facts_are_named(run: RunFolder) -> None:

@@ -8,7 +8,7 @@ Code outside of a model's own files asks its entry, or the `Model` that the entr
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from paceline.errors import ConfigError
 from paceline.imports import import_from, import_function
@@ -21,20 +21,35 @@ if TYPE_CHECKING:
 ROWS, IMAGES = "rows", "images"
 
 
+class Metric(NamedTuple):
+    """How a metric is called in tables and on pages, and which direction is better."""
+
+    label: str
+    better: Literal["high", "low"]
+
+
+METRICS = {
+    "loss": Metric("loss", "low"),
+    "error": Metric("error", "low"),
+    "rmse": Metric("RMSE", "low"),
+    "auc": Metric("AUC", "high"),
+    "accuracy": Metric("accuracy", "high"),
+}
+
+
 class Task(NamedTuple):
-    """What a model predicts: the kinds of labels it is for, its metrics in the order in which they are shown, and the
-    one that people compare first.
+    """What a model predicts: the kinds of labels it is for, and its metrics (keys of `METRICS`) in the order in which
+    they are shown. The last one is the one that people compare first.
     """
 
     name: str
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
-    headline: str
 
 
-TWO_CLASSES = Task("two-classes", ("two-classes",), ("loss", "error", "auc"), "auc")
-CLASSES = Task("classes", ("classes",), ("loss", "error", "accuracy"), "accuracy")
-NUMBERS = Task("numbers", ("numbers", "two-classes"), ("loss", "rmse"), "rmse")
+TWO_CLASSES = Task("two-classes", ("two-classes",), ("loss", "error", "auc"))
+CLASSES = Task("classes", ("classes",), ("loss", "error", "accuracy"))
+NUMBERS = Task("numbers", ("numbers", "two-classes"), ("loss", "rmse"))
 TASK_OF_LOSS = {"logistic": TWO_CLASSES, "squared": NUMBERS}
 
 

@@ -26,20 +26,17 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """What the model declares about itself.
 
     `input` is "rows" or "images". With `keyed` parameters, only a batch's keys travel; otherwise all parameters travel
-    in each step. `metrics` are what evaluations measure, and `headline` is the one that tables show beside loss and
-    error.
+    in each step. `metrics` are what evaluations measure, in the order in which tables show them.
     """
 
     input: str
     keyed: bool
     metrics: tuple[str, ...]
-    headline: str
 
     @staticmethod
     def of(entry: Any) -> Traits:
         """Those of an entry of the registry."""
-        task = entry.task
-        return Traits(input=entry.input, keyed=entry.keyed, metrics=task.metrics, headline=task.headline)
+        return Traits(input=entry.input, keyed=entry.keyed, metrics=entry.task.metrics)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
