@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from paceline.config import to_toml
-from paceline.errors import DataError, UsageError
+from paceline.diagnosis.explain import diagnose, ensure_diagnosis
+from paceline.errors import DataError
 from paceline.models.registry import find
+from paceline.reports.compare import compare
 from paceline.reports.page import write_report
 from paceline.run_folder import RunFolder
 from paceline.telemetry.facts import Facts, Traits, write_facts
@@ -49,8 +51,27 @@ def test_devices_are_not_read(run: RunFolder) -> None:
 def test_values_of_other_types_are_one_line(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     (run.path / "result.json").write_text('{"status": "done", "rows": 1}')
-    with pytest.raises(UsageError, match="a file of the run folder is damaged: KeyError"):
+    with pytest.raises(DataError, match=r"result\.json` is broken: Object missing required field `engine`"):
         write_report(run, tmp_path / "report.html")
+    run.write_json("result.json", {**make_run(tmp_path / "other").result, "workers": "four"})
+    with pytest.raises(DataError, match=r"result\.json` is broken: Expected `int`, got `str` - at `\$\.workers`"):
+        compare([run, run])
+
+
+@pytest.mark.parametrize("line", ['{"rows": 1, "steps": 1}', '{"rows": 1, "steps": 1, "seconds": 0, "test_loss": "x"}'])
+def test_a_broken_evaluation_is_named(tmp_path: Path, line: str) -> None:
+    run = make_run(tmp_path / "run")
+    (run.path / "metrics.jsonl").write_text(f"{line}\n")
+    with pytest.raises(DataError, match=r"metrics\.jsonl` is broken"):
+        write_report(run, tmp_path / "report.html")
+
+
+def test_a_bug_is_not_called_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "run")
+    monkeypatch.setattr("paceline.diagnosis.explain.judge", lambda _: [][0])
+    for explain in (diagnose, ensure_diagnosis):
+        with pytest.raises(IndexError):
+            explain(run)
 
 
 def test_facts_are_those_that_were_recorded(run: RunFolder) -> None:

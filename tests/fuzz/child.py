@@ -61,4 +61,5 @@ def say(event: str, **facts: object) -> None:
 
 
 if __name__ == "__main__":
+    sys.stdout = sys.stderr  # what cases print is not what `say` prints
     main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), Path(sys.argv[5]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,8 @@ SHARED_CHARTS = {"Training loss": "train_loss"} | {
 OWN_CHARTS = {"Loss": {"training": "train_loss", "test": "test_loss"}} | {
     title: {"test": name} for title, name in SHARED_CHARTS.items() if not name.endswith("_loss")
 }
+# A diverging loss would hide all other values of a chart, and overflow its scale.
+LARGEST_DRAWN = 1e100
 AXES = (("rows", "rows", "rows"), ("seconds", "s", "time"))
 LINE_NAMES = ("training", "test")
 
@@ -54,4 +55,4 @@ def _charts(title: str, series: Sequence[tuple[str, int, Metrics, str]]) -> list
 
 
 def _finite(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    return float(value) if isinstance(value, int | float) and abs(value) <= LARGEST_DRAWN else None

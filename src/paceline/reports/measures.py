@@ -84,12 +84,13 @@ def glance(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def movement(result: Mapping[str, Any]) -> str:
     """How many bytes moved between the processes of a matrix job, compared with the least; empty for one process."""
-    if "bytes_lower_bound" not in result:
+    names = ("algorithm", "bytes_moved", "bytes_lower_bound", "bytes_naive")
+    if not all(name in result for name in names):
         return ""
-    moved, least, naive = (result[name] for name in ("bytes_moved", "bytes_lower_bound", "bytes_naive"))
+    algorithm, moved, least, naive = (result[name] for name in names)
     ratio = f" ({moved / least:.2f}×)" if least else ""
     return (
-        f"{result['algorithm']}: {quantity(moved, 'B')} moved; at least {quantity(least, 'B')} must move{ratio}; "
+        f"{algorithm}: {quantity(moved, 'B')} moved; at least {quantity(least, 'B')} must move{ratio}; "
         f"a placement that ignores neighbours would move {quantity(naive, 'B')}"
     )
 
