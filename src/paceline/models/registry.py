@@ -40,16 +40,25 @@ METRICS = {
 class Task(NamedTuple):
     """What a model predicts: the kinds of labels it is for, and its metrics (keys of `METRICS`) in the order in which
     they are shown. The last one is the one that people compare first.
+
+    For models with one score per row: `sums`, "module:function", makes what adds up the metrics, and `column` is the
+    name of predictions in the files that `paceline predict` writes.
     """
 
     name: str
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
+    sums: str = ""
+    column: str = ""
 
 
-TWO_CLASSES = Task("two-classes", ("two-classes",), ("loss", "error", "auc"))
+TWO_CLASSES = Task(
+    "two-classes", ("two-classes",), ("loss", "error", "auc"), "paceline.models.metrics:two_class_sums", "probability"
+)
 CLASSES = Task("classes", ("classes",), ("loss", "error", "accuracy"))
-NUMBERS = Task("numbers", ("numbers", "two-classes"), ("loss", "rmse"))
+NUMBERS = Task(
+    "numbers", ("numbers", "two-classes"), ("loss", "rmse"), "paceline.models.metrics:NumberSums", "prediction"
+)
 TASK_OF_LOSS = {"logistic": TWO_CLASSES, "squared": NUMBERS}
 
 
