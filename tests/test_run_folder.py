@@ -82,6 +82,15 @@ def test_facts_are_those_that_were_recorded(run: RunFolder) -> None:
     assert run.facts.table_bytes == 24
 
 
+def test_facts_are_not_written_through_a_link(run: RunFolder, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    (run.path / "telemetry" / ".run.json.new").symlink_to(mine)
+    write_facts(run.path, run.facts)
+    assert mine.read_text() == "precious"
+    assert not (run.path / "telemetry" / "run.json").is_symlink()
+
+
 @pytest.mark.parametrize("model", ["logistic", "softmax"])
 def test_without_recorded_facts_the_model_is_known_by_its_name(tmp_path: Path, model: str) -> None:
     run = make_run(tmp_path / "run")
