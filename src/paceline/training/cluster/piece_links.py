@@ -36,6 +36,9 @@ class PieceLink:
         """The shard's own values, if this process sees them."""
         self._step_bytes = 4 * num_values, 4 * num_values
 
+    def begin_step(self) -> None:
+        """Nothing to count: all steps have the same size."""
+
     def step_bytes(self) -> tuple[int, int]:
         """Bytes that a step sends and receives. With shared memory nothing is sent, but it would be on other machines,
         which is what `plan` wants to know.
