@@ -15,7 +15,7 @@ from paceline.errors import DataError
 from tests.diagnosis.conftest import quick as quick
 from tests.diagnosis.folders import make_planted
 from tests.reports.conftest import HOSTILE
-from tests.reports.folders import make_half_run
+from tests.reports.folders import DIAGNOSIS, make_half_run
 
 
 def planted(path: Path, plant: str, data: str = "data/nowhere") -> Run:
@@ -55,7 +55,7 @@ class TestRun:
 
     def test_diagnose_finds_it_again(self, tmp_path: Path) -> None:
         run = planted(tmp_path / "run", "network")
-        run.write_json("diagnosis.json", {"bottleneck": "something else"})
+        run.write_json("diagnosis.json", DIAGNOSIS | {"bottleneck": "something else"})
         assert run.diagnosis["bottleneck"] == "something else"
         assert run.diagnose()["bottleneck"] == run.diagnosis["bottleneck"] == "network"
 

@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from paceline.config import to_toml
-from paceline.errors import DataError, UsageError
+from paceline.diagnosis.explain import diagnose, ensure_diagnosis
+from paceline.errors import DataError
 from paceline.models.registry import find
+from paceline.reports.compare import compare
 from paceline.reports.page import write_report
 from paceline.run_folder import RunFolder
 from paceline.telemetry.facts import Facts, Traits, write_facts
@@ -49,16 +51,44 @@ def test_devices_are_not_read(run: RunFolder) -> None:
 def test_values_of_other_types_are_one_line(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     (run.path / "result.json").write_text('{"status": "done", "rows": 1}')
-    with pytest.raises(UsageError, match="a file of the run folder is damaged: KeyError"):
+    with pytest.raises(DataError, match=r"result\.json` is broken: Object missing required field `engine`"):
+        write_report(run, tmp_path / "report.html")
+    run.write_json("result.json", {**make_run(tmp_path / "other").result, "workers": "four"})
+    with pytest.raises(DataError, match=r"result\.json` is broken: Expected `int`, got `str` - at `\$\.workers`"):
+        compare([run, run])
+
+
+@pytest.mark.parametrize("line", ['{"rows": 1, "steps": 1}', '{"rows": 1, "steps": 1, "seconds": 0, "test_loss": "x"}'])
+def test_a_broken_evaluation_is_named(tmp_path: Path, line: str) -> None:
+    run = make_run(tmp_path / "run")
+    (run.path / "metrics.jsonl").write_text(f"{line}\n")
+    with pytest.raises(DataError, match=r"metrics\.jsonl` is broken"):
         write_report(run, tmp_path / "report.html")
 
 
+def test_a_bug_is_not_called_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "run")
+    monkeypatch.setattr("paceline.diagnosis.explain.judge", lambda _: [][0])
+    for explain in (diagnose, ensure_diagnosis):
+        with pytest.raises(IndexError):
+            explain(run)
+
+
 def test_facts_are_those_that_were_recorded(run: RunFolder) -> None:
-    traits = Traits(input="rows", keyed=True, metrics=("rmse",), headline="rmse")
+    traits = Traits(input="rows", keyed=True, metrics=("rmse",))
     facts = Facts(traits=traits, rows=7, keys=3, floats_per_key=2, keys_per_batch={100: 2.5})
     write_facts(run.path, facts)
     assert run.facts == facts
     assert run.facts.table_bytes == 24
+
+
+def test_facts_are_not_written_through_a_link(run: RunFolder, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    (run.path / "telemetry" / ".run.json.new").symlink_to(mine)
+    write_facts(run.path, run.facts)
+    assert mine.read_text() == "precious"
+    assert not (run.path / "telemetry" / "run.json").is_symlink()
 
 
 @pytest.mark.parametrize("model", ["logistic", "softmax"])
@@ -73,7 +103,7 @@ def test_without_recorded_facts_the_model_is_known_by_its_name(tmp_path: Path, m
 def test_an_old_run_of_a_module_opens_without_the_module(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     (run.path / "config.toml").write_bytes(to_toml(msgspec.structs.replace(run.config, model="not.there:build")))
-    assert (run.facts.traits.input, run.facts.traits.headline) == ("images", "accuracy")
+    assert (run.facts.traits.input, run.facts.traits.metrics[-1]) == ("images", "accuracy")
 
 
 def test_broken_facts_are_named(run: RunFolder) -> None:

@@ -20,7 +20,7 @@ import tomli_w
 from paceline.engines import ENGINES
 from paceline.errors import BAD_TEXT, ConfigError
 from paceline.models.registry import IMAGES, Entry, find
-from paceline.parameters.optimizers import OPTIMIZERS, formula_of, own_settings, updates_of
+from paceline.parameters.optimizers import OPTIMIZERS, formula_of, gpu_update_of, own_settings
 from paceline.settings import ImageConfig, OptimizerConfig, RunConfig, WireConfig, without_old_settings
 
 T = TypeVar("T")
@@ -252,9 +252,8 @@ def _check_keyed(config: RunConfig, keyed: bool) -> None:
 def _check_gpu(config: RunConfig) -> None:
     """Refuse an optimizer that cannot update parameters on a GPU. Shards update them on the CPU."""
     on_shards = ENGINES[config.engine].has_processes and config.exchange == "shard"
-    if config.device != "cpu" and not on_shards and not updates_of(config.optimizer).on_gpu:
-        message = f"`optimizer` is `{config.optimizer.name}`, which has no update on a GPU"
-        raise ConfigError(message, "--device cpu, or another --optimizer")
+    if config.device != "cpu" and not on_shards:
+        gpu_update_of(config.optimizer)
 
 
 def _check_allreduce(config: RunConfig) -> None:

@@ -17,7 +17,7 @@ from paceline.data.datasets import AnyDataset, open_dataset
 from paceline.errors import DataError, UsageError
 from paceline.files import refuse_existing, translated_disk_errors
 from paceline.machine import num_cores
-from paceline.models.inputs import WHAT
+from paceline.models.inputs import INPUTS
 from paceline.models.model import Parameters
 from paceline.models.trained import TrainedModel, load_model
 from paceline.run_folder import RunFolder
@@ -84,8 +84,8 @@ def _parameters_for(model: TrainedModel, dataset: AnyDataset) -> Parameters:
     found, wanted = dataset.kind.name, model.entry.input
     if found != wanted:
         raise DataError(
-            f"the model is for {WHAT[wanted]}; `{dataset.folder}` has {WHAT[found]}",
-            f"give a dataset of {WHAT[wanted]}",
+            f"the model is for {INPUTS[wanted]}; `{dataset.folder}` has {INPUTS[found]}",
+            f"give a dataset of {INPUTS[wanted]}",
         )
     return model.parameters_for(dataset)
 

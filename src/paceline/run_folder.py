@@ -5,21 +5,88 @@ from __future__ import annotations
 import json
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from paceline.config import load_config, read_recipe, to_toml
-from paceline.errors import BAD_TEXT, DataError, UsageError, in_short
+from paceline.errors import BAD_TEXT, DataError
 from paceline.files import append, free_path, refuse_existing, replace_file, translated_disk_errors
 from paceline.models.registry import find_of_old_run
 from paceline.settings import RunConfig
 from paceline.telemetry.facts import Facts, Traits, read_facts
+from paceline.telemetry.records import Duration, Real, Whole
 
 TRAIN = "train"
-# What code raises for values that it did not expect.
-UNEXPECTED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+class JobResult(msgspec.Struct, kw_only=True):
+    """What every `result.json` has, and the types of what it may have, as far as pages and tables depend on them."""
+
+    status: str
+    engine: str
+    job: str = TRAIN
+    rows: Whole = 0
+    seconds: Real = 0.0
+    trace: Real = 0.0
+    elements_per_second: Real = 0.0
+    flop_per_second: Real = 0.0
+    blocks_made: Whole = 0
+    tiles: Whole = 0
+    peak_memory_bytes: Whole = 0
+    algorithm: str = ""
+    bytes_moved: Whole = 0
+    bytes_lower_bound: Whole = 0
+    bytes_naive: Whole = 0
+
+
+class TrainResult(JobResult, kw_only=True):
+    """The same for a run of `train`."""
+
+    model: str
+    pace: str | int
+    workers: Whole
+    batch_size: Whole
+    rows: Whole
+    steps: Whole
+    train_seconds: Real
+    rows_per_second: Real
+    test: dict[str, float | None]
+    max_staleness: Whole
+    wire: dict[str, Real]
+    startup_seconds: Real
+    restarts: dict[str, Whole]
+    recoveries: list[dict[str, Any]]
+
+
+class Evaluation(msgspec.Struct):
+    """What every line of `metrics.jsonl` has, besides the metrics."""
+
+    rows: Whole
+    steps: Whole
+    seconds: Duration
+
+
+class OperationTime(msgspec.Struct):
+    """An operation of a step in `diagnosis.json`."""
+
+    name: str
+    nanoseconds_per_row: Real
+
+
+class SavedDiagnosis(msgspec.Struct):
+    """What `diagnosis.json` has, as far as pages and tables depend on it."""
+
+    bottleneck: str
+    sentence: str
+    phases: dict[str, Real]
+    evidence: list[Any]
+    recommendation: str
+    nodes: list[dict[str, Any]]
+    operations: list[OperationTime] = []
 
 
 class RunFolder:
@@ -69,7 +136,7 @@ class RunFolder:
     @property
     def result(self) -> dict[str, Any]:
         """The summary of a run that has ended; empty before that."""
-        return self._read_json("result.json")
+        return self._read_json("result.json", TrainResult if self.job == TRAIN else JobResult)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -78,14 +145,16 @@ class RunFolder:
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         try:
             # A kill or a full disk may have cut off the last line.
-            return [json.loads(line) for line in lines if line.endswith(b"\n")]
+            found = [json.loads(line) for line in lines if line.endswith(b"\n")]
+            msgspec.convert(found, list[Evaluation])
+            return msgspec.convert(found, list[dict[str, int | float | None]])
         except BAD_TEXT as error:
             raise DataError(f"`{path}` is broken: {error}", "remove the line, or the run, and run again") from None
 
     @property
     def saved_diagnosis(self) -> dict[str, Any]:
         """The content of `diagnosis.json`; empty if there is none."""
-        return self._read_json("diagnosis.json")
+        return self._read_json("diagnosis.json", SavedDiagnosis)
 
     @property
     def facts(self) -> Facts:
@@ -109,28 +178,20 @@ class RunFolder:
         """Replace a JSON file of the folder."""
         replace_file(self.path / name, json.dumps(content, indent=2).encode() + b"\n")
 
-    def _read_json(self, name: str) -> dict[str, Any]:
-        """A JSON file of the folder; empty if there is none."""
+    def _read_json(self, name: str, kind: type[msgspec.Struct]) -> dict[str, Any]:
+        """A JSON file of the folder, with everything that `kind` requires; empty if there is none."""
         path = self.path / name
         if not path.is_file():
             return {}
         try:
-            return dict(json.loads(path.read_bytes()))
-        except (TypeError, *BAD_TEXT) as error:
+            found: dict[str, Any] = json.loads(path.read_bytes())
+            msgspec.convert(found, kind)
+            return found
+        except BAD_TEXT as error:
             raise DataError(f"`{path}` is broken: {error}", "remove it, or its run, and run again") from None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
-
-
-@contextmanager
-def translated_damage() -> Iterator[None]:
-    """Turn what code raises for a run's files with unexpected content into one clear line."""
-    try:
-        yield
-    except UNEXPECTED as error:
-        message = f"a file of the run folder is damaged: {in_short(error)}"
-        raise UsageError(message, "if no file was changed, this is a bug: please report it") from error
 
 
 def flat(tree: Mapping[str, Any]) -> dict[str, Any]:

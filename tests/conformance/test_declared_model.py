@@ -20,6 +20,8 @@ import safetensors.numpy
 import paceline
 from paceline.data.sparse.batch import Batch
 from paceline.errors import ConfigError, UsageError
+from tests.conftest import Command
+from tests.sweep.conftest import read_csv
 
 MODULE = """
 import numpy as np
@@ -90,6 +92,29 @@ def test_it_learns_at_every_pace_on_every_engine(home: Path, clicks: Path, pace:
     assert run.result["test"]["loss"] < 0.9 * start_loss(clicks)
     assert run.result["test"]["rmse"] == pytest.approx((2 * run.result["test"]["loss"]) ** 0.5, rel=1e-5)
     assert run.result["max_staleness"] <= {"sync": 0, 2: 2}.get(pace, 10**9)
+
+
+def test_reports_comparisons_and_sweeps_show_its_metrics(home: Path, clicks: Path, command: Command) -> None:
+    recipe = home / "sweep.toml"
+    recipe.write_text(f'''data = "{clicks}"\nmodel = "{MODEL}"\npace = "sync"\nbatch_size = 20\ntest_every = 2000
+optimizer = {{ name = "sgd" }}\n[sweep]\noptimizer.learning_rate = [0.02, 0.05]\n''')
+    swept = command("sweep", recipe, "--out", "out")
+    assert swept.code == 0, swept.err
+    header = next(line for line in swept.out.splitlines() if "test_loss" in line)
+    assert "test_rmse" in header
+    assert "test_error" not in header
+    rows = read_csv(home / "out/summary.csv")
+    runs = [paceline.Run(path.parent) for path in sorted((home / "out").glob("*/result.json"))]
+    assert [float(row["test_rmse"]) for row in rows] == [run.result["test"]["rmse"] for run in runs]
+    compared = command("compare", *(run.path for run in runs), "--out", "both.html")
+    line = next(line for line in compared.out.splitlines() if line.startswith("test RMSE"))
+    assert line.count("*") == 1
+    assert "Test RMSE against rows" in (home / "both.html").read_text()
+    page = runs[0].report().read_text()
+    assert "Test RMSE against time" in page
+    assert f"{runs[0].result['test']['rmse']:.5f}" in page
+    trained = command("train", "--data", clicks, "--model", MODEL, "--optimizer", "sgd", "--steps", 5)
+    assert trained.out.splitlines()[0].split()[-3:] == ["test", "loss", "RMSE"]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])

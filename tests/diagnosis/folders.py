@@ -21,7 +21,7 @@ from paceline.settings import RunConfig
 from paceline.telemetry.facts import Facts, write_facts
 from paceline.telemetry.gather_facts import count_keys, facts_of
 from paceline.telemetry.records import ConnectionProbe, NodeProbe, Record, Reply, ShardChunk, StepSample, WorkerChunk
-from tests.reports.folders import write_records
+from tests.reports.folders import result_of, write_records
 
 ROWS = 100
 SAMPLES = 80
@@ -84,7 +84,8 @@ def make_planted(path: Path, plant: str, *, seed: int = 0, num_workers: int = 3,
     write_records(path, connections(num_workers, step, lasts, bandwidth, full=plant == "network"))
     run = RunFolder(path)
     if result:
-        run.write_json("result.json", {"status": "done", "train_seconds": float(SECONDS)})
+        last = {"rows": int(num_workers * SECONDS / lasts) * ROWS, "steps": int(SECONDS / lasts), "seconds": SECONDS}
+        run.write_json("result.json", result_of(config, "done", last, 1.0))
     return run
 
 

@@ -11,14 +11,14 @@ import paceline
 from paceline.config import to_toml
 from paceline.diagnosis.operations import READ, time_operations
 from paceline.errors import UsageError
-from paceline.models.linear_operations import WHAT
+from paceline.models.linear_operations import OPERATIONS
 from tests.reports.folders import make_half_run
 
 
 def test_every_operation_is_timed(clicks: Path, tmp_path: Path) -> None:
     run = paceline.train(data=clicks, run=tmp_path / "run")
     found = time_operations(run, batches=2)
-    assert [one["name"] for one in found] == [*READ, *WHAT]
+    assert [one["name"] for one in found] == [*READ, *OPERATIONS]
     assert all(one["nanoseconds_per_row"] > 0 for one in found)
 
 

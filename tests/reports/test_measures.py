@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paceline.models.registry import CLASSES, METRICS, NUMBERS, TWO_CLASSES
 from paceline.reports.measures import MEASURES, best_places, glance
 
 BY_NAME = {measure.name: measure for measure in MEASURES}
@@ -9,6 +10,13 @@ BY_NAME = {measure.name: measure for measure in MEASURES}
 
 def test_names_and_labels_are_unique() -> None:
     assert len(BY_NAME) == len({measure.label for measure in MEASURES}) == len(MEASURES)
+
+
+def test_every_metric_of_every_task_is_shown() -> None:
+    for name in {*TWO_CLASSES.metrics, *CLASSES.metrics, *NUMBERS.metrics}:
+        measure = BY_NAME[f"test_{name}"]
+        assert measure.better == METRICS[name].better
+        assert measure.text({"test": {name: 0.25}}) == "0.25000"
 
 
 def test_the_best_is_the_highest_or_the_lowest() -> None:

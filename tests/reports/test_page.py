@@ -18,7 +18,8 @@ SIX_MEGABYTES = 6_000_000
 
 
 def written(run: RunFolder, out: Path, diagnosis: dict[str, object] | None = None) -> str:
-    run.write_json("diagnosis.json", DIAGNOSIS if diagnosis is None else diagnosis)
+    if diagnosis != {}:
+        run.write_json("diagnosis.json", DIAGNOSIS | (diagnosis or {}))
     write_report(run, out)
     return out.read_text("utf-8")
 

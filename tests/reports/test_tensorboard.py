@@ -47,7 +47,7 @@ def test_a_resumed_run_continues_after_its_last_evaluation(tmp_path: Path) -> No
     add = on_board(run)
     for rows in (10, 20, 30):
         add({"rows": rows, "train_loss": 1.0})
-    run.add_metrics({"rows": 10, "train_loss": 1.0})
+    run.add_metrics({"rows": 10, "steps": 1, "seconds": 0.1, "train_loss": 1.0})
     again = on_board(run)
     for rows in (20, 30):
         again({"rows": rows, "train_loss": 0.5})

@@ -7,7 +7,7 @@ import pytest
 from paceline.reports import terminal
 from paceline.telemetry.facts import Traits
 
-TRAITS = Traits(input="images", keyed=False, metrics=("loss",), headline="accuracy")
+TRAITS = Traits(input="images", keyed=False, metrics=("loss", "error", "accuracy"))
 
 
 def test_logs_get_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from paceline.settings import RunConfig
 from paceline.sweep.points import read_sweep
 from paceline.sweep.table import Outcome, node_table
 from tests.conftest import Command
+from tests.reports.folders import DIAGNOSIS
 from tests.sweep.conftest import read_csv
 
 
@@ -19,12 +20,12 @@ def test_each_node_of_a_run_has_its_line(recipe: Path, tmp_path: Path) -> None:
     point = read_sweep(recipe, {})[0]
     run = RunFolder.make(str(tmp_path / "run"), "run", b"")
     nodes = [{"node": name, "cpu": 0.5, "pressure": {"cpu_some": 0.1}} for name in ("a", "b")]
-    run.write_json("diagnosis.json", {"bottleneck": "network", "nodes": nodes})
+    run.write_json("diagnosis.json", DIAGNOSIS | {"nodes": nodes})
     outcome = Outcome(point, run, "")
     assert node_table([outcome]) == (
         ["pace", "batch_size", "node", "cpu"], [["sync", 50, "a", 0.5], ["sync", 50, "b", 0.5]],
     )  # fmt: skip
-    run.write_json("diagnosis.json", {"bottleneck": "network", "nodes": nodes[:1]})
+    run.write_json("diagnosis.json", DIAGNOSIS | {"nodes": nodes[:1]})
     assert node_table([outcome]) == ([], [])
 
 

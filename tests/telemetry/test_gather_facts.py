@@ -72,7 +72,7 @@ class TestInARun:
     def test_a_model_of_images(self, drawings: Path, tmp_path: Path) -> None:
         facts = recorded(paceline.train(data=drawings, run=tmp_path / "run", model="softmax").path)
         assert (facts.rows, facts.keys, facts.keys_per_batch, facts.table_bytes) == (1_500, 0, {}, 0)
-        assert (facts.traits.input, facts.traits.headline) == ("images", "accuracy")
+        assert (facts.traits.input, facts.traits.metrics[-1]) == ("images", "accuracy")
 
     def test_it_is_there_while_the_run_trains(self, clicks: Path, tmp_path: Path) -> None:
         """The counts follow a little later, so that the start is not slower."""

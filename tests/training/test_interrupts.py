@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
-from paceline.training.interrupts import on_interrupt
+from paceline.training.interrupts import on_interrupt, remember_interrupts
 
 TWICE = """
 import signal
@@ -39,15 +40,19 @@ def test_the_second_signal_ends_the_process() -> None:
 
 
 def test_a_signal_before_it_that_was_swallowed_is_not_lost() -> None:
-    def noted(*_: object) -> None: ...
-
-    noted.asked = True  # type: ignore[attr-defined]
-    before = signal.signal(signal.SIGINT, noted)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        remember_interrupts()
+        with on_interrupt(lambda: None):
+            pass
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt), on_interrupt(lambda: None):
             pytest.fail("entered")
+        remember_interrupts()
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_on_another_thread_handlers_stay_as_they_are() -> None:

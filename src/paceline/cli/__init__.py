@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from paceline.cli import data, demo, explain, matrices, train, use
 from paceline.cli.commands import CONTEXT, CommandGroup
 from paceline.cli.progress import print_notice
 from paceline.errors import OUT_OF_MEMORY, PacelineError, PacelineWarning
+from paceline.training.interrupts import remember_interrupts
 
 SECTIONS = {
     "Start here": [demo.demo],
@@ -42,22 +42,9 @@ def cli() -> None:
     """
 
 
-class RememberedInterrupts:
-    """Python's Ctrl-C, remembered in `asked`: libraries may swallow it while they load."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __call__(self, _signal: int, _frame: object) -> None:
-        self.asked = True
-        raise KeyboardInterrupt
-
-
 def main() -> None:
     """Run the command, print errors as one line and a hint, and exit with their code."""
-    interrupts = RememberedInterrupts()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupts)
+    remember_interrupts()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", PacelineWarning)

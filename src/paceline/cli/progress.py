@@ -66,17 +66,19 @@ def watched(title: str, work: Callable[[Watch], RunFolder]) -> RunFolder:
                 return
             speed = at.rows / at.seconds if at.seconds else 0.0
             rate = f"{speed / 1e6:.2f} M" if speed > FASTEST_IN_FULL else f"{speed:,.0f}"
-            bar.show(at.share, f"{rate} rows/s, loss {at.train_loss:.4f}{in_short(at.quality)}, {at.rows:,} rows")
+            bar.show(at.share, f"{rate} rows/s, loss {at.train_loss:.4f}{quality_text(at.quality)}, {at.rows:,} rows")
 
         return work(watch)
 
 
-def in_short(quality: dict[str, float] | None) -> str:
+def quality_text(quality: dict[str, float] | None) -> str:
     """The test loss and the last metric, for the progress bar."""
     if quality is None:
         return ""
+    from paceline.models.registry import METRICS
+
     name, best = list(quality.items())[-1]
-    return f", test {quality['loss']:.4f}, {name.replace('auc', 'AUC')} {best:.4f}"
+    return f", test {quality['loss']:.4f}, {METRICS[name].label} {best:.4f}"
 
 
 def print_engine(settings: RunConfig | Settings) -> None:

@@ -103,12 +103,12 @@ def sweep(recipe: Path, out: Path | None, settings: tuple[str, ...], **flags: An
     from paceline.reports.terminal import print_table
     from paceline.sweep.points import read_sweep
     from paceline.sweep.run import Runner, run_sweep
-    from paceline.sweep.table import in_short
+    from paceline.sweep.table import terminal_table
 
     points = read_sweep(recipe, given(flags), settings)
     runner = Runner(start, carry_on, lambda text: click.echo(text, err=True))
     outcomes, written = run_sweep(points, out or Path("runs") / recipe.stem, runner)
-    print_table(*in_short(outcomes))
+    print_table(*terminal_table(outcomes))
     for path in written:
         click.echo(f"{path.stem}: {path}")
     if failed := sum(1 for outcome in outcomes if outcome.error):

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from paceline.data.blocks.folders import open_folder
 from paceline.data.blocks.manifests import kind_of
-from paceline.data.images.dataset import IMAGES, ImageDataset
+from paceline.data.images.dataset import IMAGE_ROWS, ImageDataset
 from paceline.data.sparse.dataset import SPARSE_ROWS, SparseDataset
 from paceline.errors import DataError
 
 AnyDataset = SparseDataset | ImageDataset
 
-KINDS: dict[str, type[AnyDataset]] = {SPARSE_ROWS.name: SparseDataset, IMAGES.name: ImageDataset}
+KINDS: dict[str, type[AnyDataset]] = {SPARSE_ROWS.name: SparseDataset, IMAGE_ROWS.name: ImageDataset}
 
 
 def open_dataset(path: Path | str) -> AnyDataset:

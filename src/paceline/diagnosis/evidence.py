@@ -7,6 +7,7 @@ work: then processor time counts, otherwise wall time.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from paceline.diagnosis.simulator import IDLE_SECONDS, Demand, PaceRules, Topolo
 from paceline.diagnosis.topology import ConnectionUse, NodeUse, by_rank, connection_use, node_use, topology_of
 from paceline.engines import ENGINES
 from paceline.errors import DataError
-from paceline.run_folder import RunFolder, translated_damage
+from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
 from paceline.telemetry.facts import Facts
 from paceline.telemetry.meter import PHASES
@@ -54,7 +55,6 @@ class Evidence(NamedTuple):
         return self.config.exchange != "allreduce"
 
 
-@translated_damage()
 def gather_evidence(run: RunFolder) -> Evidence:
     """Read a run's telemetry. `DataError` if there is too little of it."""
     telemetry, config, facts = Telemetry(run.path), run.config, run.facts
@@ -81,7 +81,7 @@ def gather_evidence(run: RunFolder) -> Evidence:
         for rank, node in zip(ranks, topology.workers, strict=True)
     ]
     pace, speed = Pace.of(config.pace), _rate(chunks)
-    return Evidence(
+    evidence = Evidence(
         config=config,
         facts=facts,
         demands=demands,
@@ -93,6 +93,20 @@ def gather_evidence(run: RunFolder) -> Evidence:
         connections=connection_use(connections, chunks),
         gathers_per_second=speed * _gathers_per_row(facts, config.batch_size),
     )
+    _check(evidence, run)
+    return evidence
+
+
+def _check(evidence: Evidence, run: RunFolder) -> None:
+    """Refuse what the simulator cannot replay. Only damaged records give such evidence."""
+    topology, steps = evidence.topology, [demand for own in evidence.demands for demand in own]
+    parts = [(d.delay, d.input, d.compute, d.push, *d.service, *d.bytes_out, *d.bytes_in) for d in steps]
+    own_work = [sum(d.delay + d.input + d.compute + d.push for d in own) for own in evidence.demands]
+    rows = sum(demand.rows for demand in steps)
+    positive = (*topology.cores, *topology.bandwidth, evidence.rows_per_second, rows, *own_work)
+    if min(map(min, parts)) < 0 or not all(map(math.isfinite, itertools.chain(*parts))) or min(positive) <= 0:
+        message = f"the telemetry of `{run.path}` cannot be true: its steps take no time, or less, or have no rows"
+        raise DataError(message, "if no file was changed, please report this as a bug")
 
 
 def _gathers_per_row(facts: Facts, batch_size: int) -> float:
@@ -200,6 +214,8 @@ def _spread(demands: list[Demand], steps: float) -> list[Demand]:
     if steps <= 1:
         return demands
     mean = statistics.fmean(demand.compute for demand in demands)
+    if mean <= 0:
+        return demands
 
     def single(compute: float) -> float:
         return min(3 * mean, max(mean / 3, mean + (compute - mean) * math.sqrt(steps)))

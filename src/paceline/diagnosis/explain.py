@@ -10,8 +10,8 @@ from paceline.diagnosis.advice import Advice, advise
 from paceline.diagnosis.evidence import Evidence, gather_evidence
 from paceline.diagnosis.topology import best_links
 from paceline.diagnosis.verdict import LARGEST_REPLAY_ERROR, Verdict, judge, most
-from paceline.errors import DataError, UsageError
-from paceline.run_folder import TRAIN, RunFolder, translated_damage
+from paceline.errors import ConfigError, DataError, UsageError
+from paceline.run_folder import TRAIN, RunFolder
 
 # Above this share of the machine's gather rate, memory is the limit.
 NEAR_CEILING = 0.6
@@ -52,11 +52,11 @@ def write_diagnosis(run: RunFolder) -> dict[str, Any]:
 def ensure_diagnosis(run: RunFolder) -> None:
     """Write `diagnosis.json` if it is missing and enough was recorded."""
     if not run.saved_diagnosis:
-        with suppress(UsageError):
+        # Settings of another version may be unknown to this one.
+        with suppress(ConfigError, DataError):
             write_diagnosis(run)
 
 
-@translated_damage()
 def diagnose(run: RunFolder) -> dict[str, Any]:
     """The content of `diagnosis.json`: a function of the run folder alone. `DataError` if too little was recorded."""
     evidence = gather_evidence(run)

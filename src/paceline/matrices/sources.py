@@ -163,7 +163,7 @@ class FolderSource(NamedTuple):
                     block.fill(first - top, start - left, out[first - row : last - row, start - column : stop - column])
 
 
-def open_folder(folder: Path) -> FolderSource:
+def open_blocks(folder: Path) -> FolderSource:
     """The matrix in a folder of blocks, all of which are there and have the right shape."""
     hint = "give a folder that `to_blocks` made"
     try:
@@ -195,7 +195,7 @@ def block_name(i: int, j: int) -> str:
 def open_matrix(path: Path | str) -> Node:
     """The matrix in a .npy file or a folder of blocks, or a `DataError` that says what is wrong."""
     path = Path(path)
-    return open_folder(path) if path.is_dir() else open_npy(path)
+    return open_blocks(path) if path.is_dir() else open_npy(path)
 
 
 def open_npy(path: Path, opened: Callable[[Path], OpenFile] | None = None) -> Node:

@@ -7,7 +7,7 @@ from paceline.errors import ConfigError
 from paceline.models.registry import IMAGES, MODELS, ROWS, find
 from paceline.settings import RunConfig
 
-WHAT = {ROWS: "rows of features", IMAGES: "images"}
+INPUTS = {ROWS: "rows of features", IMAGES: "images"}
 
 
 def open_for(config: RunConfig) -> AnyDataset:
@@ -17,8 +17,8 @@ def open_for(config: RunConfig) -> AnyDataset:
     if found != entry.input:
         others = [f"--model {name}" for name, other in MODELS.items() if other.input == found]
         raise ConfigError(
-            f"the model `{config.model}` learns from {WHAT[entry.input]}; `{dataset.folder}` has {WHAT[found]}",
-            f"{others[0]}, or a dataset of {WHAT[entry.input]}",
+            f"the model `{config.model}` learns from {INPUTS[entry.input]}; `{dataset.folder}` has {INPUTS[found]}",
+            f"{others[0]}, or a dataset of {INPUTS[entry.input]}",
         )
     if dataset.labels.kind not in entry.task.labels:
         wanted = " or ".join(entry.task.labels)

@@ -14,7 +14,7 @@ from paceline.models.linear import LinearModel
 from paceline.parameters.keyed import KeyedStore
 from paceline.parameters.scratch import Scratch
 
-WHAT = {
+OPERATIONS = {
     "number keys": "find its distinct keys",
     "gather": "get their weights",
     "score": "sum weights times values",
@@ -30,7 +30,7 @@ class LinearOperations:
     def __init__(self, model: LinearModel, rows: int) -> None:
         table = model.layout.table
         assert table is not None
-        self.what = WHAT
+        self.what = OPERATIONS
         self._loss = model.kernel.loss
         self._store, self._scratch = KeyedStore(table), Scratch(table)
         self._scores, self._slopes = np.zeros(rows, np.float32), np.zeros(rows, np.float32)

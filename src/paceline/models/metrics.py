@@ -51,6 +51,11 @@ class TwoClassSums:
         return {"loss": self.losses / num_rows, "error": errors / num_rows, "auc": auc}
 
 
+def two_class_sums(total_loss: TotalLoss, _link: Callable[[Floats], Floats]) -> TwoClassSums:
+    """The metrics of two classes, which need no link: the order of scores is that of probabilities."""
+    return TwoClassSums(total_loss)
+
+
 @dataclass
 class ClassSums:
     """Scores of classes [rows, classes] against the number of the right one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from paceline.errors import ConfigError, UsageError
 from paceline.imports import import_from, import_function
@@ -22,20 +22,44 @@ if TYPE_CHECKING:
 ROWS, IMAGES = "rows", "images"
 
 
+class Metric(NamedTuple):
+    """How a metric is called in tables and on pages, and which direction is better."""
+
+    label: str
+    better: Literal["high", "low"]
+
+
+METRICS = {
+    "loss": Metric("loss", "low"),
+    "error": Metric("error", "low"),
+    "rmse": Metric("RMSE", "low"),
+    "auc": Metric("AUC", "high"),
+    "accuracy": Metric("accuracy", "high"),
+}
+
+
 class Task(NamedTuple):
-    """What a model predicts: the kinds of labels it is for, its metrics in the order in which they are shown, and the
-    one that people compare first.
+    """What a model predicts: the kinds of labels it is for, and its metrics (keys of `METRICS`) in the order in which
+    they are shown. The last one is the one that people compare first.
+
+    For models with one score per row: `sums`, "module:function", makes what adds up the metrics, and `column` is the
+    name of predictions in the files that `paceline predict` writes.
     """
 
     name: str
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
-    headline: str
+    sums: str = ""
+    column: str = ""
 
 
-TWO_CLASSES = Task("two-classes", ("two-classes",), ("loss", "error", "auc"), "auc")
-CLASSES = Task("classes", ("classes",), ("loss", "error", "accuracy"), "accuracy")
-NUMBERS = Task("numbers", ("numbers", "two-classes"), ("loss", "rmse"), "rmse")
+TWO_CLASSES = Task(
+    "two-classes", ("two-classes",), ("loss", "error", "auc"), "paceline.models.metrics:two_class_sums", "probability"
+)
+CLASSES = Task("classes", ("classes",), ("loss", "error", "accuracy"))
+NUMBERS = Task(
+    "numbers", ("numbers", "two-classes"), ("loss", "rmse"), "paceline.models.metrics:NumberSums", "prediction"
+)
 TASK_OF_LOSS = {"logistic": TWO_CLASSES, "squared": NUMBERS}
 
 

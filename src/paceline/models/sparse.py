@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 
 from paceline.data.sparse.batch import Batch
 from paceline.errors import ConfigError
-from paceline.imports import explained
+from paceline.imports import explained, import_from
 from paceline.kernels.losses import measure_rows
 from paceline.kernels.tables import gather
 from paceline.models.losses import LOSSES, predictions, total_loss
-from paceline.models.metrics import MetricSums, NumberSums, TwoClassSums
+from paceline.models.metrics import MetricSums
 from paceline.models.model import Compute, Floats, Parameters, Step, Tensor, lay_out, size_of, values_of
-from paceline.models.registry import TASK_OF_LOSS, TWO_CLASSES, Entry, Task
+from paceline.models.registry import TASK_OF_LOSS, Entry, Task
 from paceline.parameters.layout import INITIAL_KINDS, DenseLayout, Group, Layout, TableLayout
 from paceline.parameters.layout import Initial as Initial
 from paceline.parameters.optimizers import OPTIMIZERS, TABLE_OPTIMIZERS
@@ -186,14 +186,14 @@ class LossOutput(NamedTuple):
     loss: Any
 
     def metric_sums(self) -> MetricSums:
-        total = partial(total_loss, self.loss)
-        return TwoClassSums(total) if self.task is TWO_CLASSES else NumberSums(total, self.probabilities)
+        sums: MetricSums = import_from(self.task.sums)(partial(total_loss, self.loss), self.probabilities)
+        return sums
 
     def probabilities(self, scores: Floats) -> Floats:
         return predictions(self.loss, scores)
 
     def predict(self, scores: Floats) -> dict[str, NDArray[Any]]:
-        return {"probability" if self.task is TWO_CLASSES else "prediction": predictions(self.loss, scores)}
+        return {self.task.column: predictions(self.loss, scores)}
 
 
 def table_layout(columns: tuple[Columns, ...], config: RunConfig, features: int, bias: bool) -> TableLayout:

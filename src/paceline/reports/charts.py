@@ -26,6 +26,8 @@ PREFIXES = {
     "s": ((1, "seconds"), (1e-3, "milliseconds"), (1e-6, "microseconds")),
     "%": ((0.01, "%"),),
 }
+# Values that differ by less are drawn as a flat line.
+FLAT = 1e-300
 # A part of a bar needs at least this share to have room for its number.
 LEAST_LABELLED_SHARE = 0.09
 
@@ -80,7 +82,7 @@ def scale(values: Sequence[float], unit: str, num_ticks: int, *, at_ticks: bool)
     ['0.0', '0.5', '1.0', '1.5', '2.0', '2.5']
     """
     low, high = min(values, default=0.0), max(values, default=1.0)
-    if high <= low:
+    if high - low <= FLAT:
         margin = abs(low) * 0.1 or 0.5
         low, high = (low - margin, high + margin) if low else (0.0, 1.0)
     step = _round_step((high - low) / num_ticks)

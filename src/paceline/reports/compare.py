@@ -16,7 +16,7 @@ from paceline.reports.layout import charts, document, missing, note, section, ta
 from paceline.reports.markup import Markup, element
 from paceline.reports.measures import MEASURES, NOTHING, best_places
 from paceline.reports.terminal import print_table
-from paceline.run_folder import TRAIN, RunFolder, translated_damage
+from paceline.run_folder import TRAIN, RunFolder
 
 BEST = " *"
 # Every run has its own; it says nothing about how the run trained.
@@ -39,7 +39,6 @@ class Comparison(NamedTuple):
     results: list[Row]
 
 
-@translated_damage()
 def compare(runs: Sequence[RunFolder]) -> Comparison:
     """How runs differ. Only finished runs can be best, and only if they differ."""
     if len(runs) < 2:
@@ -73,7 +72,6 @@ def print_comparison(comparison: Comparison) -> None:
     print_table(["", *comparison.names], [*settings, *([[]] if settings else []), *results], wrap=True)
 
 
-@translated_damage()
 def write_comparison(runs: Sequence[RunFolder], out: Path, failed: Mapping[str, str] | None = None) -> Comparison:
     """Write one page with the same table and the runs' curves over each other; returns the comparison.
 

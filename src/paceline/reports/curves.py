@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,13 +12,15 @@ from paceline.reports.measures import TEST_MEASURES
 Metrics = Sequence[Mapping[str, Any]]
 
 # Charts of several runs: a title and what is drawn, one line per run.
-SHARED_MEASURES = {"Training loss": "train_loss"} | {
+SHARED_CHARTS = {"Training loss": "train_loss"} | {
     f"{measure.label[0].upper()}{measure.label[1:]}": measure.name for measure in TEST_MEASURES
 }
 # Charts of one run: a title, and its lines by name. Both losses share a chart.
-MEASURES = {"Loss": {"training": "train_loss", "test": "test_loss"}} | {
-    title: {"test": name} for title, name in SHARED_MEASURES.items() if not name.endswith("_loss")
+OWN_CHARTS = {"Loss": {"training": "train_loss", "test": "test_loss"}} | {
+    title: {"test": name} for title, name in SHARED_CHARTS.items() if not name.endswith("_loss")
 }
+# A diverging loss would hide all other values of a chart, and overflow its scale.
+LARGEST_DRAWN = 1e100
 AXES = (("rows", "rows", "rows"), ("seconds", "s", "time"))
 LINE_NAMES = ("training", "test")
 
@@ -27,7 +28,7 @@ LINE_NAMES = ("training", "test")
 def curves_of_one(metrics: Metrics) -> list[Markup]:
     """Two charts per metric: against rows, and against seconds of training."""
     figures = []
-    for title, keys in MEASURES.items():
+    for title, keys in OWN_CHARTS.items():
         figures += _charts(title, [(name, LINE_NAMES.index(name), metrics, key) for name, key in keys.items()])
     return figures
 
@@ -35,7 +36,7 @@ def curves_of_one(metrics: Metrics) -> list[Markup]:
 def curves_of_several(runs: Mapping[str, Metrics]) -> list[Markup]:
     """The same charts with one line per run, by its name."""
     figures = []
-    for title, key in SHARED_MEASURES.items():
+    for title, key in SHARED_CHARTS.items():
         figures += _charts(title, [(name, style, found, key) for style, (name, found) in enumerate(runs.items())])
     return figures
 
@@ -54,4 +55,4 @@ def _charts(title: str, series: Sequence[tuple[str, int, Metrics, str]]) -> list
 
 
 def _finite(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    return float(value) if isinstance(value, int | float) and abs(value) <= LARGEST_DRAWN else None

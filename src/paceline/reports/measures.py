@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from paceline.models.registry import METRICS
 from paceline.reports.charts import quantity
 
 NOTHING = "–"
@@ -21,7 +22,7 @@ class Measure(NamedTuple):
     form: str = ","
     better: Literal["high", "low"] | None = None
     at_a_glance: bool = False
-    in_short: bool = False
+    on_terminal: bool = False
     unit: float = 1.0
 
     def value(self, result: Mapping[str, Any]) -> Any:
@@ -39,25 +40,22 @@ class Measure(NamedTuple):
         return format(value if self.unit == 1 else value / self.unit, self.form)
 
 
-def _test(metric: str, better: Literal["high", "low"], label: str = "") -> Measure:
-    """A metric on the held-out rows."""
-    return Measure(f"test_{metric}", ("test", metric), f"test {label or metric}", ".5f", better, True, True)
-
-
+# Metrics on the held-out rows.
+TEST_MEASURES = tuple(
+    Measure(f"test_{name}", ("test", name), f"test {metric.label}", ".5f", metric.better, True, True)
+    for name, metric in METRICS.items()
+)
 MEASURES = (
-    Measure("status", ("status",), "status", "", in_short=True),
+    Measure("status", ("status",), "status", "", on_terminal=True),
     Measure("rows", ("rows",), "rows", at_a_glance=True),
     Measure("rows_per_second", ("rows_per_second",), "rows/s", ",.0f", "high", True, True),
     Measure("train_seconds", ("train_seconds",), "seconds", ",.2f", "low", True, True),
     Measure("startup_seconds", ("startup_seconds",), "seconds to start", ",.2f", "low"),
     Measure("steps", ("steps",), "steps"),
-    _test("loss", "low"),
-    _test("error", "low"),
-    _test("auc", "high", "AUC"),
-    _test("accuracy", "high"),
+    *TEST_MEASURES,
     Measure("bytes_per_row", ("wire", "bytes_per_row"), "wire bytes per row", ",.0f", "low", True),
     Measure("max_staleness", ("max_staleness",), "largest staleness"),
-    Measure("trace", ("trace",), "trace", "", at_a_glance=True, in_short=True),
+    Measure("trace", ("trace",), "trace", "", at_a_glance=True, on_terminal=True),
     Measure("seconds", ("seconds",), "seconds of the job", ",.2f", "low", True, True),
     Measure("elements_per_second", ("elements_per_second",), "elements/s", ",.0f", "high", True, True),
     Measure("blocks_made", ("blocks_made",), "blocks made", at_a_glance=True),
@@ -66,7 +64,6 @@ MEASURES = (
     Measure("bytes_moved", ("bytes_moved",), "bytes moved", at_a_glance=True),
     Measure("peak_memory_bytes", ("peak_memory_bytes",), "peak memory, MB", ",.0f", "low", unit=1e6),
 )
-TEST_MEASURES = tuple(measure for measure in MEASURES if measure.path[0] == "test")
 LABELS = {measure.name: measure.label for measure in MEASURES}
 
 
@@ -87,12 +84,13 @@ def glance(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def movement(result: Mapping[str, Any]) -> str:
     """How many bytes moved between the processes of a matrix job, compared with the least; empty for one process."""
-    if "bytes_lower_bound" not in result:
+    names = ("algorithm", "bytes_moved", "bytes_lower_bound", "bytes_naive")
+    if not all(name in result for name in names):
         return ""
-    moved, least, naive = (result[name] for name in ("bytes_moved", "bytes_lower_bound", "bytes_naive"))
+    algorithm, moved, least, naive = (result[name] for name in names)
     ratio = f" ({moved / least:.2f}×)" if least else ""
     return (
-        f"{result['algorithm']}: {quantity(moved, 'B')} moved; at least {quantity(least, 'B')} must move{ratio}; "
+        f"{algorithm}: {quantity(moved, 'B')} moved; at least {quantity(least, 'B')} must move{ratio}; "
         f"a placement that ignores neighbours would move {quantity(naive, 'B')}"
     )
 

@@ -18,7 +18,7 @@ from paceline.reports.markup import Markup, element
 from paceline.reports.measures import glance, label_of, movement
 from paceline.reports.nodes import nodes_section
 from paceline.reports.phases import PHASES, WorkerTime, leads, phase_shares, phases_of, steps_of, time_by_worker
-from paceline.run_folder import TRAIN, RunFolder, flat, translated_damage
+from paceline.run_folder import TRAIN, RunFolder, flat
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import StepSample, WorkerChunk
 
@@ -27,7 +27,6 @@ NUM_MOMENTS = 3
 SAMPLES_PER_MOMENT = 4
 
 
-@translated_damage()
 def write_report(run: RunFolder, out: Path) -> None:
     """Write the page of a run, running or ended."""
     name, result = run.path.resolve().name, run.result
@@ -85,12 +84,11 @@ def _verdict(run: RunFolder) -> Markup:
     diagnosis = run.saved_diagnosis
     if not diagnosis:
         return missing(f"No verdict: too little was recorded{'' if run.result else ', and the run has not ended'}.")
-    sentence = str(diagnosis.get("sentence") or diagnosis.get("bottleneck", ""))
+    sentence, recommendation = diagnosis["sentence"], diagnosis["recommendation"]
     parts = [element("p", *prose(sentence[:1].upper() + sentence[1:]), class_="sentence")]
-    recommendation = diagnosis.get("recommendation")
     if recommendation and recommendation not in sentence:
         parts.append(element("p", element("b", "What to do: "), *prose(recommendation)))
-    if evidence := diagnosis.get("evidence"):
+    if evidence := diagnosis["evidence"]:
         parts.append(element("ul", *(element("li", *prose(_in_words(entry))) for entry in evidence)))
     return element("div", *parts, class_="verdict")
 

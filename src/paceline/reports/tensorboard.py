@@ -17,7 +17,7 @@ from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import WorkerChunk
 
 FOLDER = "tensorboard"
-METRICS = ("train_", "test_")
+BOARD_METRICS = ("train_", "test_")
 
 
 class Board:
@@ -67,7 +67,7 @@ def on_board(run: RunFolder) -> Callable[[dict[str, Any]], None]:
         if board is None:
             before = max((int(earlier["rows"]) for earlier in run.metrics if earlier["rows"] < rows), default=0)
             board = Board(folder, before if folder.exists() else None)
-        measured = {name: value for name, value in line.items() if name.startswith(METRICS) and value is not None}
+        measured = {name: value for name, value in line.items() if name.startswith(BOARD_METRICS) and value is not None}
         chunks = Telemetry(run.path).read(WorkerChunk)
         shares = phase_shares(time_by_worker(chunks[seen:]))
         seen = len(chunks)

@@ -99,8 +99,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *,
 
 def result_columns(traits: Traits) -> list[str]:
     """The columns of a table of runs whose model has these traits."""
-    headline = label_of(f"test_{traits.headline}").removeprefix("test ")
-    return ["run", "pace", "workers", "batch", f"{traits.input}/s", "seconds", "test loss", "error", headline]
+    first, *others = (label_of(f"test_{name}") for name in traits.metrics)
+    metrics = [first, *(label.removeprefix("test ") for label in others)]
+    return ["run", "pace", "workers", "batch", f"{traits.input}/s", "seconds", *metrics]
 
 
 def result_row(name: str, result: dict[str, Any], traits: Traits) -> list[str]:
@@ -113,7 +114,7 @@ def result_row(name: str, result: dict[str, Any], traits: Traits) -> list[str]:
         f"{result['batch_size']:,}",
         f"{result['rows_per_second']:,.0f}",
         f"{result['train_seconds']:.2f}",
-        *(number(test.get(key), digits) for key, digits in (("loss", 5), ("error", 4), (traits.headline, 4))),
+        *(number(test.get(name), 4 if place else 5) for place, name in enumerate(traits.metrics)),
     ]
 
 

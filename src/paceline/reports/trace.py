@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.files import replace_file
 from paceline.reports.phases import steps_of
-from paceline.run_folder import RunFolder, translated_damage
+from paceline.run_folder import RunFolder
 from paceline.telemetry.meter import PHASES
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import NodeProbe, StepSample, WorkerChunk
@@ -21,7 +21,6 @@ from paceline.telemetry.records import NodeProbe, StepSample, WorkerChunk
 Event = dict[str, Any]
 
 
-@translated_damage()
 def write_trace(run: RunFolder, out: Path) -> int:
     """Write the run's sampled steps; returns how many there are."""
     telemetry = Telemetry(run.path)

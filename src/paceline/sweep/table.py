@@ -14,7 +14,7 @@ from paceline.run_folder import RunFolder
 from paceline.sweep.points import Point
 
 # The columns that fit on a terminal, besides what varies.
-IN_SHORT = {*(measure.name for measure in MEASURES if measure.in_short), "bottleneck", "error"}
+ON_TERMINAL = {*(measure.name for measure in MEASURES if measure.on_terminal), "bottleneck", "error"}
 
 Table = tuple[list[str], list[list[Any]]]
 
@@ -28,10 +28,10 @@ class Outcome(NamedTuple):
     hint: str = ""
 
 
-def in_short(outcomes: list[Outcome]) -> tuple[list[str], list[list[str]]]:
+def terminal_table(outcomes: list[Outcome]) -> tuple[list[str], list[list[str]]]:
     """The columns of `summarise` that fit on a terminal, as text."""
     columns, rows = summarise(outcomes)
-    kept = [place for place, name in enumerate(columns) if name in {*_varied(outcomes), *IN_SHORT}]
+    kept = [place for place, name in enumerate(columns) if name in {*_varied(outcomes), *ON_TERMINAL}]
     return [columns[place] for place in kept], [[in_words(row[place]) for place in kept] for row in rows]
 
 

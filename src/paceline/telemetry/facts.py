@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from paceline.errors import BAD_TEXT, DataError
-from paceline.files import translated_disk_errors
+from paceline.files import replace_file, translated_disk_errors
 from paceline.telemetry.ceilings import Ceilings
 from paceline.telemetry.recorder import FOLDER
 
@@ -26,20 +26,17 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """What the model declares about itself.
 
     `input` is "rows" or "images". With `keyed` parameters, only a batch's keys travel; otherwise all parameters travel
-    in each step. `metrics` are what evaluations measure, and `headline` is the one that tables show beside loss and
-    error.
+    in each step. `metrics` are what evaluations measure, in the order in which tables show them.
     """
 
     input: str
     keyed: bool
     metrics: tuple[str, ...]
-    headline: str
 
     @staticmethod
     def of(entry: Any) -> Traits:
         """Those of an entry of the registry."""
-        task = entry.task
-        return Traits(input=entry.input, keyed=entry.keyed, metrics=task.metrics, headline=task.headline)
+        return Traits(input=entry.input, keyed=entry.keyed, metrics=entry.task.metrics)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,11 +64,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 def write_facts(run: Path, facts: Facts) -> None:
     """Write a run's facts, replacing earlier ones."""
     path = run / FOLDER / FILE
-    temporary = path.with_name(f".{FILE}.new")
     with translated_disk_errors(path):
         path.parent.mkdir(exist_ok=True)
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=2) + b"\n")
-        temporary.replace(path)
+    replace_file(path, msgspec.json.format(msgspec.json.encode(facts), indent=2) + b"\n")
 
 
 def read_facts(run: Path) -> Facts | None:

@@ -7,13 +7,21 @@ the longer a run lasts, so that an hour takes megabytes.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+# Numbers as records have them. A damaged file may have others; lines with such numbers are left out when it is read.
+Real = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
+Duration = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+Whole = Annotated[int, msgspec.Meta(gt=-(1 << 60), lt=1 << 60)]
+Steps = Annotated[int, msgspec.Meta(ge=1, lt=1 << 60)]
 
 
 class Record(msgspec.Struct, kw_only=True, omit_defaults=True, tag=True):
     """One line; `time` is the end of what it describes. `node` is filled in where records are collected."""
 
-    time: float
+    time: Real
     node: str = ""
 
 
@@ -24,14 +32,14 @@ class Phases(Record, kw_only=True):
     to shards, `pull` is waiting for their replies, and `wait` is waiting at the gate.
     """
 
-    rank: int
-    seconds: float
-    rows: int
-    input: float = 0.0
-    pull: float = 0.0
-    compute: float = 0.0
-    push: float = 0.0
-    wait: float = 0.0
+    rank: Whole
+    seconds: Duration
+    rows: Whole
+    input: Real = 0.0
+    pull: Real = 0.0
+    compute: Real = 0.0
+    push: Real = 0.0
+    wait: Real = 0.0
 
 
 class WorkerChunk(Phases, kw_only=True):
@@ -43,17 +51,17 @@ class WorkerChunk(Phases, kw_only=True):
     busy. They are measured before training begins, because processors that have idled are slower for a while.
     """
 
-    processor: float
-    steps: int
-    replies: int = 0
-    queue: float = 0.0
-    held: float = 0.0
-    service: float = 0.0
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    spun: float = msgspec.field(default=0.0, name="looked")
-    compute_alone: float = 0.0
-    compute_in_company: float = 0.0
+    processor: Real
+    steps: Steps
+    replies: Whole = 0
+    queue: Real = 0.0
+    held: Real = 0.0
+    service: Real = 0.0
+    bytes_sent: Whole = 0
+    bytes_received: Whole = 0
+    spun: Real = msgspec.field(default=0.0, name="looked")
+    compute_alone: Real = 0.0
+    compute_in_company: Real = 0.0
 
 
 class ShardChunk(Record, kw_only=True):
@@ -61,23 +69,23 @@ class ShardChunk(Record, kw_only=True):
     of which it spent `spun` on spinning for requests instead of sleeping.
     """
 
-    rank: int
-    seconds: float
-    processor: float
-    requests: int
-    queue: float
-    service: float
-    spun: float = msgspec.field(default=0.0, name="looked")
+    rank: Whole
+    seconds: Duration
+    processor: Real
+    requests: Whole
+    queue: Real
+    service: Real
+    spun: Real = msgspec.field(default=0.0, name="looked")
 
 
 class Reply(msgspec.Struct, array_like=True):
     """One shard's part of a sampled step: seconds in its queue, held at the gate and served; bytes there and back."""
 
-    queue: float
-    held: float
-    service: float
-    bytes_sent: int
-    bytes_received: int
+    queue: Real
+    held: Real
+    service: Real
+    bytes_sent: Whole
+    bytes_received: Whole
 
 
 class StepSample(Phases, kw_only=True):
@@ -87,11 +95,11 @@ class StepSample(Phases, kw_only=True):
     `compute_processor` and `push_processor` are the processor time within those phases.
     """
 
-    step: int
-    steps: int = 1
-    input_processor: float = 0.0
-    compute_processor: float = 0.0
-    push_processor: float = 0.0
+    step: Whole
+    steps: Steps = 1
+    input_processor: Real = 0.0
+    compute_processor: Real = 0.0
+    push_processor: Real = 0.0
     replies: list[Reply] = []
 
 
@@ -101,15 +109,15 @@ class NodeProbe(Record, kw_only=True):
     """
 
     machine: str = ""
-    seconds: float
-    cores: list[float]
-    memory_bytes: int
-    memory_total_bytes: int
-    network_sent_bytes_per_second: float | None = None
-    network_received_bytes_per_second: float | None = None
-    disk_read_bytes_per_second: float | None = None
-    disk_written_bytes_per_second: float | None = None
-    pressure: dict[str, float] = {}
+    seconds: Duration
+    cores: list[Real]
+    memory_bytes: Whole
+    memory_total_bytes: Whole
+    network_sent_bytes_per_second: Real | None = None
+    network_received_bytes_per_second: Real | None = None
+    disk_read_bytes_per_second: Real | None = None
+    disk_written_bytes_per_second: Real | None = None
+    pressure: dict[str, Real] = {}
 
 
 class ConnectionProbe(Record, kw_only=True):
@@ -120,17 +128,17 @@ class ConnectionProbe(Record, kw_only=True):
     """
 
     role: str
-    rank: int
+    rank: Whole
     peer: str
-    seconds: float
-    delivered_bytes: int = 0
-    busy: float
-    receiver_limited: float
-    buffer_limited: float
-    round_trip_seconds: float
-    least_round_trip_seconds: float
-    delivery_bytes_per_second: float
-    retransmitted: int
+    seconds: Duration
+    delivered_bytes: Whole = 0
+    busy: Real
+    receiver_limited: Real
+    buffer_limited: Real
+    round_trip_seconds: Real
+    least_round_trip_seconds: Real
+    delivery_bytes_per_second: Real
+    retransmitted: Whole
 
 
 class LeftOut(Record, kw_only=True):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paceline.imports import import_from
 from paceline.parameters.layout import DenseLayout
-from paceline.parameters.optimizers import updates_of
+from paceline.parameters.optimizers import gpu_update_of
 from paceline.parameters.store import Floats, Numbers
 from paceline.torch.model import torch
 
@@ -26,7 +26,7 @@ class TorchStore:
         self.layout = layout
         self.size = layout.num_values
         self.width = layout.width
-        self._update = pkgutil.resolve_name(updates_of(layout.optimizer).on_gpu)
+        self._update = import_from(gpu_update_of(layout.optimizer))
         self._planes: Tensor = torch.zeros((layout.width, layout.num_values), device=device)
 
     @property

@@ -10,6 +10,22 @@ from contextlib import contextmanager
 from types import FrameType
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
+# Set by a Ctrl-C or SIGTERM before training began.
+_early = threading.Event()
+
+
+def remember_interrupts() -> None:
+    """Let Ctrl-C and SIGTERM raise `KeyboardInterrupt`, and remember them for `on_interrupt`: libraries may swallow the
+    exception while they load.
+    """
+    _early.clear()
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        _early.set()
+        raise KeyboardInterrupt
+
+    for number in STOPPING:
+        signal.signal(number, interrupt)
 
 
 @contextmanager
@@ -19,8 +35,8 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
         yield
         return
 
-    if getattr(signal.getsignal(signal.SIGINT), "asked", False):
-        raise KeyboardInterrupt  # it came while something was loaded that swallowed it
+    if _early.is_set():
+        raise KeyboardInterrupt
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         stop()

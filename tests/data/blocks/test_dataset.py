@@ -11,7 +11,7 @@ import pytest
 from paceline.data.blocks.reader import Reader
 from paceline.data.datasets import AnyDataset, open_dataset
 from paceline.data.images.blocks import Images
-from paceline.data.images.dataset import IMAGES, image_writer
+from paceline.data.images.dataset import IMAGE_ROWS, image_writer
 from paceline.data.rows import EpochOrder
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import SPARSE_ROWS, SparseDataset, sparse_writer
@@ -20,7 +20,7 @@ from tests.conftest import all_rows, small_blocks
 
 PREPARED = Path(__file__).parent / "prepared"
 FINGERPRINTS = {"rows": "a943db4c7203c2b2", "images": "3b58335132b63f78"}
-KINDS = {"rows": SPARSE_ROWS, "images": IMAGES}
+KINDS = {"rows": SPARSE_ROWS, "images": IMAGE_ROWS}
 
 
 @pytest.fixture(params=["rows", "images"])

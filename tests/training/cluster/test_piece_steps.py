@@ -16,7 +16,7 @@ from paceline.settings import OptimizerConfig, RunConfig
 from paceline.training.cluster import copies, piece_steps
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.copies import NOW
-from paceline.training.cluster.shared import find, share
+from paceline.training.cluster.shared import open_shared, share
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH, Ask, chunk_parts, read_chunk, step_parts
 from paceline.wire.coding import KeyWriter
 from paceline.wire.frames import BadFrameError, Kind
@@ -46,7 +46,7 @@ class Client:
         tell(service, m.Join(rank=rank, incarnation=0, generation=1, gradient=place), self.peer)
         joined = decode(self.peer.sent.pop(), m.FromShard)
         assert isinstance(joined, m.Joined)
-        self.values = find(joined.values, VALUES)
+        self.values = open_shared(joined.values, VALUES)
 
     def step(self, batch: int, rows: int, value: float) -> None:
         """Announce a gradient and, where it is wanted, push it."""

@@ -9,15 +9,15 @@ import sys
 import numpy as np
 import pytest
 
-from paceline.training.cluster.shared import find, share, shared_bytes
+from paceline.training.cluster.shared import open_shared, share, shared_bytes
 from tests.skips import needs_memfd
 
 pytestmark = needs_memfd
 
 READ = """
 import sys
-from paceline.training.cluster.shared import find
-found = find(sys.argv[1], 3)
+from paceline.training.cluster.shared import open_shared
+found = open_shared(sys.argv[1], 3)
 print(None if found is None else found.tolist())
 """
 
@@ -37,7 +37,7 @@ def test_another_process_sees_what_is_written() -> None:
 
 def test_it_is_only_read_by_others() -> None:
     _, place = share(3)
-    found = find(place, 3)
+    found = open_shared(place, 3)
     assert found is not None
     with pytest.raises(ValueError, match="read-only"):
         found[0] = 1
@@ -56,9 +56,9 @@ def test_what_is_not_what_was_meant_is_not_taken() -> None:
         f"{path} {'0' * 32}",
         place + " ",
     ):
-        assert find(wrong, 3) is None
+        assert open_shared(wrong, 3) is None
     # Larger than it is.
-    assert find(place, 10**6) is None
+    assert open_shared(place, 10**6) is None
 
 
 def test_where_the_system_does_not_let_it_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +83,9 @@ def test_it_outlives_who_made_it() -> None:
     maker = subprocess.Popen([sys.executable, "-c", make], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert maker.stdout is not None
     place = maker.stdout.readline().strip()
-    found = find(place, 3)
+    found = open_shared(place, 3)
     maker.kill()
     maker.communicate(timeout=60)
     assert found is not None
     assert np.array_equal(found, [7, 7, 7])
-    assert find(place, 3) is None
+    assert open_shared(place, 3) is None

@@ -16,7 +16,7 @@ from paceline.errors import DataError
 
 MOST_FEATURES = 64 << 20  # bytes of an image
 
-IMAGES = RowKind(
+IMAGE_ROWS = RowKind(
     name="images",
     made_by="`paceline prepare` reads IDX, CIFAR-10 and folders of images; `generate images` makes synthetic ones",
     manifest=ImageManifest,
@@ -35,7 +35,7 @@ class ImageDataset(Dataset[Images]):
     manifest: ImageManifest
 
     def __init__(self, path: Path | str) -> None:
-        super().__init__(path, IMAGES)
+        super().__init__(path, IMAGE_ROWS)
         self.shape: Shape = self.manifest.shape
         self.classes: int = self.manifest.classes
 
@@ -44,7 +44,7 @@ def image_writer(
     out: Path | str, *, shape: Shape, class_names: list[str], source: dict[str, Any]
 ) -> DatasetWriter[Images, ImageDataset]:
     """A writer of images of one shape; labels count the classes from 0."""
-    return DatasetWriter(out, IMAGES, ImageIntake(shape, class_names, source), ImageDataset)
+    return DatasetWriter(out, IMAGE_ROWS, ImageIntake(shape, class_names, source), ImageDataset)
 
 
 class ImageIntake:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from paceline.errors import ConfigError
 from paceline.settings import OptimizerConfig
 
 if TYPE_CHECKING:
@@ -127,3 +128,11 @@ def updates_of(settings: OptimizerConfig) -> Updates:
     [0, 1]
     """
     return formula_of(settings.name).rules[type(_rule_at(settings, 0, 1, regularised=True))]
+
+
+def gpu_update_of(settings: OptimizerConfig) -> str:
+    """The update of whole tensors on a GPU, "module:function"; `ConfigError` if the optimizer has none."""
+    if not (update := updates_of(settings).on_gpu):
+        message = f"`optimizer` is `{settings.name}`, which has no update on a GPU"
+        raise ConfigError(message, "--device cpu, or another --optimizer")
+    return update

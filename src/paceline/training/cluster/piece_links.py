@@ -13,7 +13,7 @@ from paceline.processes.messages import decode, encode
 from paceline.training.cluster.links import SILENCE_SECONDS, ShardEndpoint
 from paceline.training.cluster.messages import FetchPart, FromShard, Go
 from paceline.training.cluster.shard import KINDS
-from paceline.training.cluster.shared import find
+from paceline.training.cluster.shared import open_shared
 from paceline.training.cluster.steps import Ask, Times, chunk_parts, read_numbers, read_reply, step_parts
 from paceline.wire.coding import KeyWriter
 from paceline.wire.frames import BadFrameError, Kind
@@ -32,9 +32,12 @@ class PieceLink:
         self._endpoint = endpoint
         joined = endpoint.connect()
         self._connection = endpoint.connection
-        self._values = find(joined.values, num_values)
+        self._values = open_shared(joined.values, num_values)
         """The shard's own values, if this process sees them."""
         self._step_bytes = 4 * num_values, 4 * num_values
+
+    def begin_step(self) -> None:
+        """Nothing to count: all steps have the same size."""
 
     def step_bytes(self) -> tuple[int, int]:
         """Bytes that a step sends and receives. With shared memory nothing is sent, but it would be on other machines,

@@ -20,7 +20,7 @@ from paceline.parameters.dense import DenseStore
 from paceline.training.cluster.clocks import WorkerClock, WorkerClocks, say
 from paceline.training.cluster.copies import NOW, Copies
 from paceline.training.cluster.messages import Go, Join, Joined
-from paceline.training.cluster.shared import find
+from paceline.training.cluster.shared import open_shared
 from paceline.training.cluster.steps import PUSH, StepFrame, read_chunk
 from paceline.wire.frames import BadFrameError, Frame
 from paceline.wire.server import Peer
@@ -52,7 +52,7 @@ class PieceSteps:
 
     def join(self, worker: WorkerClock, join: Join) -> Joined:
         store = self._store
-        found = find(join.gradient, store.layout.num_values) if self._place else None
+        found = open_shared(join.gradient, store.layout.num_values) if self._place else None
         self._gradients[worker.rank] = None if found is None else found[store.first : store.first + store.size]
         return Joined(applied=worker.applied, values=self._place)
 

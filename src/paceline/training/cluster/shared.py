@@ -51,7 +51,7 @@ def share(num_values: int) -> tuple[Floats, str]:
     return np.frombuffer(memory, np.float32, num_values), f"/proc/{os.getpid()}/fd/{descriptor} {name}"
 
 
-def find(place: str, num_values: int) -> Floats | None:
+def open_shared(place: str, num_values: int) -> Floats | None:
     """What `share` has made there, to be read; None if it cannot be had."""
     found = PLACE.fullmatch(place)
     if found is None:

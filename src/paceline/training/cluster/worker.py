@@ -180,9 +180,9 @@ class Worker:
                 current.rows.num_rows, received, computed, marks, pushed, self._read_at, meter.now(), waited, sizes
             )
             if meter.sampling:
-                # The next step is sampled: its bytes count from here.
+                # The next step is sampled.
                 for link in exchange.links.all:
-                    link.step_bytes()
+                    link.begin_step()
         return number
 
     def _read_next(self) -> WorkerBatch | None:
