@@ -362,8 +362,13 @@ def test_two_processes_do_not_share_a_run(tmp_path: Path, clicks: Path, monkeypa
         stop_after(patch, 1)
         with pytest.raises(InterruptedRunError):
             paceline.train(data=clicks, run=tmp_path / "run", test_every=1_000)
+    # As a run that has been evaluated since its last checkpoint.
+    paceline.Run(tmp_path / "run").add_metrics({"rows": 2_000, "steps": 20, "seconds": 1.0})
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    before = metrics.read_bytes(), metrics.stat().st_ino
     with locked(tmp_path / "run" / "config.toml"), pytest.raises(UsageError, match="another process is using"):
         runs.resume(tmp_path / "run")
+    assert (metrics.read_bytes(), metrics.stat().st_ino) == before
     assert runs.resume(tmp_path / "run").result["status"] == "done"
 
 
