@@ -65,6 +65,20 @@ def replace_file(path: Path, content: bytes) -> None:
             temporary.unlink()
 
 
+def open_regular(path: str, flags: int) -> int:
+    """An `opener` for `open` in folders that others may have filled: it follows no link and waits for no pipe."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+    except OSError as error:
+        # A link, a folder, and a pipe or socket that nobody reads.
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise
+    raise UsageError(f"`{path}` is not a regular file", "remove it")
+
+
 def append(path: Path, content: bytes) -> None:
     """Add all of `content` to a file, or, if the disk is full, nothing."""
     with translated_disk_errors(path), path.open("ab", buffering=0) as file:
