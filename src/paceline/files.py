@@ -22,8 +22,16 @@ P = ParamSpec("P")
 NO_PLACE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
+def check_name(path: Path | str) -> None:
+    """Raise unless manifests, settings and libraries can hold this path."""
+    text = str(path)
+    if "\0" in text or text != text.encode(errors="replace").decode():
+        raise UsageError(f"`{text}` is not a possible path: it must be UTF-8 without null bytes", "use another name")
+
+
 def refuse_existing(path: Path) -> None:
     """Raise unless `path` is free: absent, or an empty folder."""
+    check_name(path)
     is_empty = path.is_dir() and not any(path.iterdir())
     if not is_empty and (path.exists() or path.is_symlink()):
         raise UsageError(f"`{path}` exists already", "choose another name, or remove it first")

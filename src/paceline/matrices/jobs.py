@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import tomli_w
 
+from paceline.config import encode_toml
 from paceline.engines import ENGINES
 from paceline.errors import InterruptedRunError, PacelineError
 from paceline.files import locked
@@ -134,7 +134,7 @@ def recorded(
 
     However the job ends, `result.json` says so.
     """
-    run = RunFolder.make(settings.run, settings.job, tomli_w.dumps(msgspec.to_builtins(settings)).encode())
+    run = RunFolder.make(settings.run, settings.job, encode_toml(msgspec.to_builtins(settings)))
     result: dict[str, Any] = {"status": "running", "job": settings.job, "engine": settings.engine}
     journal, prober = Journal(run.path, notice), NodeProber()
 
