@@ -174,3 +174,19 @@ class TestForeignFolders:
         self.check(command("report", foreign.path, "--out", tmp_path / "page.html"), 0)
         assert b"\x1b" not in (tmp_path / "page.html").read_bytes()
         assert self.SHOWN.encode() in (tmp_path / "page.html").read_bytes()
+
+    @pytest.mark.parametrize(
+        "content", ['{"a": 1}', '{"sentence": 1, "evidence": 5}', '{"sentence": "", "evidence": 5}']
+    )
+    def test_a_damaged_diagnosis(self, command: Command, foreign: RunFolder, content: str) -> None:
+        (foreign.path / "config.toml").write_text('job = "trace"\n')
+        (foreign.path / "diagnosis.json").write_text(content)
+        refused = command("diagnose", foreign.path)
+        assert (refused.code, refused.out) == (2, "")
+        assert "diagnosis.json` is broken" in refused.err
+
+    def test_evidence_that_is_not_text(self, command: Command, foreign: RunFolder) -> None:
+        self.say(foreign)
+        foreign.write_json("diagnosis.json", foreign.saved_diagnosis | {"evidence": [5, None, {"a": 1}]})
+        (foreign.path / "config.toml").write_text('job = "trace"\n')
+        assert command("diagnose", foreign.path).out.splitlines()[1:] == ["  5", "  None", "  {'a': 1}"]

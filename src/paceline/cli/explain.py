@@ -38,7 +38,7 @@ def diagnose(run: str, ops: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
-    click.echo("\n  ".join(map(printable, [found["sentence"], *found["evidence"]])))
+    click.echo("\n  ".join(printable(str(line)) for line in [found["sentence"], *found["evidence"]]))
     if ops:
         print_operations(found["operations"])
 
