@@ -106,7 +106,19 @@ def overrule(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable[
 
 def to_toml(config: RunConfig) -> bytes:
     """The configuration as `config.toml` holds it."""
-    return tomli_w.dumps(tree_of(config)).encode()
+    return encode_toml(tree_of(config))
+
+
+def encode_toml(tree: Mapping[str, Any]) -> bytes:
+    """A tree of settings as a TOML file."""
+    text = tomli_w.dumps(tree)
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        line = text[: error.start].count("\n")
+        raise ConfigError(
+            f"`{text.splitlines()[line]}` is not UTF-8", "use other names for files and folders"
+        ) from None
 
 
 def tree_of(config: RunConfig) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class PacelineError(Exception):
     def __init__(self, message: str, hint: str = "") -> None:
         self.message = printable(message)
         super().__init__(self.message)
-        self.hint = hint
+        self.hint = printable(hint)
 
     def __str__(self) -> str:
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message

@@ -22,8 +22,16 @@ P = ParamSpec("P")
 NO_PLACE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
+def check_name(path: Path | str) -> None:
+    """Raise unless manifests, settings and libraries can hold this path."""
+    text = str(path)
+    if "\0" in text or text != text.encode(errors="replace").decode():
+        raise UsageError(f"`{text}` is not a possible path: it must be UTF-8 without null bytes", "use another name")
+
+
 def refuse_existing(path: Path) -> None:
     """Raise unless `path` is free: absent, or an empty folder."""
+    check_name(path)
     is_empty = path.is_dir() and not any(path.iterdir())
     if not is_empty and (path.exists() or path.is_symlink()):
         raise UsageError(f"`{path}` exists already", "choose another name, or remove it first")
@@ -63,6 +71,20 @@ def replace_file(path: Path, content: bytes) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def open_regular(path: str, flags: int) -> int:
+    """An `opener` for `open` in folders that others may have filled: it follows no link and waits for no pipe."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+    except OSError as error:
+        # A link, a folder, and a pipe or socket that nobody reads.
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise
+    raise UsageError(f"`{path}` is not a regular file", "remove it")
 
 
 def append(path: Path, content: bytes) -> None:

@@ -59,12 +59,15 @@ def write_predictions(run: str | Path, data: str | Path, out: str | Path, split:
     temporary = out.with_name(f".{out.name}.partial")
     written = int(first.num_rows)
     try:
-        with translated_disk_errors(out), WRITERS[suffix](str(temporary), first.schema) as writer:
-            writer.write_table(first)
-            for table in tables:
-                writer.write_table(table)
-                written += table.num_rows
-        temporary.replace(out)
+        with translated_disk_errors(out):
+            # In a folder of another user, it may be a link to any file of this user.
+            temporary.unlink(missing_ok=True)
+            with temporary.open("xb") as file, WRITERS[suffix](file, first.schema) as writer:
+                writer.write_table(first)
+                for table in tables:
+                    writer.write_table(table)
+                    written += table.num_rows
+            temporary.replace(out)
     finally:
         with suppress(OSError):
             temporary.unlink()

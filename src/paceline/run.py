@@ -50,7 +50,10 @@ def train(config: RunConfig, engine: PendingEngine, watch: Watch = watch_nothing
     with closing(_make_backend(config, dataset, engine)) as backend:
         coordinator = Coordinator(config, dataset, backend, watch, notice)
         coordinator.make_ready()
-        run = _carry_out(RunFolder.create(config), coordinator, began)
+        run = RunFolder.create(config)
+        # Keeps out other processes that would write to the same folder.
+        with locked(run.path / "config.toml"):
+            _carry_out(run, coordinator, began)
     return _explained(run, notice)
 
 
@@ -63,29 +66,31 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
     """
     began = began or time.time()
     run = RunFolder(path)
-    config = run.config
-    check_code(path, config.model, model, f"`{resume_command(path, config.model)}`")
-    config = check(config)
-    if run.result.get("status") == "done":
-        raise UsageError(f"`{path}` is finished", "to train for longer, start a new run with more --epochs")
-    if address is not None:
-        config = check(msgspec.structs.replace(config, address=address))
-    if data is not None:
-        config = msgspec.structs.replace(config, data=data)
-    checkpoint = load_checkpoint(run.path / "checkpoints")
-    dataset = open_for(config)
-    with engine_for(config) as engine, closing(_make_backend(config, dataset, engine)) as backend:
-        coordinator = Coordinator(config, dataset, backend, watch, notice)
-        coordinator.restore(checkpoint)
-        # The backend has its states now: a second copy would only take memory.
-        tested = checkpoint.progress.tested
-        del checkpoint
-        coordinator.make_ready()
-        run.cut_metrics(tested)
-        coordinator.remember_quality(run)
-        coordinator.account_before = run.result
-        run = _carry_out(run, coordinator, began)
-    return _explained(run, notice)
+    # Before anything is read: another process may be training in this folder.
+    with locked(run.path / "config.toml"):
+        config = run.config
+        check_code(path, config.model, model, f"`{resume_command(path, config.model)}`")
+        config = check(config)
+        if run.result.get("status") == "done":
+            raise UsageError(f"`{path}` is finished", "to train for longer, start a new run with more --epochs")
+        if address is not None:
+            config = check(msgspec.structs.replace(config, address=address))
+        if data is not None:
+            config = msgspec.structs.replace(config, data=data)
+        checkpoint = load_checkpoint(run.path / "checkpoints")
+        dataset = open_for(config)
+        with engine_for(config) as engine, closing(_make_backend(config, dataset, engine)) as backend:
+            coordinator = Coordinator(config, dataset, backend, watch, notice)
+            coordinator.restore(checkpoint)
+            # The backend has its states now: a second copy would only take memory.
+            tested = checkpoint.progress.tested
+            del checkpoint
+            coordinator.make_ready()
+            run.cut_metrics(tested)
+            coordinator.remember_quality(run)
+            coordinator.account_before = run.result
+            _carry_out(run, coordinator, began)
+        return _explained(run, notice)
 
 
 def _explained(run: RunFolder, notice: Notice) -> RunFolder:
@@ -116,32 +121,29 @@ def _make_backend(config: RunConfig, dataset: AnyDataset, engine: PendingEngine)
     return ClusterBackend(config, dataset, find(config.model), engine)
 
 
-def _carry_out(run: RunFolder, coordinator: Coordinator, began: float) -> RunFolder:
+def _carry_out(run: RunFolder, coordinator: Coordinator, began: float) -> None:
     """Train, save the model, and write the result, however the run ends."""
-    # The lock keeps out other processes that would write to the same folder.
-    with locked(run.path / "config.toml"):
-        coordinator.evaluated = on_board(run)
-        try:
-            with on_interrupt(coordinator.interrupt):
-                parameters = coordinator.train(run)
-                model, source = coordinator.backend.model, coordinator.dataset.manifest.source
-                with _resumable(run):
-                    sha256 = save_model(run.path / "model", model, parameters, coordinator.config.model, source)
-                coordinator.measure_memory()
-                run.write_json("result.json", _result(coordinator, "done", began) | {"model_sha256": sha256})
-        except InterruptedRunError:
-            run.write_json("result.json", _result(coordinator, "interrupted", began))
-            raise
-        except Exception as error:
-            # A full disk may refuse this file too. The first error is the one to report.
-            with suppress(PacelineError):
-                what = {"error": str(error), "error_kind": type(error).__name__}
-                run.write_json("result.json", _result(coordinator, "failed", began) | what)
-            raise
-        finally:
-            with suppress(PacelineError):
-                run.write_json("roles.json", [])
-    return run
+    coordinator.evaluated = on_board(run)
+    try:
+        with on_interrupt(coordinator.interrupt):
+            parameters = coordinator.train(run)
+            model, source = coordinator.backend.model, coordinator.dataset.manifest.source
+            with _resumable(run):
+                sha256 = save_model(run.path / "model", model, parameters, coordinator.config.model, source)
+            coordinator.measure_memory()
+            run.write_json("result.json", _result(coordinator, "done", began) | {"model_sha256": sha256})
+    except InterruptedRunError:
+        run.write_json("result.json", _result(coordinator, "interrupted", began))
+        raise
+    except Exception as error:
+        # A full disk may refuse this file too. The first error is the one to report.
+        with suppress(PacelineError):
+            what = {"error": str(error), "error_kind": type(error).__name__}
+            run.write_json("result.json", _result(coordinator, "failed", began) | what)
+        raise
+    finally:
+        with suppress(PacelineError):
+            run.write_json("roles.json", [])
 
 
 @contextmanager

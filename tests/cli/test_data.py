@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
+
+from tests.cli.files import tree
 from tests.conftest import Command
 
 
@@ -14,3 +20,61 @@ def test_several_test_sources_follow_one_flag(command: Command, tmp_path: Path) 
     outcome = command("prepare", a, "--test", b, c, "--out", tmp_path / "data")
     assert outcome.code == 0
     assert "5 training and 5 test rows" in outcome.out
+
+
+NOT_UTF8 = os.fsdecode(b"n\xff")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("prepare", f"{NOT_UTF8}.csv", "--out", "x"),
+        ("prepare", "*/*.csv", "--out", "x"),
+        ("prepare", "folder", "--out", "x"),
+        ("prepare", "own.csv", "--out", NOT_UTF8),
+        ("prepare", "own.csv", "--out", "x", "--test", f"s3://{NOT_UTF8}"),
+        ("generate", "clicks", "--rows", 100, "--out", NOT_UTF8),
+        ("train", "--data", NOT_UTF8),
+        ("train", "--data", f"s3://{NOT_UTF8}"),
+        ("train", "--data", "own", "--run", NOT_UTF8),
+        ("trace", "--size", 8, "--blocks", 2, "--run", NOT_UTF8),
+        ("matmul", f"{NOT_UTF8}.npy", f"{NOT_UTF8}.npy", "--out", "C.npy"),
+    ],
+)
+def test_names_that_are_not_utf8(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[Any, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    for path in ("own.csv", f"{NOT_UTF8}.csv", f"folder/{NOT_UTF8}.csv"):
+        Path(path).write_text("label,a\n1,2\n0,3\n")
+    with open(f"{NOT_UTF8}.npy", "wb") as file:
+        np.save(file, np.ones((3, 3)))
+    assert command("prepare", "own.csv", "--out", "own").code == 0
+    before = tree(tmp_path)
+    refused = command(*arguments)
+    assert refused.code == 2
+    error, hint = refused.err.splitlines()[-2:]
+    assert "UTF-8" in error or "utf-8" in error
+    assert hint.startswith("hint: ")
+    assert tree(tmp_path) == before
+
+
+def test_the_current_folder_is_not_replaced(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.csv").write_text("label,a\n1,2\n0,3\n")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    for arguments in (("prepare", "../own.csv"), ("generate", "clicks", "--rows", 100)):
+        refused = command(*arguments, "--out", ".")
+        assert refused.code == 2
+        assert "error: a dataset cannot replace the current folder\nhint: " in refused.err
+
+
+@pytest.mark.parametrize("arguments", [("train", "--data"), ("prepare", "--out", "x")])
+def test_an_address_with_a_null_byte(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = command(*arguments, "file:///tmp/%00x")
+    assert refused.code == 2
+    assert r"\x00x" in refused.err

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.run_folder import RunFolder
 from tests.cli.files import tree
 from tests.conftest import Command, Outcome
 from tests.diagnosis.folders import make_embedded, make_planted, record_facts
@@ -127,3 +128,65 @@ class TestPlan:
         for one in best:
             rivals = [other for other in found["predictions"] if other["pace"] == one["pace"]]
             assert one["rows_per_second"] == max(other["rows_per_second"] for other in rivals)
+
+
+class TestForeignFolders:
+    """Run folders that someone else made, with sequences that change a terminal's title and clear its screen."""
+
+    OBEYED = "\x1b]0;title\x07\x1b[2J"
+    SHOWN = r"\x1b]0;title"
+
+    @pytest.fixture
+    def foreign(self, tmp_path: Path) -> RunFolder:
+        run = make_run(tmp_path / "foreign", nodes=(self.OBEYED, "node-2", "node-3"), data=self.OBEYED)
+        run.write_json("result.json", run.result | {"pace": self.OBEYED})
+        return run
+
+    def say(self, run: RunFolder) -> None:
+        """Write a diagnosis with these sequences."""
+        told = {"bottleneck": self.OBEYED, "sentence": f"It is {self.OBEYED}", "evidence": [self.OBEYED]}
+        run.write_json("diagnosis.json", told | {"phases": {}, "recommendation": "", "nodes": []})
+
+    def check(self, outcome: Outcome, times: int) -> None:
+        assert outcome.code == 0, outcome.err
+        assert outcome.out.count(self.SHOWN) == times
+        assert not {"\x1b", "\x07"} & set(outcome.out + outcome.err)
+
+    def test_diagnose(self, command: Command, foreign: RunFolder) -> None:
+        self.check(command("diagnose", foreign.path), 1)
+
+    def test_diagnose_of_another_job(self, command: Command, foreign: RunFolder) -> None:
+        self.say(foreign)
+        (foreign.path / "config.toml").write_text('job = "trace"\n')
+        self.check(command("diagnose", foreign.path), 2)
+
+    def test_compare(self, command: Command, foreign: RunFolder, tmp_path: Path) -> None:
+        self.say(foreign)
+        page, own = tmp_path / "page.html", make_run(tmp_path / "own")
+        with (foreign.path / "config.toml").open("a") as file:
+            file.write('"\\u001b[2Jkey" = 1\n')
+        # The data and the bottleneck; the key is on a line of its own.
+        self.check(command("compare", foreign.path, own.path, "--out", page), 2)
+        assert b"\x1b" not in page.read_bytes()
+        assert self.SHOWN.encode() in page.read_bytes()
+
+    def test_report(self, command: Command, foreign: RunFolder, tmp_path: Path) -> None:
+        self.check(command("report", foreign.path, "--out", tmp_path / "page.html"), 0)
+        assert b"\x1b" not in (tmp_path / "page.html").read_bytes()
+        assert self.SHOWN.encode() in (tmp_path / "page.html").read_bytes()
+
+    @pytest.mark.parametrize(
+        "content", ['{"a": 1}', '{"sentence": 1, "evidence": 5}', '{"sentence": "", "evidence": 5}']
+    )
+    def test_a_damaged_diagnosis(self, command: Command, foreign: RunFolder, content: str) -> None:
+        (foreign.path / "config.toml").write_text('job = "trace"\n')
+        (foreign.path / "diagnosis.json").write_text(content)
+        refused = command("diagnose", foreign.path)
+        assert (refused.code, refused.out) == (2, "")
+        assert "diagnosis.json` is broken" in refused.err
+
+    def test_evidence_that_is_not_text(self, command: Command, foreign: RunFolder) -> None:
+        self.say(foreign)
+        foreign.write_json("diagnosis.json", foreign.saved_diagnosis | {"evidence": [5, None, {"a": 1}]})
+        (foreign.path / "config.toml").write_text('job = "trace"\n')
+        assert command("diagnose", foreign.path).out.splitlines()[1:] == ["  5", "  None", "  {'a': 1}"]

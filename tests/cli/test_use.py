@@ -53,3 +53,18 @@ def test_every_command_says_once_that_a_manifest_has_no_checksum(command: Comman
         assert outcome.code == 0, outcome.err
         assert outcome.err.count(told) == 1, (arguments, outcome.err)
         assert "checksum" not in outcome.out
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_predictions_are_not_written_through_a_planted_link(
+    command: Command, tmp_path: Path, clicks: Path, suffix: str
+) -> None:
+    run, scores, precious = tmp_path / "run", tmp_path / f"scores.{suffix}", tmp_path / "precious"
+    paceline.train(data=clicks, run=run)
+    precious.write_text("years of work")
+    (tmp_path / f".{scores.name}.partial").symlink_to(precious)
+    done = command("predict", run, "--data", clicks, "--out", scores)
+    assert done.code == 0, done.err
+    assert precious.read_text() == "years of work"
+    assert scores.stat().st_size > 0
+    assert not scores.is_symlink()

@@ -340,6 +340,40 @@ class TestResuming:
             pass
 
 
+class TestFilesThatOthersPlanted:
+    """Beside `--out` there may be links to any file of this user, and pipes that nobody reads or writes."""
+
+    @pytest.fixture
+    def factor(self, tmp_path: Path) -> Path:
+        BlockMatrix.random(100).to_npy(tmp_path / "A.npy")
+        return tmp_path / "A.npy"
+
+    @pytest.mark.parametrize("plant", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("precious")])
+    def test_a_journal_that_is_not_a_file_is_refused(
+        self, factor: Path, tmp_path: Path, command: Command, plant: Any
+    ) -> None:
+        (tmp_path / "precious").write_text("years of work")
+        plant(tmp_path / ".C.npy.journal")
+        done = command("matmul", factor, factor, "--out", tmp_path / "C.npy", "--run", tmp_path / "run")
+        assert done.code == 2
+        assert f"`{tmp_path / '.C.npy.journal'}` is not a regular file\nhint: remove it" in done.err
+        assert (tmp_path / "precious").read_text() == "years of work"
+
+    def test_a_link_in_place_of_the_partial_file_is_replaced(self, factor: Path, tmp_path: Path) -> None:
+        out, precious = tmp_path / "C.npy", tmp_path / "precious"
+        prepared = prepare_product(open_matrix(factor), open_matrix(factor), out, 10**9, block=50)
+        with product_file(out, prepared.heading) as file:
+            file.finish_tile(0, 0)
+        (tmp_path / ".C.npy.partial").rename(precious)
+        before = precious.read_bytes()
+        (tmp_path / ".C.npy.partial").symlink_to(precious)
+        with pytest.raises(UsageError, match="not a regular file"):
+            ProductFile(out, prepared.heading, set())
+        multiply_to_file(prepared)
+        assert not out.is_symlink()
+        assert precious.read_bytes() == before
+
+
 class TestWhatCannotBeWritten:
     def test_a_node_that_does_not_see_the_folder(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="cannot be written here: No such file") as caught:

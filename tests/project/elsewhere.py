@@ -74,7 +74,6 @@ TESTED_IN = {
     "reports/test_page.py": ("reports/nodes.py",),
     "telemetry/test_measure_ceilings.py": ("kernels/ceilings.py", "machine.py"),
     "telemetry/test_recorder.py": ("telemetry/records.py",),
-    "test_cli.py": ("errors.py",),
     "test_config.py": ("matrices/settings.py", "settings.py"),
     "test_run_folder.py": ("telemetry/facts.py",),
     "torch/test_model.py": ("torch/alexnet.py",),

@@ -8,12 +8,14 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import paceline
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, UsageError
 from paceline.reports import tensorboard
 from paceline.reports.phases import PHASES
 from paceline.reports.tensorboard import on_board
 from paceline.run_folder import RunFolder
+from tests.conftest import SmallDisk
 from tests.reports.folders import make_half_run
+from tests.skips import needs_mount
 
 
 def scalars(run: RunFolder) -> dict[str, list[tuple[int, float]]]:
@@ -65,6 +67,38 @@ def test_a_folder_that_cannot_be_written_is_said(half_run: RunFolder) -> None:
     (half_run.path / "tensorboard").write_text("in the way")
     with pytest.raises(PacelineError, match="File exists"):
         on_board(half_run)({"rows": 10, "train_loss": 0.5})
+
+
+def test_a_full_disk_leaves_one_file_and_nothing_is_missing_when_there_is_room(
+    half_run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(path: Path, _: bytes) -> None:
+        path.touch()  # as on a disk that has room for names only
+        raise UsageError("no room left on the disk")
+
+    add = on_board(half_run)
+    with monkeypatch.context() as patch:
+        patch.setattr(tensorboard, "append", no_room)
+        for rows in (10, 20, 30):
+            with pytest.raises(UsageError, match="no room left"):
+                add({"rows": rows, "train_loss": 0.5})
+    assert len(list((half_run.path / "tensorboard").iterdir())) == 1
+    add({"rows": 40, "train_loss": 0.5})
+    add({"rows": 50, "train_loss": 0.5})
+    assert scalars(half_run) == {"train_loss": [(rows, 0.5) for rows in (10, 20, 30, 40, 50)]}
+
+
+@needs_mount
+def test_a_disk_without_room(small_disk: SmallDisk) -> None:
+    run = make_half_run(small_disk.path / "run")
+    add = on_board(run)
+    small_disk.fill()
+    for rows in (10, 20, 30):
+        with pytest.raises(UsageError, match="no room left"):
+            add({"rows": rows, "train_loss": 0.5})
+    small_disk.free()
+    add({"rows": 40, "train_loss": 0.5})
+    assert scalars(run) == {"train_loss": [(rows, 0.5) for rows in (10, 20, 30, 40)]}
 
 
 def test_a_run_is_on_the_board_while_it_trains(clicks: Path, tmp_path: Path) -> None:

@@ -14,11 +14,15 @@ from typing import Any
 import pytest
 
 import paceline.run
-from paceline.errors import RunError
+from paceline.config import read_config
+from paceline.errors import RunError, UsageError
 from paceline.files import locked
+from paceline.matrices.jobs import run_trace
+from paceline.matrices.settings import TraceSettings
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
 from paceline.sweep.run import LOCK
+from paceline.training.cluster.placement import engine_for
 from tests.conftest import OLDER_DATA, OLDER_RUNS, Command
 from tests.sweep.conftest import read_csv
 
@@ -172,6 +176,43 @@ def test_two_sweeps_in_one_folder(recipe: Path, tmp_path: Path, command: Command
     assert done.code == 2
     assert "another process is using" in done.err
     assert not list(out.glob("*/*"))
+
+
+def test_the_folder_of_a_live_run_is_left_alone(recipe: Path, tmp_path: Path, command: Command) -> None:
+    """Without a checkpoint, a point starts over: but not while another process trains in its folder."""
+    out = tmp_path / "out"
+    assert command("sweep", recipe, "--out", out).code == 0
+    live = out / "pace-sync_batch_size-50"
+    (live / "result.json").unlink()
+    before = {path: path.stat().st_ino for path in live.rglob("*")}
+    with locked(live / "config.toml"):
+        done = command("sweep", recipe, "--out", out)
+        assert {path: path.stat().st_ino for path in live.rglob("*")} == before
+    assert done.code == 1
+    assert f"another process is using `{live}`" in done.err
+    assert command("sweep", recipe, "--out", out).code == 0
+
+
+@pytest.mark.parametrize("job", ["train", "trace"])
+def test_a_run_holds_its_folder(tmp_path: Path, clicks: Path, job: str) -> None:
+    run = tmp_path / "run"
+    refused: list[bool] = []
+
+    def try_to_take(*_: object) -> None:
+        if (run / "config.toml").exists() and not refused:
+            with pytest.raises(UsageError, match="another process is using"), locked(run / "config.toml"):
+                pass
+            refused.append(True)
+
+    if job == "train":
+        config = read_config(None, {"data": str(clicks), "run": str(run)})
+        with engine_for(config) as engine:
+            paceline.run.train(config, engine, try_to_take)
+    else:
+        run_trace(TraceSettings(size=8, blocks=2, run=str(run)), try_to_take, print)
+    assert refused
+    with locked(run / "config.toml"):
+        pass
 
 
 class CrashError(Exception):

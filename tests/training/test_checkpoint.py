@@ -362,9 +362,57 @@ def test_two_processes_do_not_share_a_run(tmp_path: Path, clicks: Path, monkeypa
         stop_after(patch, 1)
         with pytest.raises(InterruptedRunError):
             paceline.train(data=clicks, run=tmp_path / "run", test_every=1_000)
+    # As a run that has been evaluated since its last checkpoint.
+    paceline.Run(tmp_path / "run").add_metrics({"rows": 2_000, "steps": 20, "seconds": 1.0})
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    before = metrics.read_bytes(), metrics.stat().st_ino
     with locked(tmp_path / "run" / "config.toml"), pytest.raises(UsageError, match="another process is using"):
         runs.resume(tmp_path / "run")
+    assert (metrics.read_bytes(), metrics.stat().st_ino) == before
     assert runs.resume(tmp_path / "run").result["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("metrics.jsonl", line) for line in ("{}", "5", "[]", '{"rows": "x"}', '{"rows": null}')),
+        *(("result.json", text) for text in ("{}", '{"status": ["x"]}', "5", "[]")),
+    ],
+)
+def test_a_damaged_file_is_found_before_training(
+    tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str
+) -> None:
+    path = interrupted(tmp_path / "run", clicks, monkeypatch) / name
+    path.write_text(content + "\n")
+    with pytest.raises(DataError, match=f"`{path}` is broken"):
+        runs.resume(tmp_path / "run", lambda _: pytest.fail("it trains"))
+    assert path.read_text() == content + "\n"
+
+
+@pytest.mark.parametrize("part", [{"wire": 5}, {"restarts": []}, {"recoveries": 1}, {"wire": {"refused": "no"}}])
+def test_a_damaged_account_is_found_before_training(
+    tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch, part: dict[str, Any]
+) -> None:
+    run = paceline.Run(interrupted(tmp_path / "run", clicks, monkeypatch))
+    run.write_json("result.json", run.result | part)
+    with pytest.raises(DataError, match=r"result\.json` is broken"):
+        runs.resume(run.path, lambda _: pytest.fail("it trains"))
+
+
+def test_an_account_without_some_counts_is_continued(
+    tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = paceline.Run(interrupted(tmp_path / "run", clicks, monkeypatch))
+    run.write_json("result.json", run.result | {"wire": {}, "restarts": {}})
+    assert runs.resume(run.path).result["wire"]["refused"] == 0
+
+
+def interrupted(run: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        with pytest.raises(InterruptedRunError):
+            paceline.train(data=data, run=run, test_every=1_000)
+    return run
 
 
 def test_open_work_comes_before_a_test_and_the_end(tmp_path: Path, clicks: Path) -> None:

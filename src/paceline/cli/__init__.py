@@ -15,7 +15,7 @@ import click
 from paceline.cli import data, demo, explain, matrices, train, use
 from paceline.cli.commands import CONTEXT, CommandGroup
 from paceline.cli.progress import print_notice
-from paceline.errors import OUT_OF_MEMORY, PacelineError, PacelineWarning
+from paceline.errors import OUT_OF_MEMORY, PacelineError, PacelineWarning, printable
 from paceline.training.interrupts import remember_interrupts
 
 SECTIONS = {
@@ -96,5 +96,5 @@ def fail(message: str, hint: str, code: int) -> None:
     """Say what is wrong and exit."""
     # Where nothing can be printed, the code still tells.
     with suppress(OSError):
-        click.echo(f"error: {message}" + (f"\nhint: {hint}" if hint else ""), err=True)
+        click.echo(f"error: {printable(message)}" + (f"\nhint: {printable(hint)}" if hint else ""), err=True)
     sys.exit(code)

@@ -9,6 +9,7 @@ import click
 
 from paceline.cli.commands import PATH, address, as_json, command, option
 from paceline.cli.progress import print_notice
+from paceline.errors import printable
 
 if TYPE_CHECKING:
     from paceline.telemetry.ceilings import Ceilings
@@ -37,7 +38,7 @@ def diagnose(run: str, ops: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
-    click.echo("\n  ".join([found["sentence"], *found["evidence"]]))
+    click.echo("\n  ".join(printable(str(line)) for line in [found["sentence"], *found["evidence"]]))
     if ops:
         print_operations(found["operations"])
 

@@ -103,5 +103,5 @@ def print_run(run: RunFolder) -> None:
     traits = run.facts.traits
     print_table(result_columns(traits)[1:], [result_row("", run.result, traits)[1:]])
     if diagnosis := run.saved_diagnosis:
-        click.echo(diagnosis["sentence"])
+        click.echo(printable(diagnosis["sentence"]))
     click.echo(f"run: {run.path}")

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import tomli_w
 
+from paceline.config import encode_toml
 from paceline.engines import ENGINES
 from paceline.errors import InterruptedRunError, PacelineError
+from paceline.files import locked
 from paceline.machine import num_cores
 from paceline.matrices.matrix import check_product
 from paceline.matrices.nodes import Node, Product
@@ -133,7 +134,7 @@ def recorded(
 
     However the job ends, `result.json` says so.
     """
-    run = RunFolder.make(settings.run, settings.job, tomli_w.dumps(msgspec.to_builtins(settings)).encode())
+    run = RunFolder.make(settings.run, settings.job, encode_toml(msgspec.to_builtins(settings)))
     result: dict[str, Any] = {"status": "running", "job": settings.job, "engine": settings.engine}
     journal, prober = Journal(run.path, notice), NodeProber()
 
@@ -145,22 +146,24 @@ def recorded(
                     record.node = platform.node()
             journal.add(records)
 
-    try:
-        probe(now=True)
-        yield run, result, probe
-        probe(now=True)
-        result["status"] = "done"
-    except KeyboardInterrupt:
-        result["status"] = "interrupted"
-        raise InterruptedRunError("interrupted", settings.how_to_continue) from None
-    except Exception as error:
-        result |= {"status": "failed", "error": str(error)}
-        raise
-    finally:
-        result["peak_memory_bytes"] = max(result.get("peak_memory_bytes", 0), _peak_memory())
-        result["cores"] = num_cores()
-        with suppress(PacelineError):
-            run.write_json("result.json", result)
+    # A sweep must not take the folder for one that was left behind.
+    with locked(run.path / "config.toml"):
+        try:
+            probe(now=True)
+            yield run, result, probe
+            probe(now=True)
+            result["status"] = "done"
+        except KeyboardInterrupt:
+            result["status"] = "interrupted"
+            raise InterruptedRunError("interrupted", settings.how_to_continue) from None
+        except Exception as error:
+            result |= {"status": "failed", "error": str(error)}
+            raise
+        finally:
+            result["peak_memory_bytes"] = max(result.get("peak_memory_bytes", 0), _peak_memory())
+            result["cores"] = num_cores()
+            with suppress(PacelineError):
+                run.write_json("result.json", result)
 
 
 def _peak_memory() -> int:

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from paceline.errors import BAD_TEXT, ConfigError, DataError, UsageError
-from paceline.files import locked, refuse_existing, sync_to_disk, translated_disk_errors
+from paceline.files import locked, open_regular, refuse_existing, sync_to_disk, translated_disk_errors
 from paceline.matrices.nodes import Matrix
 from paceline.matrices.plan import Plan, in_bytes
 
@@ -60,7 +60,7 @@ class ProductFile:
         # For writing only: with a network disk, a process that may also read writes whole pages back, with its
         # neighbours' bytes.
         try:
-            self._file = os.open(self.partial, os.O_WRONLY | os.O_CLOEXEC)
+            self._file = open_regular(str(self.partial), os.O_WRONLY)
         except OSError as error:
             raise DataError(
                 f"`{self.partial}` cannot be written here: {error.strerror}",
@@ -91,7 +91,7 @@ class ProductFile:
         tiles, self._unsynced = self._unsynced, []
         with translated_disk_errors(self.partial):
             os.fdatasync(self._file)
-        with translated_disk_errors(self.journal), self.journal.open("ab") as journal:
+        with translated_disk_errors(self.journal), open(self.journal, "ab", opener=open_regular) as journal:
             journal.write(b"".join(msgspec.json.encode(tile) + b"\n" for tile in tiles))
         self._synced = time.monotonic()
 
@@ -124,12 +124,13 @@ def read_journal(out: Path) -> tuple[Heading, set[tuple[int, int]]] | None:
     """What an earlier attempt at `out` has left: its heading and finished tiles; None if nothing is usable."""
     partial, journal = _names(out)
     try:
-        lines = journal.read_bytes().splitlines(keepends=True)
+        with open(journal, "rb", opener=open_regular) as file:
+            lines = file.read().splitlines(keepends=True)
         heading = msgspec.json.decode(lines[0], type=Heading)
-        if not heading.is_possible or partial.stat().st_size != _file_bytes(heading):
+        if not heading.is_possible or partial.lstat().st_size != _file_bytes(heading):
             return None
         header = npy_header(heading)
-        with partial.open("rb") as file:
+        with open(partial, "rb", opener=open_regular) as file:
             if file.read(len(header)) != header:
                 return None
     except (OSError, IndexError, *BAD_TEXT):
@@ -179,7 +180,7 @@ def product_file(out: Path, heading: Heading) -> Iterator[ProductFile]:
     """
     partial, journal = _names(out)
     with translated_disk_errors(partial):
-        journal.touch()
+        open(journal, "ab", opener=open_regular).close()
     with locked(journal):
         # Only now: another process may have held the lock until a moment ago.
         found = read_journal(out)
@@ -187,7 +188,7 @@ def product_file(out: Path, heading: Heading) -> Iterator[ProductFile]:
         if not done:
             _start_over(out, heading)
         elif not journal.read_bytes().endswith(b"\n"):
-            with translated_disk_errors(journal), journal.open("ab") as file:
+            with translated_disk_errors(journal), open(journal, "ab", opener=open_regular) as file:
                 file.write(b"\n")
         product = ProductFile(out, heading, done)
         try:
@@ -218,7 +219,7 @@ def _start_over(out: Path, heading: Heading) -> None:
 
 def _write_to_disk(path: Path, mode: str, content: bytes, size: int | None = None) -> None:
     """Write a file, extended to `size` if given, and wait until it is on the disk."""
-    with open(path, mode) as file:
+    with open(path, mode, opener=open_regular) as file:
         file.write(content)
         if size is not None:
             file.truncate(size)

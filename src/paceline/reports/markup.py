@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
+# Control characters, which pages may not contain, as Python writes them; line ends and tabs stay.
+CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
+
 
 class Markup(str):
     """Text that is HTML or SVG already."""
@@ -20,7 +23,7 @@ def element(name: str, *content: object, **attributes: object) -> Markup:
     '<p class="note">1 &lt; 2<b>!</b></p>'
     """
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{_escaped(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -29,4 +32,8 @@ def element(name: str, *content: object, **attributes: object) -> Markup:
 
 def joined(content: tuple[object, ...] | list[object] | list[Markup]) -> Markup:
     """Pieces one after the other, escaped unless they are `Markup`."""
-    return Markup("".join(piece if isinstance(piece, Markup) else escape(str(piece)) for piece in content))
+    return Markup("".join(piece if isinstance(piece, Markup) else _escaped(piece) for piece in content))
+
+
+def _escaped(value: object) -> str:
+    return escape(str(value).translate(CONTROLS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -9,8 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import PacelineError
-from paceline.files import translated_disk_errors
+from paceline.files import append, translated_disk_errors
 from paceline.reports.phases import phase_shares, time_by_worker
 from paceline.run_folder import RunFolder
 from paceline.telemetry.recorder import Telemetry
@@ -21,10 +21,10 @@ BOARD_METRICS = ("train_", "test_")
 
 
 class Board:
-    """Appends scalars against rows to an event file. What was added can be read when the call returns.
+    """Appends scalars against rows to one event file. What was added can be read when the call returns.
 
-    Not thread-safe. With `after_rows`, TensorBoard ignores what an earlier file of the folder has beyond that many
-    rows, because a resumed run trains them again.
+    Not thread-safe. What a full disk refuses is written with a later call. With `after_rows`, TensorBoard ignores what
+    an earlier file of the folder has beyond that many rows, because a resumed run trains them again.
     """
 
     def __init__(self, folder: Path, after_rows: int | None) -> None:
@@ -32,23 +32,25 @@ class Board:
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._folder = folder
+        self._path = folder / f"events.out.tfevents.{time.time_ns()}"
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-        with translated_disk_errors(folder):
-            folder.mkdir(exist_ok=True)
-            self._writer = RecordWriter((folder / f"events.out.tfevents.{time.time_ns()}").open("xb", buffering=0))
-        self._write(file_version="brain.Event:2")
+        self._unwritten = io.BytesIO()
+        self._writer = RecordWriter(self._unwritten)
+        self._keep(file_version="brain.Event:2")
         if after_rows is not None:
-            self._write(step=after_rows + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
+            self._keep(step=after_rows + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
 
     def add(self, rows: int, scalars: Mapping[str, float]) -> None:
         values = [self._summary.Value(tag=name, simple_value=float(value)) for name, value in scalars.items()]
-        self._write(step=rows, summary=self._summary(value=values))
+        self._keep(step=rows, summary=self._summary(value=values))
+        with translated_disk_errors(self._path):
+            self._path.parent.mkdir(exist_ok=True)
+        append(self._path, self._unwritten.getvalue())
+        self._unwritten.seek(0)
+        self._unwritten.truncate()
 
-    def _write(self, **event: Any) -> None:
-        with translated_disk_errors(self._folder):
-            self._writer.write(self._event(wall_time=time.time(), **event).SerializeToString())
-            self._writer.flush()
+    def _keep(self, **event: Any) -> None:
+        self._writer.write(self._event(wall_time=time.time(), **event).SerializeToString())
 
 
 def on_board(run: RunFolder) -> Callable[[dict[str, Any]], None]:
@@ -72,10 +74,6 @@ def on_board(run: RunFolder) -> Callable[[dict[str, Any]], None]:
         shares = phase_shares(time_by_worker(chunks[seen:]))
         seen = len(chunks)
         scalars = {name: value for name, value in measured.items() if math.isfinite(value)}
-        try:
-            board.add(rows, scalars | {f"phases/{name}": share for name, share in shares.items()})
-        except PacelineError:
-            board = None  # its file may end within an event: the next evaluation begins another
-            raise
+        board.add(rows, scalars | {f"phases/{name}": share for name, share in shares.items()})
 
     return add if find_spec("tensorboard") else lambda _: None

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from paceline.errors import printable
 from paceline.reports.measures import NOTHING, glance, label_of, movement
 from paceline.run_folder import RunFolder
 from paceline.telemetry.facts import Traits
@@ -87,13 +88,20 @@ def meter(title: str) -> Iterator[LiveMeter | PlainMeter]:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, wrap: bool = False) -> None:
-    """A table on standard output; the first column is left-aligned, numbers are right-aligned."""
+    """A table on standard output; the first column is left-aligned, numbers are right-aligned.
+
+    What a terminal would obey is escaped: cells may come from the files of a foreign run.
+    """
+
+    def fit(cell: str | Text) -> Text:
+        return Text(printable(str(cell)), style="" if isinstance(cell, str) else cell.style)
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(columns):
-        table.add_column(Text(name), justify="right" if place else "left", no_wrap=not wrap,
+        table.add_column(fit(name), justify="right" if place else "left", no_wrap=not wrap,
                          overflow="fold" if wrap else "ellipsis")  # fmt: skip
     for row in rows:
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        table.add_row(*map(fit, row))
     Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
 
 
@@ -143,7 +151,7 @@ def print_plan(plan: dict[str, Any]) -> None:
     print_table(PLAN_COLUMNS, rows)
     print(f"from a run of {now:,.0f} rows/s; its own simulation is off by {plan['replay_error']:.0%}")
     if plan["note"]:
-        print(plan["note"])
+        print(printable(plan["note"]))
 
 
 def print_job(run: RunFolder) -> None:

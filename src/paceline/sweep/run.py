@@ -153,7 +153,8 @@ def _train(path: Path, point: Point, run: RunFolder | None, runner: Runner) -> R
         except DataError as error:
             runner.tell(f"{point.name}: {error.message}; starting over")
     if run:
-        with translated_disk_errors(path):
+        # Not while another process trains in this folder.
+        with locked(path / "config.toml"), translated_disk_errors(path):
             shutil.rmtree(path)
     return runner.start(msgspec.structs.replace(point.config, run=str(path)))
 

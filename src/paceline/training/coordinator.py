@@ -306,9 +306,9 @@ class Coordinator:
         if before := self.account_before:
             wire = account["wire"]
             for name in ("bytes_sent", "bytes_received", "refused"):
-                wire[name] += before["wire"][name]
+                wire[name] += before["wire"].get(name, 0)
             wire["bytes_per_row"] = (wire["bytes_sent"] + wire["bytes_received"]) / max(1, self.progress.position)
-            account["restarts"] = {name: n + before["restarts"][name] for name, n in account["restarts"].items()}
+            account["restarts"] = {name: n + before["restarts"].get(name, 0) for name, n in account["restarts"].items()}
             account["recoveries"] = before["recoveries"] + account["recoveries"]
         return account
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from paceline.errors import DataError
+from paceline.files import check_name
 
 SCHEMES = "s3://, gs://, hdfs:// and file:// are possible"
 
@@ -49,10 +50,11 @@ def open_folder(place: Path | str) -> Folder:
     url = str(place).rstrip("/")
     if isinstance(place, Path) or "://" not in url or url.startswith("file://"):
         path = Path(unquote(urlparse(url).path) if url.startswith("file://") else place)
+        check_name(path)
         return Folder(pa.fs.LocalFileSystem(use_mmap=True), str(path), str(path.resolve()), str(path))
     try:
         file_system, path_there = pa.fs.FileSystem.from_uri(url)
-    except (pa.ArrowInvalid, ImportError, OSError) as error:
+    except (ValueError, ImportError, OSError) as error:
         raise _unreachable(url, error) from None
     return Folder(file_system, path_there, url, url)
 

@@ -13,7 +13,7 @@ from paceline.data.blocks.dataset import SPLITS, RowKind, Split
 from paceline.data.blocks.files import BlockInfo, R, SplitInfo
 from paceline.data.blocks.manifests import seal
 from paceline.data.blocks.partial import PartialFolder
-from paceline.errors import DataError
+from paceline.errors import DataError, UsageError
 from paceline.files import refuse_existing, replace_file, sync_to_disk, translated_disk_errors
 
 WRITING_THREADS = 2
@@ -45,6 +45,8 @@ class DatasetWriter(Generic[R, D]):
         self._intake = intake
         self._reopen = reopen
         refuse_existing(self.out)
+        if not self.out.name:
+            raise UsageError("a dataset cannot replace the current folder", "name a new folder: --out NAME")
         self._partial = PartialFolder(self.out)
         self._blocks = {split: BlockWriter(self._partial.path, split, kind) for split in SPLITS}
 

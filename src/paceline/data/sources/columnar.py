@@ -16,9 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from paceline.data.sources.files import Source
-from paceline.data.sources.parsed import BadRow, Parsed, key_dtype, printable, shown
+from paceline.data.sources.parsed import BadRow, Parsed, key_dtype, shown
 from paceline.data.sparse.batch import Batch
-from paceline.errors import DataError
+from paceline.errors import DataError, printable
 from paceline.kernels.columns import BLANK, LONGEST_NUMBER, hash_cells, read_cells
 from paceline.kernels.hashing import salt_of
 from paceline.kernels.text import CLOSE, EXACT, NUMBER_INFINITE

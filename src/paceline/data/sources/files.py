@@ -20,6 +20,7 @@ import pyarrow.fs
 from numpy.typing import NDArray
 
 from paceline.errors import DataError
+from paceline.files import check_name
 
 CHUNK_BYTES = 4 << 20
 LONGEST_ROW_BYTES = 64 << 20
@@ -96,6 +97,7 @@ def leave_out(sources: list[Source], others: list[Source]) -> tuple[list[Source]
 
 
 def _find(name: str) -> list[Source]:
+    check_name(name)
     if "://" in name:
         return _find_remote(name)
     local = pa.fs.LocalFileSystem()
@@ -107,6 +109,8 @@ def _find(name: str) -> list[Source]:
         paths = sorted(path for path in glob.glob(name, recursive=True) if os.path.isfile(path))
         if not paths:
             raise DataError(f"`{name}` matches no file", "quote globs, and check the folder")
+        for path in paths:
+            check_name(path)
         return [Source(path, local, path, os.path.getsize(path)) for path in paths]
     raise DataError(f"no such file: `{name}`", "check the path; folders, globs and URIs (s3://…) are possible too")
 
@@ -135,8 +139,12 @@ def _find_in_folder(file_system: pa.fs.FileSystem, folder: str, name: str, patte
     local = isinstance(file_system, pa.fs.LocalFileSystem)
     with _translated(name, remote=not local):
         infos = file_system.get_file_info(pa.fs.FileSelector(folder, recursive=True))
+    try:
+        infos.sort(key=lambda info: info.path)
+    except UnicodeDecodeError as error:
+        raise DataError(f"`{name}` has a file whose name is not UTF-8: {error.object!r}", "rename it") from None
     sources = []
-    for info in sorted(infos, key=lambda info: info.path):
+    for info in infos:
         below = info.path[len(folder) :].lstrip("/")
         hidden = any(part.startswith((".", "_")) for part in below.split("/"))
         if info.type == pa.fs.FileType.File and not hidden and fnmatchcase(info.path, pattern):

@@ -13,6 +13,7 @@ from paceline.data.labels import RULES
 from paceline.data.limits import LabelKind
 from paceline.data.sources.files import Chunk, Source
 from paceline.data.sparse.batch import Batch
+from paceline.errors import printable
 from paceline.kernels.keys import key_dtype as block_key_dtype
 from paceline.kernels.text import Counts
 
@@ -139,12 +140,3 @@ def shown(text: bytes) -> str:
     """
     cut = text[:LONGEST_TEXT].decode(errors="backslashreplace")
     return f"`{printable(cut)}{'…' if len(text) > LONGEST_TEXT else ''}`"
-
-
-def printable(text: str) -> str:
-    """A name from the input, on one line and without what a terminal would obey.
-
-    >>> printable("a\\x1b[2J\\n")
-    'a\\\\x1b[2J\\\\n'
-    """
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
