@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from safetensors.numpy import load_file
 
 import paceline
 from paceline.data.sparse.dataset import SparseDataset, sparse_writer
-from paceline.errors import DataError, UsageError
+from paceline.errors import ConfigError, DataError, UsageError
 from paceline.predict import evaluate_model, write_predictions
 from tests.conftest import all_rows
 
@@ -134,6 +135,26 @@ def test_a_dataset_with_more_features_than_the_model(run: paceline.Run, tmp_path
     write_predictions(run.path, tmp_path / "more", tmp_path / "out.csv", None)
     p = pyarrow.csv.read_csv(tmp_path / "out.csv")["probability"].to_pylist()
     assert p[0] == p[1]
+
+
+@pytest.mark.parametrize("features", [1 << 45, (1 << 62) - 1])
+def test_a_dataset_with_more_features_than_memory_is_refused(run: paceline.Run, tmp_path: Path, features: int) -> None:
+    with sparse_writer(tmp_path / "many", features=features, source={}) as writer:
+        writer.add("train", paceline.Batch.from_lists([1, 0], [[14], [15]], [[1.0], [1.0]]))
+        writer.finish()
+    with pytest.raises(ConfigError, match=f"a model of {features:,} features needs .* GB are free"):
+        evaluate_model(run.path, tmp_path / "many", None)
+
+
+def test_a_wider_dataset_takes_the_memory_of_one_table(run: paceline.Run, tmp_path: Path) -> None:
+    with sparse_writer(tmp_path / "wide", features=50_000_000, source={}) as writer:
+        writer.add("train", paceline.Batch.from_lists([1, 0], [[14], [15]], [[1.0], [1.0]]))
+        writer.finish()
+    tracemalloc.start()
+    evaluate_model(run.path, tmp_path / "wide", None)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1.5 * 4 * 50_000_000
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from paceline.models import linear, sparse
 from paceline.models.images import ImageClassifier, ImageSettings
 from paceline.models.model import Floats, Model, Parameters, TableView, values_of
 from paceline.models.registry import Entry, check_code, find
+from paceline.parameters.store import check_memory
 from paceline.settings import RunConfig
 
 Tensors = dict[str, NDArray[Any]]
@@ -115,12 +116,13 @@ class SparseInput:
         layout = view.layout
         rows = view.rows.reshape(layout.num_keys, layout.dim)
         features = max(layout.features, dataset.features)
-        values = np.zeros((features, layout.dim), np.float32)
-        values[: layout.features] = rows[: layout.features]
-        dataset.key_order.to_blocks(values)
         wider = msgspec.structs.replace(layout, features=features)
-        everything = np.concatenate([values, rows[layout.features :]])
-        return Parameters(TableView.of_values(everything.reshape(-1), wider), parameters.dense)
+        hint = "check the dataset's number of features, or prepare it with fewer (--hash-bits)"
+        check_memory(4 * wider.num_keys * layout.dim, f"{features:,} features", hint)
+        values = np.zeros((wider.num_keys, layout.dim), np.float32)
+        values[: layout.features], values[features:] = rows[: layout.features], rows[layout.features :]
+        dataset.key_order.to_blocks(values)
+        return Parameters(TableView.of_values(values.reshape(-1), wider), parameters.dense)
 
 
 class ImageInput(NamedTuple):
