@@ -12,11 +12,12 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import scipy.sparse
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import paceline
 from paceline.data.sparse.dataset import SparseDataset, sparse_writer
 from paceline.errors import ConfigError, DataError, UsageError
+from paceline.models import trained
 from paceline.predict import evaluate_model, write_predictions
 from tests.conftest import all_rows
 
@@ -185,3 +186,25 @@ def test_a_damaged_model_is_refused(run: paceline.Run, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(DataError, match="wrong checksum"):
         paceline.load(tmp_path / "copy")
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "classes", "words"),
+    [
+        ("alexnet", [224, 224, 3], 500_000, "classes"),
+        ("alexnet", [224, 224, 3], 60_000, r"tensor `\S+` is missing, expected"),
+        ("softmax", [4_000, 4_000, 3], 60_000, "tensor `weight` is missing, expected"),
+        ("softmax", [1 << 40, 1 << 40, 3], 10, "they must have 1 byte to 64 MiB"),
+        ("softmax", [-1, -5, 3], 10, "they must have 1 byte to 64 MiB"),
+    ],
+)
+def test_a_model_larger_than_its_file_is_refused_before_it_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, shape: list[int], classes: int, words: str
+) -> None:
+    monkeypatch.setattr(trained, "ImageClassifier", None)  # building it would fill the memory
+    (tmp_path / "model").mkdir()
+    save_file({"bias": np.zeros(10, np.float32)}, tmp_path / "model" / "model.safetensors")
+    info = {"model": model, "sha256": "", "source": {}, "shape": shape, "classes": classes, "class_names": []}
+    (tmp_path / "model" / "model.json").write_text(json.dumps(info | {"images": {}}))
+    with pytest.raises(DataError, match=words):
+        paceline.load(tmp_path)

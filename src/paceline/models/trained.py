@@ -18,6 +18,7 @@ from paceline.data.images.blocks import Images
 from paceline.data.sparse.batch import Batch
 from paceline.errors import BAD_TEXT, DataError, UsageError
 from paceline.files import replace_file, translated_disk_errors, write_tensors
+from paceline.imports import import_from
 from paceline.models import linear, sparse
 from paceline.models.images import ImageClassifier, ImageSettings
 from paceline.models.model import Floats, Model, Parameters, TableView, values_of
@@ -224,6 +225,8 @@ def _load_sparse(model: Model, table: Floats, tensors: Tensors) -> Loaded:
 def load_image_model(entry: Entry, content: bytes, tensors: Tensors) -> Loaded:
     """A classifier of images from its file."""
     settings = msgspec.json.decode(content, type=ImageSettings)
+    if entry.shapes:
+        _check_shapes(tensors, import_from(entry.shapes)(entry, settings))
     model = ImageClassifier(entry, RunConfig(data="-", model=entry.name, images=settings.images), settings)
     return model, Parameters(dense=_dense_of(model, tensors)), ImageInput(settings)
 
