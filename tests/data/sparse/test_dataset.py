@@ -220,6 +220,23 @@ def test_a_block_that_is_not_a_valid_arrow_file_is_refused(tmp_path: Path, offse
         edited.block("train", 0)
 
 
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+@pytest.mark.parametrize("version", [pa.ipc.MetadataVersion.V4, pa.ipc.MetadataVersion.V5])
+def test_a_compressed_block_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, compression: str, version: pa.ipc.MetadataVersion
+) -> None:
+    make(tmp_path / "data", ROWS)
+    path = tmp_path / "data" / "train-00000.arrow"
+    table = pa.ipc.open_file(path.read_bytes()).get_batch(0)
+    options = pa.ipc.IpcWriteOptions(compression=compression, metadata_version=version)
+    with pa.ipc.new_file(path, table.schema, options=options) as writer:
+        writer.write_batch(table)
+    checksum = xxhash.xxh3_64_hexdigest(path.read_bytes())
+    edited = edit_manifest(tmp_path / "data", lambda manifest: manifest["train"]["blocks"][0].update(checksum=checksum))
+    with pytest.raises(DataError, match="it is compressed"):
+        edited.block("train", 0)
+
+
 def test_labels_that_are_numbers_must_be_finite(tmp_path: Path) -> None:
     make(tmp_path / "data", ROWS._replace(labels=np.array([0.5, 1, 2], np.float32)), labels="numbers")
     edited = edit_block(
