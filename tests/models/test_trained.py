@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tracemalloc
 from pathlib import Path
@@ -208,3 +209,12 @@ def test_a_model_larger_than_its_file_is_refused_before_it_is_built(
     (tmp_path / "model" / "model.json").write_text(json.dumps(info | {"images": {}}))
     with pytest.raises(DataError, match=words):
         paceline.load(tmp_path)
+
+
+def test_a_pipe_in_the_place_of_the_tensors_is_not_waited_for(run: paceline.Run, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "copy")
+    path = tmp_path / "copy" / "model" / "model.safetensors"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DataError, match="not a regular file"):
+        paceline.load(tmp_path / "copy")

@@ -32,7 +32,10 @@ MOST_BYTES_PER_READ = 1 << 30
 # Files of one folder that are open at a time.
 MOST_OPEN = 64
 # What NumPy raises for headers that it cannot read.
-UNREADABLE = (OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError, tokenize.TokenError)
+UNREADABLE = (
+    OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError,
+    tokenize.TokenError,
+)  # fmt: skip
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -205,6 +208,8 @@ def open_npy(path: Path, opened: Callable[[Path], OpenFile] | None = None) -> No
     """
     opened = opened or lru_cache(1)(OpenFile)
     hint = "give a .npy file that numpy.save wrote, of float32 or float64 with two axes"
+    if path.exists() and not path.is_file():
+        raise DataError(f"`{path}` is not a regular file", hint)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -185,6 +185,8 @@ def load_model(run: Path, code: str = "", allow_code: bool = False) -> TrainedMo
         info = msgspec.json.decode(content, type=ModelInfo)
         if not allow_code:
             check_code(run, info.model, code, f"--model {info.model}, in Python allow_code=True")
+        if not (folder / "model.safetensors").is_file():
+            raise DataError(f"`{folder / 'model.safetensors'}` is missing, or not a regular file", "train again")
         tensors = safetensors.numpy.load_file(folder / "model.safetensors")
         entry = find(info.model)
         model, parameters, data = entry.load(content, tensors)
