@@ -206,6 +206,8 @@ class TestWhatIsNotAMatrix:
     def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "x.npy")
         assert "not a regular file" in self.refused(tmp_path / "x.npy")
+        os.mkfifo(tmp_path / "matrix.json")
+        assert "it has no file matrix.json" in self.refused(tmp_path)
 
     def test_a_header_nested_too_deeply(self, tmp_path: Path) -> None:
         text = b"{'descr': " + b"-" * 9_000 + b"1}"

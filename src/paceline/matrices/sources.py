@@ -169,6 +169,8 @@ class FolderSource(NamedTuple):
 def open_blocks(folder: Path) -> FolderSource:
     """The matrix in a folder of blocks, all of which are there and have the right shape."""
     hint = "give a folder that `to_blocks` made"
+    if not (folder / MANIFEST).is_file():
+        raise DataError(f"`{folder}` is not a folder of blocks: it has no file {MANIFEST}", hint)
     try:
         known = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=_Manifest)
     except (OSError, *BAD_TEXT) as error:
