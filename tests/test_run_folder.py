@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -110,3 +111,11 @@ def test_broken_facts_are_named(run: RunFolder) -> None:
     (run.path / "telemetry" / "run.json").write_text('{"rows": 1}')
     with pytest.raises(DataError, match=r"run\.json` is broken"):
         _ = run.facts
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "result.json"])
+def test_a_file_larger_than_any_run_writes_is_refused(run: RunFolder, name: str) -> None:
+    (run.path / name).touch()
+    os.truncate(run.path / name, 30 << 30)
+    with pytest.raises(DataError, match=r"has 32\.2 GB; the limit is 512 MiB"):
+        _ = run.metrics, run.result

@@ -21,6 +21,7 @@ from paceline.telemetry.facts import Facts, Traits, read_facts
 from paceline.telemetry.records import Duration, Real, Whole
 
 TRAIN = "train"
+MOST_FILE_BYTES = 512 << 20
 
 
 class JobResult(msgspec.Struct, kw_only=True):
@@ -142,7 +143,7 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """One entry per evaluation, in order."""
         path = self.path / "metrics.jsonl"
-        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+        lines = _read(path).splitlines(keepends=True) if path.is_file() else []
         try:
             # A kill or a full disk may have cut off the last line.
             found = [json.loads(line) for line in lines if line.endswith(b"\n")]
@@ -184,7 +185,7 @@ class RunFolder:
         if not path.is_file():
             return {}
         try:
-            found: dict[str, Any] = json.loads(path.read_bytes())
+            found: dict[str, Any] = json.loads(_read(path))
             msgspec.convert(found, kind)
             return found
         except BAD_TEXT as error:
@@ -192,6 +193,14 @@ class RunFolder:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
+
+
+def _read(path: Path) -> bytes:
+    """The content of a file that a run wrote; `DataError` if it is far larger than any run makes it."""
+    if (size := path.stat().st_size) > MOST_FILE_BYTES:
+        message = f"`{path}` has {size / 1e9:.1f} GB; the limit is {MOST_FILE_BYTES >> 20} MiB"
+        raise DataError(message, "remove it, or its run, and run again")
+    return path.read_bytes()
 
 
 def flat(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -92,3 +93,14 @@ def test_the_next_start_removes_what_was_abandoned(processes: Processes, tempora
     assert user.wait(timeout=10) == -9
     assert [one.name for one in temporary.iterdir()] == [folder.path.name]
     folder.remove()
+
+
+def test_a_planted_pipe_or_link_is_neither_waited_for_nor_removed(temporary: Path) -> None:
+    owners = [temporary / f"paceline-ray-{name}" / OWNER for name in ("pipe", "link")]
+    for owner in owners:
+        owner.parent.mkdir()
+    os.mkfifo(owners[0])
+    (temporary / "mine").touch()
+    owners[1].symlink_to(temporary / "mine")
+    remove_abandoned(temporary)
+    assert all(owner.is_symlink() or owner.is_fifo() for owner in owners)

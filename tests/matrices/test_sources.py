@@ -203,6 +203,17 @@ class TestWhatIsNotAMatrix:
         with suppress(DataError):
             BlockMatrix.from_npy(path).to_numpy()
 
+    def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "x.npy")
+        assert "not a regular file" in self.refused(tmp_path / "x.npy")
+        os.mkfifo(tmp_path / "matrix.json")
+        assert "it has no file matrix.json" in self.refused(tmp_path)
+
+    def test_a_header_nested_too_deeply(self, tmp_path: Path) -> None:
+        text = b"{'descr': " + b"-" * 9_000 + b"1}"
+        (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
+        assert "not a matrix" in self.refused(tmp_path / "x.npy")
+
     def test_nothing_is_unpickled(self, tmp_path: Path) -> None:
         path = tmp_path / "x.npy"
         np.save(path, np.array([[print, 1]], object), allow_pickle=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,12 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import scipy.sparse
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import paceline
 from paceline.data.sparse.dataset import SparseDataset, sparse_writer
-from paceline.errors import DataError, UsageError
+from paceline.errors import ConfigError, DataError, UsageError
+from paceline.models import trained
 from paceline.predict import evaluate_model, write_predictions
 from tests.conftest import all_rows
 
@@ -136,6 +139,26 @@ def test_a_dataset_with_more_features_than_the_model(run: paceline.Run, tmp_path
     assert p[0] == p[1]
 
 
+@pytest.mark.parametrize("features", [1 << 45, (1 << 62) - 1])
+def test_a_dataset_with_more_features_than_memory_is_refused(run: paceline.Run, tmp_path: Path, features: int) -> None:
+    with sparse_writer(tmp_path / "many", features=features, source={}) as writer:
+        writer.add("train", paceline.Batch.from_lists([1, 0], [[14], [15]], [[1.0], [1.0]]))
+        writer.finish()
+    with pytest.raises(ConfigError, match=f"a model of {features:,} features needs .* GB are free"):
+        evaluate_model(run.path, tmp_path / "many", None)
+
+
+def test_a_wider_dataset_takes_the_memory_of_one_table(run: paceline.Run, tmp_path: Path) -> None:
+    with sparse_writer(tmp_path / "wide", features=50_000_000, source={}) as writer:
+        writer.add("train", paceline.Batch.from_lists([1, 0], [[14], [15]], [[1.0], [1.0]]))
+        writer.finish()
+    tracemalloc.start()
+    evaluate_model(run.path, tmp_path / "wide", None)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1.5 * 4 * 50_000_000
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "words"),
     [
@@ -163,4 +186,35 @@ def test_a_damaged_model_is_refused(run: paceline.Run, tmp_path: Path) -> None:
     content[-500] ^= 1
     path.write_bytes(content)
     with pytest.raises(DataError, match="wrong checksum"):
+        paceline.load(tmp_path / "copy")
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "classes", "words"),
+    [
+        ("alexnet", [224, 224, 3], 500_000, "classes"),
+        ("alexnet", [224, 224, 3], 60_000, r"tensor `\S+` is missing, expected"),
+        ("softmax", [4_000, 4_000, 3], 60_000, "tensor `weight` is missing, expected"),
+        ("softmax", [1 << 40, 1 << 40, 3], 10, "they must have 1 byte to 64 MiB"),
+        ("softmax", [-1, -5, 3], 10, "they must have 1 byte to 64 MiB"),
+    ],
+)
+def test_a_model_larger_than_its_file_is_refused_before_it_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, shape: list[int], classes: int, words: str
+) -> None:
+    monkeypatch.setattr(trained, "ImageClassifier", None)  # building it would fill the memory
+    (tmp_path / "model").mkdir()
+    save_file({"bias": np.zeros(10, np.float32)}, tmp_path / "model" / "model.safetensors")
+    info = {"model": model, "sha256": "", "source": {}, "shape": shape, "classes": classes, "class_names": []}
+    (tmp_path / "model" / "model.json").write_text(json.dumps(info | {"images": {}}))
+    with pytest.raises(DataError, match=words):
+        paceline.load(tmp_path)
+
+
+def test_a_pipe_in_the_place_of_the_tensors_is_not_waited_for(run: paceline.Run, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "copy")
+    path = tmp_path / "copy" / "model" / "model.safetensors"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DataError, match="not a regular file"):
         paceline.load(tmp_path / "copy")

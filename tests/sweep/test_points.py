@@ -44,6 +44,14 @@ def test_too_many(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read_sweep(recipe, {})
 
 
+def test_too_many_are_counted_before_they_are_combined(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points, "itertools", None)  # combining them would fill the memory
+    lists = "".join(f"setting{i} = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n" for i in range(10))
+    recipe.write_text(f"[sweep]\n{lists}")
+    with pytest.raises(ConfigError, match="asks for 10,000,000,000 runs; the limit is 1,000"):
+        read_sweep(recipe, {})
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -325,8 +325,9 @@ def test_a_second_shard_lost_while_returning(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_longer_a_number_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at = Setting(tmp_path)
     at.backend.loss = float("inf")
-    with pytest.raises(DivergedError, match="no longer a number"):
+    with pytest.raises(DivergedError, match="no longer a number") as caught:
         at.train()
+    assert at.config.optimizer.name not in caught.value.hint
     at = Setting(tmp_path / "weights")
     values = np.array([1, np.nan, 1, 1], np.float32)
     monkeypatch.setattr(at.backend, "parameters", lambda _rows: Parameters(TableView.of_values(values, TABLE)))

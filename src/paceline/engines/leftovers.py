@@ -13,6 +13,7 @@ import fcntl
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -63,9 +64,11 @@ class OwnFolder:
 def remove_abandoned(parent: Path) -> None:
     """Remove the folders of owners that were killed."""
     for owner in parent.glob(f"{PREFIX}*/{OWNER}"):
-        with suppress(OSError), owner.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(file.fileno()).st_uid == os.getuid():
+        # The parent is open to everyone: another user's file could be locked, a link or a pipe.
+        with suppress(OSError), open(os.open(owner, os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
+            found = os.fstat(file.fileno())
+            if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 clean_up(owner.parent)
 
 

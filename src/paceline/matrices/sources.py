@@ -32,7 +32,10 @@ MOST_BYTES_PER_READ = 1 << 30
 # Files of one folder that are open at a time.
 MOST_OPEN = 64
 # What NumPy raises for headers that it cannot read.
-UNREADABLE = (OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError, tokenize.TokenError)
+UNREADABLE = (
+    OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError,
+    tokenize.TokenError,
+)  # fmt: skip
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -166,6 +169,8 @@ class FolderSource(NamedTuple):
 def open_blocks(folder: Path) -> FolderSource:
     """The matrix in a folder of blocks, all of which are there and have the right shape."""
     hint = "give a folder that `to_blocks` made"
+    if not (folder / MANIFEST).is_file():
+        raise DataError(f"`{folder}` is not a folder of blocks: it has no file {MANIFEST}", hint)
     try:
         known = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=_Manifest)
     except (OSError, *BAD_TEXT) as error:
@@ -205,6 +210,8 @@ def open_npy(path: Path, opened: Callable[[Path], OpenFile] | None = None) -> No
     """
     opened = opened or lru_cache(1)(OpenFile)
     hint = "give a .npy file that numpy.save wrote, of float32 or float64 with two axes"
+    if path.exists() and not path.is_file():
+        raise DataError(f"`{path}` is not a regular file", hint)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

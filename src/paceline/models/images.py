@@ -10,13 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.images.blocks import Images
+from paceline.data.images.blocks import Images, Shape
+from paceline.data.images.dataset import check_shape
+from paceline.data.labels import MOST_CLASSES
 from paceline.imports import import_from
 from paceline.models.metrics import ClassSums, MetricSums
 from paceline.models.model import Compute, Floats, Parameters, Tensor, size_of
@@ -109,10 +111,13 @@ class ImageClassifier:
 class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The images that a model is for, as in `model.json`."""
 
-    shape: tuple[int, int, int]
-    classes: int
+    shape: Shape
+    classes: Annotated[int, msgspec.Meta(ge=1, le=MOST_CLASSES)]
     class_names: list[str]
     images: ImageConfig
+
+    def __post_init__(self) -> None:
+        check_shape(self.shape)
 
 
 def build(entry: Entry, config: RunConfig, dataset: Any, rows_per_update: int) -> ImageClassifier:

@@ -70,8 +70,9 @@ class Entry(NamedTuple):
     step moves only those of its batch's keys; otherwise all parameters take part in every step.
 
     `builder` and `loader` are "module:function", imported when they are needed. So are `network`, which makes a
-    classifier of images for one worker; `module`, which makes the PyTorch module of such a classifier; and
-    `operations`, which makes the operations of a step, if they are known. `function` is a user's own.
+    classifier of images for one worker; `shapes`, which tells the shapes of its tensors before it is made, if they are
+    known; `module`, which makes the PyTorch module of such a classifier; and `operations`, which makes the operations
+    of a step, if they are known. `function` is a user's own.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Entry(NamedTuple):
     devices: tuple[str, ...] = ("cpu",)
     precisions: tuple[str, ...] = ("float32",)
     network: str = ""
+    shapes: str = ""
     module: str = ""
     operations: str = ""
     function: Any = None
@@ -101,12 +103,12 @@ class Entry(NamedTuple):
         return import_from(self.loader)(self, info, tensors)
 
 
-def _torch(name: str, module: str) -> Entry:
+def _torch(name: str, module: str, shapes: str = "") -> Entry:
     return Entry(
         name, IMAGES, keyed=False, task=CLASSES, optimizers=DENSE_OPTIMIZERS,
         builder="paceline.models.images:build", loader="paceline.models.trained:load_image_model",
         network="paceline.torch.model:TorchModel", exchanges=("shard", "allreduce"), devices=("cpu", "cuda"),
-        precisions=("float32", "bfloat16"), module=module,
+        precisions=("float32", "bfloat16"), shapes=shapes, module=module,
     )  # fmt: skip
 
 
@@ -119,10 +121,10 @@ MODELS = {
     "softmax": Entry(
         "softmax", IMAGES, keyed=False, task=CLASSES, optimizers=DENSE_OPTIMIZERS,
         builder="paceline.models.images:build", loader="paceline.models.trained:load_image_model",
-        network="paceline.models.softmax:make_network",
+        network="paceline.models.softmax:make_network", shapes="paceline.models.softmax:shapes_of",
     ),
-    "alexnet": _torch("alexnet", "paceline.torch.alexnet:alexnet"),
-    "alexnet-small": _torch("alexnet-small", "paceline.torch.alexnet:alexnet_small"),
+    "alexnet": _torch("alexnet", "paceline.torch.alexnet:alexnet", "paceline.torch.model:shapes_of"),
+    "alexnet-small": _torch("alexnet-small", "paceline.torch.alexnet:alexnet_small", "paceline.torch.model:shapes_of"),
 }  # fmt: skip
 
 

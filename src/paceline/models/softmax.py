@@ -69,6 +69,12 @@ def make_network(entry: Entry, config: RunConfig, settings: ImageSettings) -> So
     return Softmax(Crops(settings.images, settings.shape, config.seed), settings.classes)
 
 
+def shapes_of(entry: Entry, settings: ImageSettings) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors."""
+    features = math.prod(Crops(settings.images, settings.shape, 0).shape)
+    return {"weight": (features, settings.classes), "bias": (settings.classes,)}
+
+
 def _on_lines(size: int) -> Floats:
     """Zeros that begin with a cache line: a vector of sixteen then never lies across two."""
     room = np.zeros(size + kernels.LANES, np.float32)

@@ -18,10 +18,12 @@ from paceline.data.images.blocks import Images
 from paceline.data.sparse.batch import Batch
 from paceline.errors import BAD_TEXT, DataError, UsageError
 from paceline.files import replace_file, translated_disk_errors, write_tensors
+from paceline.imports import import_from
 from paceline.models import linear, sparse
 from paceline.models.images import ImageClassifier, ImageSettings
 from paceline.models.model import Floats, Model, Parameters, TableView, values_of
 from paceline.models.registry import Entry, check_code, find
+from paceline.parameters.store import check_memory
 from paceline.settings import RunConfig
 
 Tensors = dict[str, NDArray[Any]]
@@ -115,12 +117,13 @@ class SparseInput:
         layout = view.layout
         rows = view.rows.reshape(layout.num_keys, layout.dim)
         features = max(layout.features, dataset.features)
-        values = np.zeros((features, layout.dim), np.float32)
-        values[: layout.features] = rows[: layout.features]
-        dataset.key_order.to_blocks(values)
         wider = msgspec.structs.replace(layout, features=features)
-        everything = np.concatenate([values, rows[layout.features :]])
-        return Parameters(TableView.of_values(everything.reshape(-1), wider), parameters.dense)
+        hint = "check the dataset's number of features, or prepare it with fewer (--hash-bits)"
+        check_memory(4 * wider.num_keys * layout.dim, f"{features:,} features", hint)
+        values = np.zeros((wider.num_keys, layout.dim), np.float32)
+        values[: layout.features], values[features:] = rows[: layout.features], rows[layout.features :]
+        dataset.key_order.to_blocks(values)
+        return Parameters(TableView.of_values(values.reshape(-1), wider), parameters.dense)
 
 
 class ImageInput(NamedTuple):
@@ -182,6 +185,8 @@ def load_model(run: Path, code: str = "", allow_code: bool = False) -> TrainedMo
         info = msgspec.json.decode(content, type=ModelInfo)
         if not allow_code:
             check_code(run, info.model, code, f"--model {info.model}, in Python allow_code=True")
+        if not (folder / "model.safetensors").is_file():
+            raise DataError(f"`{folder / 'model.safetensors'}` is missing, or not a regular file", "train again")
         tensors = safetensors.numpy.load_file(folder / "model.safetensors")
         entry = find(info.model)
         model, parameters, data = entry.load(content, tensors)
@@ -222,6 +227,8 @@ def _load_sparse(model: Model, table: Floats, tensors: Tensors) -> Loaded:
 def load_image_model(entry: Entry, content: bytes, tensors: Tensors) -> Loaded:
     """A classifier of images from its file."""
     settings = msgspec.json.decode(content, type=ImageSettings)
+    if entry.shapes:
+        _check_shapes(tensors, import_from(entry.shapes)(entry, settings))
     model = ImageClassifier(entry, RunConfig(data="-", model=entry.name, images=settings.images), settings)
     return model, Parameters(dense=_dense_of(model, tensors)), ImageInput(settings)
 

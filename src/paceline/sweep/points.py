@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -76,8 +77,6 @@ def read_sweep(recipe: Path, flags: Mapping[str, Any], settings: Sequence[str] =
         raise ConfigError(f"`ops` in `{recipe}` is {ops!r}; it must be true or false", "ops = true")
     given = {*flags, *(setting.partition("=")[0].strip() for setting in settings)}
     combined = _combined(recipe, grid, points, given)
-    if len(combined) > MOST_POINTS:
-        raise ConfigError(f"`{recipe}` asks for {len(combined):,} runs; the limit is {MOST_POINTS:,}", "vary less")
     found = [_point(job, ops, tree, varied, flags, list(settings)) for varied in combined]
     names = [point.folder for point in found]
     for point in found:
@@ -102,6 +101,9 @@ def _combined(recipe: Path, grid: Any, points: Any, given: set[str]) -> list[dic
     if set_too := sorted(given & {*lists, *in_points}):
         hint = "change the recipe, or leave the setting out"
         raise ConfigError(f"`{recipe}` varies `{set_too[0]}`, so it cannot be set", hint)
+    count = max(1, len(points)) * math.prod(map(len, lists.values()))
+    if count > MOST_POINTS:
+        raise ConfigError(f"`{recipe}` asks for {count:,} runs; the limit is {MOST_POINTS:,}", "vary less")
     return [
         {**flat(point), **dict(zip(lists, values, strict=True))}
         for point in points or [{}]

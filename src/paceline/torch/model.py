@@ -60,6 +60,13 @@ def build_module(entry: Entry, shape: tuple[int, int, int], classes: int) -> tup
     return module, loss or torch.nn.functional.cross_entropy
 
 
+def shapes_of(entry: Entry, settings: ImageSettings) -> dict[str, tuple[int, ...]]:
+    """The shapes of a module's tensors, without memory for them."""
+    with torch.device("meta"):
+        module, _ = build_module(entry, Crops(settings.images, settings.shape, 0).shape, settings.classes)
+    return {name: tuple(tensor.shape) for name, tensor in _tensors_of(module).items()}
+
+
 class TorchModel:
     """One worker's module. Values and gradients are float32 arrays, or tensors if the module is on a GPU."""
 

@@ -18,7 +18,7 @@ def check_losses(losses: Any, position: int, rank: int, clock: int, rate: float)
         raise DivergedError(
             f"the loss is no longer a number: worker {rank}, by step {clock}, in the rows from {position:,} on, "
             f"learning rate {rate:g}",
-            f"--learning-rate {rate / 10:g}, or --optimizer adagrad; check the data for huge values",
+            f"--learning-rate {rate / 10:g}, or another --optimizer; check the data for huge values",
         )
 
 

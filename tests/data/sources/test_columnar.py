@@ -300,3 +300,14 @@ def test_many_columns_are_said_in_short(tmp_path: Path) -> None:
     names = [f"n{i}" for i in range(12)]
     made = run(tmp_path, write(tmp_path / "a.csv", ",".join(["label", *names]) + "\n" + ",".join("1" * 13) + "\n"))
     assert made.notes == ("numeric columns: n0, n1, n2, n3, n4, n5, n6, n7, … (12 in all)",)
+
+
+def test_a_csv_header_longer_than_the_first_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"column{i}" for i in range(100)]
+    text = f"label,{','.join(names)}\n" + "1" + ",2.5" * 100 + "\n"
+    monkeypatch.setattr(sources, "HEAD_BYTES", 200)
+    made = run(tmp_path, write(tmp_path / "a.csv", text))
+    assert made.dataset.manifest.source["columns"] == dict.fromkeys(names, "number")
+    monkeypatch.setattr(sources, "LONGEST_ROW_BYTES", 400)
+    with pytest.raises(DataError, match=r"the first line of `.*` \(in CSV, its header\) is longer than"):
+        run(tmp_path, tmp_path / "a.csv")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.data.sources import image_folders
-from paceline.data.sources.image_decoding import decode, read_head
+from paceline.data.sources.image_decoding import decode, load_pillow, read_head
 from paceline.errors import ConfigError, DataError, UsageError
 from tests.conftest import Command
 from tests.data.image_inputs import (
@@ -384,3 +386,18 @@ def test_tables_beside_few_images_are_tables(tmp_path: Path) -> None:
     save_image(tmp_path / "in" / "zzz" / "logo.png", random_pixels(4, 4))
     with pytest.raises(UsageError, match=r"logo\.png"):
         run_images(tmp_path, tmp_path / "in", format="libsvm")
+
+
+def test_a_huge_image_file_is_refused(command: Command, tmp_path: Path) -> None:
+    folder = photos(tmp_path / "in")
+    os.truncate(next(folder.rglob("*.png")), 5 << 30)
+    error, _ = refused(command, tmp_path, folder)
+    assert "is larger than 512 MiB, the limit for an image file" in error
+
+
+def test_a_large_image_is_read_without_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = next(photos(tmp_path / "in").rglob("*.png"))
+    monkeypatch.setattr(load_pillow(), "MAX_IMAGE_PIXELS", 20)
+    with warnings.catch_warnings(record=True) as said:
+        read_head(source_of(path))
+    assert not said

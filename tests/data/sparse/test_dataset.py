@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,32 @@ def test_a_block_that_is_not_a_valid_arrow_file_is_refused(tmp_path: Path, offse
     edited = edit_manifest(tmp_path / "data", lambda manifest: manifest["train"]["blocks"][0].update(checksum=checksum))
     with pytest.raises(DataError, match="not a valid Arrow file"):
         edited.block("train", 0)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+@pytest.mark.parametrize("version", [pa.ipc.MetadataVersion.V4, pa.ipc.MetadataVersion.V5])
+def test_a_compressed_block_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, compression: str, version: pa.ipc.MetadataVersion
+) -> None:
+    make(tmp_path / "data", ROWS)
+    path = tmp_path / "data" / "train-00000.arrow"
+    table = pa.ipc.open_file(path.read_bytes()).get_batch(0)
+    options = pa.ipc.IpcWriteOptions(compression=compression, metadata_version=version)
+    with pa.ipc.new_file(path, table.schema, options=options) as writer:
+        writer.write_batch(table)
+    checksum = xxhash.xxh3_64_hexdigest(path.read_bytes())
+    edited = edit_manifest(tmp_path / "data", lambda manifest: manifest["train"]["blocks"][0].update(checksum=checksum))
+    with pytest.raises(DataError, match="it is compressed"):
+        edited.block("train", 0)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "train-00000.arrow"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    make(tmp_path / "data", ROWS)
+    (tmp_path / "data" / name).unlink()
+    os.mkfifo(tmp_path / "data" / name)
+    with pytest.raises(DataError, match="not a regular file"):
+        SparseDataset(tmp_path / "data").block("train", 0)
 
 
 def test_labels_that_are_numbers_must_be_finite(tmp_path: Path) -> None:

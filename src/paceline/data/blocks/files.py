@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from io import FileIO
 from pathlib import Path
 from typing import Annotated, Any, Protocol, Self, TypeVar
@@ -65,18 +66,43 @@ def read_table(folder: Folder, info: BlockInfo, *schemas: pa.Schema) -> pa.Recor
     if xxhash.xxh3_64_hexdigest(content) != info.checksum:
         raise DataError(f"block `{path}` has a wrong checksum: its bytes changed after it was written", AGAIN)
     try:
-        table = pa.ipc.open_file(content).get_batch(0)
+        # After its first eight bytes, a file is a stream of messages. Reading one does not decompress it.
+        messages = pa.ipc.MessageReader.open_stream(content.slice(8))
+        schema = pa.ipc.read_schema(messages.read_next_message())
+        found, wanted = _columns(schema), _columns(schemas[0])
+        if schema not in schemas:
+            raise mismatch(folder, info, f"its columns are {found} instead of {wanted}")
+        message = messages.read_next_message()
+        if _is_compressed(message):
+            raise mismatch(folder, info, "it is compressed, and could fill the memory")
+        table = pa.ipc.read_record_batch(message, schema)
         table.validate(full=True)
-        found, wanted = (_columns(schema) for schema in (table.schema, schemas[0]))
+    except DataError:
+        raise
     except Exception as error:  # noqa: BLE001 (whatever pyarrow raises for bytes that it does not understand)
         raise DataError(f"block `{path}` is not a valid Arrow file: {in_short(error)}", AGAIN) from None
-    if table.schema not in schemas:
-        raise mismatch(folder, info, f"its columns are {found} instead of {wanted}")
     if table.num_rows != info.rows:
         raise mismatch(folder, info, f"{table.num_rows} rows instead of {info.rows}")
     if any(_has_nulls(column) for column in table.columns):
         raise mismatch(folder, info, "some of its cells are null")
     return table
+
+
+def _is_compressed(message: pa.ipc.Message) -> bool:
+    """Whether the rows of a message are compressed: its header, a flatbuffer, then has the field `compression`."""
+    header = memoryview(message.metadata)
+
+    def find(table: int, field: int) -> int:
+        """Where the table in a field of another table is; 0 if the field is missing."""
+        fields = table - struct.unpack_from("<i", header, table)[0]
+        entry = fields + 4 + 2 * field
+        last = fields + struct.unpack_from("<H", header, fields)[0]
+        offset = struct.unpack_from("<H", header, entry)[0] if entry < last else 0
+        return table + offset + int(struct.unpack_from("<I", header, table + offset)[0]) if offset else 0
+
+    record_batch = find(struct.unpack_from("<I", header)[0], 2)
+    # Earlier versions of Arrow named the compression elsewhere.
+    return message.metadata_version != pa.ipc.MetadataVersion.V5 or find(record_batch, 3) != 0
 
 
 def _columns(schema: pa.Schema) -> str:

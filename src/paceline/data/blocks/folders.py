@@ -34,7 +34,11 @@ class Folder:
 
     def read(self, file: str) -> pa.Buffer:
         """The content of a file; raises `FileNotFoundError` if there is none."""
-        with self._files.open_input_file(f"{self._path}/{file}") as source:
+        path = f"{self._path}/{file}"
+        # Opening a named pipe would wait for a writer.
+        if isinstance(self._files, pa.fs.LocalFileSystem) and Path(path).exists() and not Path(path).is_file():
+            raise DataError(f"`{path}` is not a regular file", "prepare the data again")
+        with self._files.open_input_file(path) as source:
             return source.read_buffer()
 
     def __str__(self) -> str:

@@ -305,9 +305,18 @@ def _end_of_lines(text: NDArray[np.uint8]) -> int:
 
 
 def first_lines(source: Source) -> NDArray[np.uint8]:
-    """The whole lines among a file's first bytes, ending with a newline; empty for an empty file."""
-    head = read_head(source)
-    if len(head) == HEAD_BYTES:
-        head = head[: _end_of_lines(head) or len(head)]
+    """The whole lines among a file's first bytes, ending with a newline; empty for an empty file.
+
+    The first bytes are `HEAD_BYTES`, or more if the first line is longer.
+    """
+    for most in (HEAD_BYTES, LONGEST_ROW_BYTES):
+        head = read_head(source, most)
+        end = _end_of_lines(head) if len(head) == most else len(head)
+        if end or not len(head):
+            break
+    else:
+        message = f"the first line of `{source.name}` (in CSV, its header) is longer than {LONGEST_ROW_BYTES >> 20} MiB"
+        raise DataError(message, "check the file and --format; lines end with \\n or \\r\\n, not with \\r alone")
+    head = head[:end]
     head = without_mark(head)
     return end_with_newline(head) if len(head) else head

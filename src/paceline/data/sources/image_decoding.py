@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -24,6 +25,7 @@ DECODERS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N")
 ORIENTATION = 0x0112
 SIDEWAYS = (5, 6, 7, 8)
+MOST_FILE_BYTES = 512 << 20
 
 
 class ImageHead(NamedTuple):
@@ -42,6 +44,8 @@ def load_pillow() -> ModuleType:
         raise UsageError(
             "folders of images need Pillow, which is not installed", "pip install 'paceline[images]'"
         ) from None
+    # Pillow refuses images of twice that size; what it says about smaller ones is not for users of paceline.
+    warnings.filterwarnings("ignore", category=PIL.Image.DecompressionBombWarning)
     PIL.Image.init()
     return PIL.Image
 
@@ -63,6 +67,9 @@ def decode(source: Source, channels: int, size: int | None) -> NDArray[np.uint8]
     With `size` the shorter side is scaled to that many pixels and the centre cut out, a square. Of several frames it is
     the first; a photograph is turned the way its EXIF says.
     """
+    if (source.num_bytes or 0) > MOST_FILE_BYTES:
+        message = f"`{source.name}` is larger than {MOST_FILE_BYTES >> 20} MiB, the limit for an image file"
+        raise DataError(message, "scale the image down, or remove it")
     with open_stream(source) as stream:
         content = stream.file.read()
     with _opened(source, BytesIO(content)) as image:
