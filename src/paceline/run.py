@@ -13,8 +13,8 @@ import msgspec
 from paceline.config import check
 from paceline.data.datasets import AnyDataset
 from paceline.engines import ENGINES, PendingEngine
-from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError, in_short
-from paceline.files import locked, refuse_existing
+from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError, in_short, nothing_written
+from paceline.files import locked, refuse_existing, refuse_running
 from paceline.models.inputs import open_for
 from paceline.models.registry import check_code, find, resume_command
 from paceline.models.trained import save_model
@@ -45,11 +45,14 @@ def train(config: RunConfig, engine: PendingEngine, watch: Watch = watch_nothing
     began = began or time.time()
     dataset = open_for(config)
     if config.run:
-        refuse_existing(Path(config.run))
+        refuse_existing(Path(config.run), "--run NAME makes another folder")
     config = msgspec.structs.replace(config, data=dataset.folder.name)
-    with closing(_make_backend(config, dataset, engine)) as backend:
-        coordinator = Coordinator(config, dataset, backend, watch, notice)
-        coordinator.make_ready()
+    with nothing_written():
+        backend = _make_backend(config, dataset, engine)
+    with closing(backend):
+        with nothing_written():
+            coordinator = Coordinator(config, dataset, backend, watch, notice)
+            coordinator.make_ready()
         run = _carry_out(RunFolder.create(config), coordinator, began)
     return _explained(run, notice)
 
@@ -68,6 +71,7 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
     config = check(config)
     if run.result.get("status") == "done":
         raise UsageError(f"`{path}` is finished", "to train for longer, start a new run with more --epochs")
+    refuse_running(run.path)
     if address is not None:
         config = check(msgspec.structs.replace(config, address=address))
     if data is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -362,8 +363,10 @@ def test_two_processes_do_not_share_a_run(tmp_path: Path, clicks: Path, monkeypa
         stop_after(patch, 1)
         with pytest.raises(InterruptedRunError):
             paceline.train(data=clicks, run=tmp_path / "run", test_every=1_000)
-    with locked(tmp_path / "run" / "config.toml"), pytest.raises(UsageError, match="another process is using"):
-        runs.resume(tmp_path / "run")
+    with locked(tmp_path / "run" / "config.toml"):
+        for use in (runs.resume, paceline.load):
+            with pytest.raises(UsageError, match=rf"run` is still training \(process {os.getpid()}\)"):
+                use(tmp_path / "run")
     assert runs.resume(tmp_path / "run").result["status"] == "done"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.errors import counted
 from paceline.reports.charts import MOST_LINES, Line, line_chart, line_legend, quantity
-from paceline.reports.layout import charts, count, missing, note, section
+from paceline.reports.layout import charts, missing, note, section
 from paceline.reports.markup import Markup, element
 from paceline.run_folder import RunFolder
 from paceline.telemetry.recorder import Telemetry
@@ -58,7 +59,7 @@ def _processor(probe: NodeProbe) -> float | None:
 
 
 def _node_name(node: str, probe: NodeProbe) -> str:
-    return f"{node} ({count(len(probe.cores), 'core')}, {quantity(probe.memory_total_bytes, 'B')})"
+    return f"{node} ({counted(len(probe.cores), 'core')}, {quantity(probe.memory_total_bytes, 'B')})"
 
 
 def _left_out(records: Sequence[LeftOut]) -> list[Markup]:
