@@ -97,7 +97,7 @@ def test_softmax_learns_them_within_some_hundred_steps(tmp_path: Path) -> None:
         ("classes", 70_000, "`classes` is 70000; it must be 1 to 65536"),
         ("channels", 2, "`channels` is 2; it must be 3 (RGB) or 1 (grey)"),
         ("seed", -1, "`seed` is -1; it must be at least 0"),
-        ("seed", 1 << 70, f"`seed` is `{1 << 70}`; it must be 0 to {(1 << 62) - 1}"),
+        ("seed", 1 << 70, f"`seed` is {1 << 70}; it must be 0 to {(1 << 62) - 1}"),
     ],
 )
 def test_what_cannot_be_made(command: Command, tmp_path: Path, option: str, value: int, words: str) -> None:

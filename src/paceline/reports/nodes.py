@@ -12,6 +12,12 @@ from paceline.run_folder import RunFolder
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import LeftOut, NodeProbe
 
+# On one machine, nothing may go through the network.
+NETWORK = {
+    "Network, sent": "network_sent_bytes_per_second",
+    "Network, received": "network_received_bytes_per_second",
+}
+
 
 def nodes_section(run: RunFolder) -> Markup:
     """Processor, memory, network and disk over time, one colour per node, and what was not measured."""
@@ -32,12 +38,15 @@ def _charts(probes: Sequence[NodeProbe]) -> list[Markup]:
     figures = [
         _node_chart("Processor, all cores", drawn, "%", "processor"),
         _node_chart("Memory in use", drawn, "B", "memory_bytes"),
-        _node_chart("Network, sent", drawn, "B/s", "network_sent_bytes_per_second"),
-        _node_chart("Network, received", drawn, "B/s", "network_received_bytes_per_second"),
+        *(_node_chart(title, drawn, "B/s", name) for title, name in NETWORK.items() if _any_of(probes, name)),
         _node_chart("Disk, read", drawn, "B/s", "disk_read_bytes_per_second"),
         _node_chart("Disk, written", drawn, "B/s", "disk_written_bytes_per_second"),
     ]
     return [*parts, charts(figures)]
+
+
+def _any_of(probes: Sequence[NodeProbe], name: str) -> bool:
+    return any(getattr(probe, name) for probe in probes)
 
 
 def _node_chart(title: str, by_node: dict[str, list[NodeProbe]], unit: str, name: str) -> Markup:
