@@ -260,4 +260,4 @@ def test_a_dense_model_of_rows(command: Command, clicks: Path, tmp_path: Path) -
 def test_a_function_for_rows_that_declares_nothing_is_told_how(command: Command, clicks: Path, tmp_path: Path) -> None:
     done = command("train", "--data", clicks, "--model", "tests.models.modules:only_tested", "--run", tmp_path / "run")
     assert done.code == 2
-    assert "if it is for rows of features, declare it with @sparse_model; else give" in done.err
+    assert "if it is for rows of features, declare it with @sparse_model; else" in done.err

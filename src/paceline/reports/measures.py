@@ -56,7 +56,7 @@ MEASURES = (
     Measure("bytes_per_row", ("wire", "bytes_per_row"), "wire bytes per row", ",.0f", "low", True),
     Measure("max_staleness", ("max_staleness",), "largest staleness"),
     Measure("trace", ("trace",), "trace", ",.2f", at_a_glance=True, on_terminal=True),
-    Measure("seconds", ("seconds",), "seconds", ",.2f", "low", True, True),
+    Measure("seconds", ("seconds",), "job seconds", ",.2f", "low", True, True),
     Measure("elements_per_second", ("elements_per_second",), "elements/s", ",.0f", "high", True, True),
     Measure("blocks_made", ("blocks_made",), "blocks made", at_a_glance=True),
     Measure("flop_per_second", ("flop_per_second",), "GFLOP/s", ",.1f", "high", True, unit=1e9),
