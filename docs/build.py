@@ -11,17 +11,39 @@ import sys
 from pathlib import Path
 
 import click
+import msgspec
+import tomli_w
 
 from paceline.cli import cli
+from paceline.cli.train import train
+from paceline.config import CHOICES, SETTING_OF_FLAG, TYPES
 from paceline.parameters.optimizers import OPTIMIZERS, formula_of
+from paceline.run_folder import flat
+from paceline.settings import RunConfig
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference.md"
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)")
 
+# What the help of `paceline train` does not say, because there is no flag.
+MEANINGS = {
+    "precision": "bfloat16 is mixed precision, for PyTorch modules.",
+    "optimizer.decay_rows": "The learning rate falls with the rows trained on; 0 for a constant rate (see below).",
+    "optimizer.decay_power": "How fast it falls, with `optimizer.decay_rows`.",
+    "images.crop": "Cut out squares of this many pixels, at random in training, from the centre in tests. 0: no.",
+    "images.flip": "Mirror every other image in training.",
+    "wire.pull": "What workers fetch in a step: the weights of the batch's keys, or the whole model.",
+    "wire.values": "Type of values on the wire.",
+    "wire.key_deltas": "Send differences of sorted keys, which take fewer bytes.",
+    "wire.tls": "Encrypt the connections.",
+    "wire.mac": "Authenticate each frame without encrypting it.",
+    "wire.shared_memory": "Dense models go through shared memory if all processes are on one machine.",
+    "wire.port": "The coordinator listens on this port, and shard s on this + 1 + s. 0: any free ports.",
+}
+
 
 def reference() -> str:
-    """The --help of every command, under the headings of `paceline --help`, and the settings of optimizers."""
+    """The --help of every command, under the headings of `paceline --help`, and the settings of recipes."""
     top = context_of(cli, None)
     parts = ["# Commands\n\nWritten by `make docs` from `paceline COMMAND --help`.\n", help_text(top)]
     for heading, commands in cli.sections.items():
@@ -31,7 +53,26 @@ def reference() -> str:
             below = command.commands.values() if isinstance(command, click.Group) else []
             contexts = [context, *(context_of(child, context) for child in below)]
             parts += [f"### `{one.command_path}`\n\n{help_text(one)}" for one in contexts]
-    return "\n".join([*parts, *settings_of_optimizers()])
+    return "\n".join([*parts, *settings_of_recipes(), *settings_of_optimizers()])
+
+
+def settings_of_recipes() -> list[str]:
+    """A table of all settings of `paceline train`, with what its flags say about them."""
+    flags = {option.name: option for option in train.params if isinstance(option, click.Option)}
+    helps = {SETTING_OF_FLAG.get(name, name): option.help.partition("  [")[0] for name, option in flags.items()}
+    lines = ["| setting | default | values | meaning |", "|---|---|---|---|"]
+    for name, default in flat(msgspec.to_builtins(RunConfig())).items():
+        if name != "optimizer.own":
+            values = ", ".join(CHOICES.get(name, ())) or TYPES[type(default).__name__].replace("text", "")
+            shown = tomli_w.dumps({"": default}).partition(" = ")[2].strip()
+            lines.append(f"| `{name}` | `{shown}` | {values} | {MEANINGS.get(name) or helps[name]} |")
+    return [
+        "## Settings of recipes\n",
+        "A recipe is a TOML file. `section.key` stands below a line `[section]`. On the command line, set one with",
+        "`--set KEY=VALUE`, or with its flag if it has one.\n",
+        *lines,
+        "",
+    ]
 
 
 def settings_of_optimizers() -> list[str]:
@@ -47,8 +88,8 @@ def settings_of_optimizers() -> list[str]:
         "## Settings of optimizers\n",
         "Set one with `--set optimizer.NAME=VALUE`, or in a recipe below `[optimizer]`.\n",
         *lines,
-        f"\nWith `decay_rows` N, the rate of {decaying} falls: after R rows it is `learning_rate` · (1 + R / N) ^",
-        "−`decay_power`, where `decay_power` is 0.5 by default.\n",
+        f"\nWith `optimizer.decay_rows` N, the rate of {decaying} falls: after R rows it is `learning_rate`",
+        "· (1 + R / N) ^ −`optimizer.decay_power`.\n",
     ]
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from operator import attrgetter
+from functools import reduce
+from operator import attrgetter, getitem
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +20,7 @@ import msgspec
 import tomli_w
 
 from paceline.engines import ENGINES
-from paceline.errors import BAD_TEXT, ConfigError
+from paceline.errors import BAD_TEXT, ConfigError, as_value, one_of
 from paceline.models.registry import IMAGES, Entry, find
 from paceline.parameters.optimizers import OPTIMIZERS, formula_of, gpu_update_of, own_settings
 from paceline.settings import ImageConfig, OptimizerConfig, RunConfig, WireConfig, without_old_settings
@@ -34,6 +36,7 @@ CHOICES = {
     "wire.pull": ("keys", "all"),
     "wire.values": ("float32", "float16", "bfloat16"),
 }
+TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 SEE_HELP = "see `paceline train --help`"
 MOST_WORKERS = 1024
 MOST_PORT = 65_535
@@ -135,7 +138,8 @@ def read_recipe(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise ConfigError(f"recipe `{path}` cannot be read: {error.strerror}", "give the path of a TOML file") from None
+        hint = f"for a dataset, --data {path}" if path.is_dir() else "give the path of a TOML file"
+        raise ConfigError(f"recipe `{path}` cannot be read: {error.strerror}", hint) from None
     except BAD_TEXT as error:
         raise ConfigError(f"recipe `{path}` is not TOML: {error}", 'strings need quotes: pace = "async"') from None
 
@@ -145,7 +149,7 @@ def _read_setting(setting: str) -> tuple[str, Any]:
     name, equals, text = setting.partition("=")
     path = name.strip().split(".")
     if not equals or not all(path) or len(path) > 2:
-        raise ConfigError(f"`--set {setting}` is not section.key=value", "for example --set optimizer.beta=0.5")
+        raise ConfigError(f"`--set {setting}` is not KEY=VALUE", "for example --set optimizer.beta=0.5")
     try:
         return name.strip(), tomllib.loads(f"value = {text}")["value"]
     except BAD_TEXT:
@@ -182,7 +186,13 @@ def converted(tree: Any, kind: type[T], hint: str, prefix: str = "") -> T:
         return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at ")
-        name = prefix + where.strip("`$").lstrip(".")
+        path = where.strip("`$").lstrip(".")
+        name = prefix + path
+        expected = re.match(r"Expected `([a-z |]+)`, got", what)
+        if name and expected and {*expected[1].split(" | ")} <= {*TYPES}:
+            wanted = one_of([TYPES[kind] for kind in expected[1].split(" | ")])
+            value = reduce(getitem, path.split(".") if path else [], tree)
+            raise ConfigError(f"`{name}` is {as_value(value)}; it must be {wanted}", hint) from None
         said = f"{what[:1].lower()}{what[1:]}"
         raise ConfigError(f"`{name}`: {said}" if name else said, hint) from None
 
@@ -231,11 +241,11 @@ def _check_model(config: RunConfig, entry: Entry) -> None:
     """Refuse what this model cannot do."""
     if config.optimizer.name not in entry.optimizers:
         message = f"`optimizer` is `{config.optimizer.name}`, which cannot train the model `{config.model}`"
-        raise ConfigError(message, f"--optimizer {' or '.join(entry.optimizers)}")
+        raise ConfigError(message, f"--optimizer {one_of(entry.optimizers)}")
     for name in ("exchange", "device", "precision"):
         value, allowed = getattr(config, name), getattr(entry, f"{name}s")
         if value not in allowed:
-            message = f"`{name}` is `{value}`; the model `{config.model}` takes {' or '.join(allowed)}"
+            message = f"`{name}` is `{value}`; the model `{config.model}` takes {one_of(allowed)}"
             raise ConfigError(message, f"leave {name} out, or choose another model")
     if entry.input != IMAGES and config.images != ImageConfig():
         raise ConfigError(f"`images` is set, but the model `{config.model}` learns from {entry.input}", "leave it out")
@@ -251,10 +261,10 @@ def _check_keyed(config: RunConfig, keyed: bool) -> None:
     """What tables of parameters by key cannot have, and what only they have."""
     for name, value in config.optimizer.own.items():
         if keyed and formula_of(config.optimizer.name).settings[name].dense_only:
-            message = f"`{_shown(name)}` is {value}, but the model `{config.model}` does not use it"
+            message = f"`{_shown(name)}` is {as_value(value)}, but the model `{config.model}` does not use it"
             raise ConfigError(message, "leave it out, or --model softmax")
     if not keyed and config.optimizer.l1:
-        message = f"`l1` is {config.optimizer.l1}, but the model `{config.model}` has no table of keys"
+        message = f"`l1` is {as_value(config.optimizer.l1)}, but the model `{config.model}` has no table of keys"
         raise ConfigError(message, "leave it out; --l2 is weight decay")
     changed = [name for name in _changed(config.wire) if name in ("pull", "key_deltas", "values")]
     if not keyed and changed:
@@ -304,7 +314,10 @@ def _check_engine(config: RunConfig) -> None:
     if config.address:
         raise ConfigError(f"`address` is `{config.address}`, but the engine is `local`", "--engine ray joins a cluster")
     if changed := _changed(config.wire):
-        raise ConfigError(f"`wire.{changed[0]}` is set, but `local` has no wire", "leave it out, or --engine ray")
+        raise ConfigError(
+            f"`wire.{changed[0]}` is for processes of a cluster, but the engine is `local`",
+            "leave it out, or --engine ray",
+        )
 
 
 def _check_pace(pace: str | int) -> None:
@@ -319,22 +332,23 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
     rate = optimizer.learning_rate
     if not 0 < rate <= LARGEST_FLOAT32:
         hint = "--learning-rate 0.05 is usual"
-        raise ConfigError(f"`learning_rate` is {rate}; it must be {_limit(rate, 'above 0')}", hint)
+        raise ConfigError(f"`learning_rate` is {as_value(rate)}; it must be {_limit(rate, 'above 0')}", hint)
     _check_least(optimizer, 0, "l1", "l2")
     _check_least(optimizer, 0, "decay_rows", "decay_power", prefix="optimizer.")
     for name, value in optimizer.own.items():
         if (setting := formula_of(optimizer.name).settings.get(name)) is None:
-            message = f"`optimizer.{name}` is {value}, but {optimizer.name} does not use it"
+            message = f"`optimizer.{name}` is {as_value(value)}, but {optimizer.name} does not use it"
             owners = " and ".join(other for other in OPTIMIZERS if name in formula_of(other).settings)
             raise ConfigError(message, f"leave it out: it is for {owners}")
         if not (setting.least <= value < setting.below and value <= LARGEST_FLOAT32):
             limit = f"at least {setting.least:g}"
             limit = f"{limit} and below {setting.below:g}" if math.isfinite(setting.below) else _limit(value, limit)
-            message = f"`{_shown(name)}` is {value}; it must be {limit}"
+            message = f"`{_shown(name)}` is {as_value(value)}; it must be {limit}"
             raise ConfigError(message, f"--set optimizer.{name}={setting.default:g}")
     decay = [name for name in _changed(optimizer) if name in ("decay_rows", "decay_power")]
     if decay and not (formula_of(optimizer.name).decays and optimizer.decay_rows):
-        message = f"`optimizer.{decay[0]}` is {getattr(optimizer, decay[0])}, but {optimizer.name} does not use it"
+        given = as_value(getattr(optimizer, decay[0]))
+        message = f"`optimizer.{decay[0]}` is {given}, but {optimizer.name} does not use it"
         owners = " and ".join(name for name in OPTIMIZERS if formula_of(name).decays)
         raise ConfigError(message, f"leave it out: decay_rows is for {owners}, and decay_power needs decay_rows")
 
@@ -359,9 +373,10 @@ def _check_least(section: msgspec.Struct, least: int, *names: str, prefix: str =
     for name in names:
         value = getattr(section, name)
         if not least <= value <= LARGEST_FLOAT32:
-            usual = getattr(type(section)(), name)
+            usual = as_value(getattr(type(section)(), name))
             hint = f"--set {prefix}{name}={usual}" if prefix else f"--{name.replace('_', '-')} {usual}"
-            raise ConfigError(f"`{prefix}{name}` is {value}; it must be {_limit(value, f'at least {least}')}", hint)
+            limit = _limit(value, f"at least {least}")
+            raise ConfigError(f"`{prefix}{name}` is {as_value(value)}; it must be {limit}", hint)
 
 
 def _limit(value: float, lower: str) -> str:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class PacelineError(Exception):
@@ -63,9 +65,18 @@ class DivergedError(RunError):
 
 
 class InterruptedRunError(RunError):
-    """The user stopped the run; a checkpoint was saved."""
+    """The user stopped the command. If it had begun to train, a checkpoint was saved."""
 
     exit_code = 130
+
+
+@contextmanager
+def nothing_written() -> Iterator[None]:
+    """Turn Ctrl-C into an error that tells the user that nothing was written."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptedRunError("interrupted", "nothing was written; run it again") from None
 
 
 BAD_TEXT = (ValueError, RecursionError)
@@ -80,6 +91,35 @@ def printable(text: str) -> str:
     'a column \\\\x1b[2Jnamed\\\\n'
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def as_value(value: object) -> str:
+    """A setting's value as messages show it: text in backquotes, and numbers as people write them.
+
+    >>> as_value("abc"), as_value(60.0), as_value(True), as_value({"tls": True})
+    ('`abc`', '60', 'true', 'a section')
+    """
+    if isinstance(value, bool | dict):
+        return str(value).lower() if isinstance(value, bool) else "a section"
+    return f"`{value}`" if isinstance(value, str) else str(value).removesuffix(".0")
+
+
+def one_of(names: Sequence[str]) -> str:
+    """Names as a sentence lists them.
+
+    >>> one_of(("sgd", "ftrl", "adam")), one_of(("cpu",))
+    ('sgd, ftrl or adam', 'cpu')
+    """
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "bad row"), counted(2000, "bad row")
+    ('1 bad row', '2,000 bad rows')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def in_short(error: Exception) -> str:

@@ -29,12 +29,12 @@ def check_name(path: Path | str) -> None:
         raise UsageError(f"`{text}` is not a possible path: it must be UTF-8 without null bytes", "use another name")
 
 
-def refuse_existing(path: Path) -> None:
+def refuse_existing(path: Path, hint: str = "choose another name, or remove it first") -> None:
     """Raise unless `path` is free: absent, or an empty folder."""
     check_name(path)
     is_empty = path.is_dir() and not any(path.iterdir())
     if not is_empty and (path.exists() or path.is_symlink()):
-        raise UsageError(f"`{path}` exists already", "choose another name, or remove it first")
+        raise UsageError(f"`{path}` exists already", hint)
 
 
 def free_path(path: Path) -> Path:
@@ -132,14 +132,32 @@ def write_tensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a file's lock. Raises if another process holds it."""
+def locked(path: Path, busy: str = "") -> Iterator[None]:
+    """Hold a file's lock. Raises if another process holds it; `busy` says what that means."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"another process is using `{path.parent}`", "wait for it, or stop it") from None
+            message = busy or f"another process is using `{path.parent}`"
+            raise UsageError(f"{message}{_holder(path)}", "wait for it, or stop it") from None
         yield
+
+
+def _holder(path: Path) -> str:
+    """Which process holds a file's lock, in brackets; empty if the system does not say."""
+    with suppress(OSError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            _, kind, _, _, process, file, *_ = line.split()
+            if kind == "FLOCK" and file.rpartition(":")[2] == str(path.stat().st_ino):
+                return f" (process {process})"
+    return ""
+
+
+def refuse_running(run: Path) -> None:
+    """Raise if a process is still training in this run folder."""
+    if (run / "config.toml").is_file():
+        with locked(run / "config.toml", f"`{run}` is still training"):
+            pass
 
 
 @contextmanager
@@ -152,5 +170,5 @@ def translated_disk_errors(path: Path) -> Iterator[None]:
             raise UsageError(f"no room left on the disk while writing `{path}`", "free some space") from None
         if error.errno in NO_PLACE:
             why = os.strerror(error.errno or 0)
-            raise UsageError(f"`{path}` cannot be written: {why}", "write elsewhere") from None
+            raise UsageError(f"`{path}` cannot be written: {why}", "make the folder writable, or use another") from None
         raise RunError(f"writing `{path}` failed: {error.strerror or error}", "check the disk") from error

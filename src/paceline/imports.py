@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from paceline.errors import ConfigError, PacelineError, in_short
@@ -40,4 +43,11 @@ def explained(what: str, hint: str) -> Iterator[None]:
     except PacelineError:
         raise
     except Exception as error:  # noqa: BLE001
-        raise ConfigError(f"{what}: {in_short(error)}", hint) from None
+        raise ConfigError(f"{what}: {in_short(error)}{_where(error)}", hint) from None
+
+
+def _where(error: Exception) -> str:
+    """The last line of a user's own code that an error came through, in brackets."""
+    ours = (str(Path(__file__).parent), "<", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

@@ -33,10 +33,10 @@ def evaluate_model(
     model, dataset, chosen = _open(run, data, split, code)
     if dataset.labels.kind not in model.entry.task.labels:
         raise DataError(
-            f"the model predicts {model.entry.task.name}; the labels of `{dataset.folder}` are {dataset.labels.kind}",
+            f"{model.entry.task.needs_labels('the model')}; `{dataset.folder}` has `{dataset.labels.kind}`",
             "`paceline predict` does not look at labels",
         )
-    parameters = _parameters_for(model, dataset)
+    parameters = model.parameters_for(dataset)
     quality = evaluate(model.model, parameters, dataset, chosen, num_cores(), stop=lambda: False)
     assert quality is not None
     return dataset.split(chosen).rows, {n: v if np.isfinite(v) else None for n, v in quality.items()}
@@ -54,7 +54,7 @@ def write_predictions(run: str | Path, data: str | Path, out: str | Path, split:
     if not out.parent.is_dir():
         raise UsageError(f"the folder `{out.parent}` does not exist", "make it first, or write elsewhere")
     model, dataset, chosen = _open(run, data, split, code)
-    tables = _tables(model, _parameters_for(model, dataset), dataset, chosen)
+    tables = _tables(model, model.parameters_for(dataset), dataset, chosen)
     first = next(tables)
     temporary = out.with_name(f".{out.name}.partial")
     written = int(first.num_rows)
@@ -82,20 +82,16 @@ def _tables(model: TrainedModel, parameters: Parameters, dataset: AnyDataset, sp
         first += block.num_rows
 
 
-def _parameters_for(model: TrainedModel, dataset: AnyDataset) -> Parameters:
-    """The model's parameters in the order of a dataset's keys, if it is for such data."""
+def _open(run: str | Path, data: str | Path, split: Split | None, code: str) -> tuple[TrainedModel, AnyDataset, Split]:
+    """The model of a run, a dataset, and the split to use: the one asked for, or else test rows if there are any.
+
+    `DataError` if the model is for other data: images or rows of features.
+    """
+    model, dataset = load_model(RunFolder(run).path, code), open_dataset(data)
     found, wanted = dataset.kind.name, model.entry.input
     if found != wanted:
-        raise DataError(
-            f"the model is for {INPUTS[wanted]}; `{dataset.folder}` has {INPUTS[found]}",
-            f"give a dataset of {INPUTS[wanted]}",
-        )
-    return model.parameters_for(dataset)
-
-
-def _open(run: str | Path, data: str | Path, split: Split | None, code: str) -> tuple[TrainedModel, AnyDataset, Split]:
-    """The model of a run, a dataset, and the split to use: the one asked for, or else test rows if there are any."""
-    model, dataset = load_model(RunFolder(run).path, code), open_dataset(data)
+        message = f"the model is for {INPUTS[wanted]}; `{dataset.folder}` has {INPUTS[found]}"
+        raise DataError(message, f"give a dataset of {INPUTS[wanted]}")
     chosen: Split = split or ("test" if dataset.split("test").rows else "train")
     if not dataset.split(chosen).rows:
         raise UsageError(f"`{dataset.folder}` has no {chosen} rows", "leave --split out")

@@ -13,7 +13,7 @@ import msgspec
 from paceline.config import check
 from paceline.data.datasets import AnyDataset
 from paceline.engines import ENGINES, PendingEngine
-from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError, in_short
+from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError, in_short, nothing_written
 from paceline.files import locked, refuse_existing
 from paceline.models.inputs import open_for
 from paceline.models.registry import check_code, find, resume_command
@@ -45,11 +45,14 @@ def train(config: RunConfig, engine: PendingEngine, watch: Watch = watch_nothing
     began = began or time.time()
     dataset = open_for(config)
     if config.run:
-        refuse_existing(Path(config.run))
+        refuse_existing(Path(config.run), "--run NAME makes another folder")
     config = msgspec.structs.replace(config, data=dataset.folder.name)
-    with closing(_make_backend(config, dataset, engine)) as backend:
-        coordinator = Coordinator(config, dataset, backend, watch, notice)
-        coordinator.make_ready()
+    with nothing_written():
+        backend = _make_backend(config, dataset, engine)
+    with closing(backend):
+        with nothing_written():
+            coordinator = Coordinator(config, dataset, backend, watch, notice)
+            coordinator.make_ready()
         run = RunFolder.create(config)
         # Keeps out other processes that would write to the same folder.
         with locked(run.path / "config.toml"):
@@ -67,7 +70,7 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
     began = began or time.time()
     run = RunFolder(path)
     # Before anything is read: another process may be training in this folder.
-    with locked(run.path / "config.toml"):
+    with locked(run.path / "config.toml", f"`{run.path}` is still training"):
         config = run.config
         check_code(path, config.model, model, f"`{resume_command(path, config.model)}`")
         config = check(config)

@@ -95,7 +95,7 @@ class TestPlan:
     def test_an_embedded_run_knows_no_network(self, command: Command, tmp_path: Path, flags: list[str]) -> None:
         run = make_embedded(tmp_path / "run")
         outcome = command("plan", run.path, *flags)
-        TestDiagnose.refused(outcome, "an embedded run has no shards and sends nothing", "`--engine ray`")
+        TestDiagnose.refused(outcome, "a run with `--engine local` has no shards and no network", "`--engine ray`")
 
     def test_a_line_a_choice_and_the_best_of_each_pace(self, command: Command, tmp_path: Path) -> None:
         run = make_embedded(tmp_path / "run", cores=4)

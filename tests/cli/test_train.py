@@ -50,7 +50,21 @@ def test_an_existing_run_folder_is_left_alone(command: Command, clicks: Path, tm
     outcome = command("train", "--data", clicks, "--run", tmp_path / "run")
     assert outcome.code == 2
     assert "exists already" in outcome.err
+    assert "hint: --run NAME makes another folder" in outcome.err
     assert tree(tmp_path) == ["run/mine"]
+
+
+def test_ctrl_c_before_training_leaves_nothing(
+    command: Command, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("paceline.training.coordinator.Coordinator.make_ready", interrupt)
+    outcome = command("train", "--data", clicks, "--run", tmp_path / "run")
+    assert outcome.code == 130
+    assert outcome.err.splitlines() == ["error: interrupted", "hint: nothing was written; run it again"]
+    assert tree(tmp_path) == []
 
 
 def test_a_damaged_block_is_found_when_it_is_read(command: Command, clicks: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def test_generate_train_evaluate_predict(command: Command, tmp_path: Path) -> No
     data, run, scores = tmp_path / "clicks", tmp_path / "run", tmp_path / "scores.parquet"
     made = command("generate", "clicks", "--rows", 3000, "--features", 2000, "--test-rows", 500, "--out", data)
     assert made.code == 0
-    assert "3,000 training and 500 test rows, 2,000 features" in made.out
+    assert "3,000 training rows, 500 test rows, 2,000 features" in made.out
     trained = command("train", "--data", data, "--pace", "async", "--workers", 2, "--batch-size", 1, "--run", run)
     assert trained.code == 0
     assert trained.out.splitlines()[-1] == f"run: {run}"

@@ -232,5 +232,8 @@ def test_a_function_that_fails_is_named(home: Path, clicks: Path, function: str)
     broken = MODULE.replace(f"def {function}(rows, table", f"def {function}(rows, nothing", 1)
     (home / "mine.py").write_text(broken)
     sys.modules.pop("mine", None)
-    with pytest.raises(ConfigError, match=f"`{function}` of the model fails: NameError: name 'table' is not defined"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"`{function}` of the model fails: NameError: name 'table' is not defined \(.*mine.py, line \d+\)",
+    ):
         paceline.train(data=clicks, run="run", **FLAGS)

@@ -229,6 +229,6 @@ def test_the_command_says_which_labels_were_read(command: Command, tmp_path: Pat
     write_libsvm(tmp_path / "a", [0.5, 3, -7])
     done = command("prepare", tmp_path / "a", "--out", tmp_path / "numbers", "--labels", "numbers")
     assert done.code == 0
-    assert "3 training and 0 test rows, 3 features, numbers as labels, in" in done.out
-    with pytest.raises(ConfigError, match=r"needs labels that are two-classes; .* has numbers"):
+    assert "3 training rows, 0 test rows, 3 features, numbers as labels, in" in done.out
+    with pytest.raises(ConfigError, match=r"needs labels of kind `two-classes`; .* has `numbers`"):
         open_for(RunConfig(data=str(tmp_path / "numbers")))

@@ -125,14 +125,14 @@ def test_a_bad_row_before_the_mixed_labels_is_the_one_named(tmp_path: Path) -> N
     ("settings", "words"),
     [
         ({"test": ["x"], "test_fraction": 0.1}, ["test-fraction", "0.1"]),
-        ({"test_fraction": 1.0}, ["test-fraction", "1.0"]),
+        ({"test_fraction": 1.0}, ["test-fraction", "is 1;"]),
         ({"test_fraction": -0.1}, ["test-fraction", "-0.1"]),
         ({"test_fraction": float("nan")}, ["test-fraction", "nan"]),
-        ({"hash_bits": 0}, ["hash-bits", "`0`", "1 to 32"]),
-        ({"hash_bits": 33}, ["hash-bits", "`33`"]),
-        ({"features": 0}, ["features", "`0`"]),
-        ({"skip_bad_rows": -1}, ["skip-bad-rows", "`-1`"]),
-        ({"seed": -1}, ["seed", "`-1`"]),
+        ({"hash_bits": 0}, ["hash-bits", "is 0;", "1 to 32"]),
+        ({"hash_bits": 33}, ["hash-bits", "is 33;"]),
+        ({"features": 0}, ["features", "is 0;"]),
+        ({"skip_bad_rows": -1}, ["skip-bad-rows", "is -1;"]),
+        ({"seed": -1}, ["seed", "is -1;"]),
         ({"format": "xml"}, ["format", "`xml`", "libsvm"]),
         ({"index_base": "2"}, ["index-base", "`2`"]),
         ({"integers": "raw"}, ["integers", "`raw`", "log or bucket"]),
@@ -158,7 +158,7 @@ def test_settings_that_contradict_the_format(tmp_path: Path) -> None:
     criteo = write(tmp_path / "a", criteo_row("1", ["1"], ["x"]))
     with pytest.raises(ConfigError, match=r"`index-base` is `1`, but the input is criteo"):
         run(tmp_path, criteo, index_base="1")
-    with pytest.raises(ConfigError, match=r"`features` is `100`, but this criteo input has 1037"):
+    with pytest.raises(ConfigError, match=r"`features` is 100, but this criteo input has 1037"):
         run(tmp_path, criteo, hash_bits=10, features=100)
     assert run(tmp_path, criteo, hash_bits=10, features=1037).rows == 1
 

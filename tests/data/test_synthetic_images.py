@@ -89,15 +89,15 @@ def test_softmax_learns_them_within_some_hundred_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("rows", 0, "`rows` is `0`; it must be at least 1"),
-        ("test-rows", -1, "`test-rows` is `-1`; it must be at least 0"),
-        ("size", 0, "`size` is `0`; it must be 1 to 4096"),
-        ("size", 9999, "`size` is `9999`; it must be 1 to 4096"),
-        ("classes", 0, "`classes` is `0`; it must be 1 to 65536"),
-        ("classes", 70_000, "`classes` is `70000`; it must be 1 to 65536"),
-        ("channels", 2, "`channels` is `2`; it must be 3 (RGB) or 1 (grey)"),
-        ("seed", -1, "`seed` is `-1`; it must be at least 0"),
-        ("seed", 1 << 70, f"`seed` is `{1 << 70}`; it must be 0 to {(1 << 62) - 1}"),
+        ("rows", 0, "`rows` is 0; it must be at least 1"),
+        ("test-rows", -1, "`test-rows` is -1; it must be at least 0"),
+        ("size", 0, "`size` is 0; it must be 1 to 4096"),
+        ("size", 9999, "`size` is 9999; it must be 1 to 4096"),
+        ("classes", 0, "`classes` is 0; it must be 1 to 65536"),
+        ("classes", 70_000, "`classes` is 70000; it must be 1 to 65536"),
+        ("channels", 2, "`channels` is 2; it must be 3 (RGB) or 1 (grey)"),
+        ("seed", -1, "`seed` is -1; it must be at least 0"),
+        ("seed", 1 << 70, f"`seed` is {1 << 70}; it must be 0 to {(1 << 62) - 1}"),
     ],
 )
 def test_what_cannot_be_made(command: Command, tmp_path: Path, option: str, value: int, words: str) -> None:
@@ -115,7 +115,7 @@ def test_the_command_says_what_it_made(command: Command, tmp_path: Path) -> None
     out = tmp_path / "data"
     outcome = command("generate", "images", "--rows", 40, "--size", 16, "--classes", 5, "--out", out)
     assert outcome.code == 0
-    assert f"{out}: 40 training and 4 test rows, 16 × 16 × 3 bytes each, 5 classes, in " in outcome.out
+    assert f"{out}: 40 training rows, 4 test rows, 16 × 16 × 3 bytes each, 5 classes, in " in outcome.out
     refused = command("train", "--data", out)
     assert refused.code == 2
     assert "learns from rows of features" in refused.err

@@ -62,7 +62,7 @@ class TestWords:
         assert set(found) == FIELDS
         assert found["bottleneck"] == plant
         assert found["sentence"].startswith(explain.WORDS[plant].bound)
-        assert f"{found['gain_if_removed']:.1f} times faster" in found["sentence"]
+        assert f"{found['gain_if_removed']:.1f}× faster" in found["sentence"]
         low, high = found["gain_interval"]
         assert low <= found["gain_if_removed"] <= high
         assert found["gain_if_removed"] == found["gains"][plant]
@@ -97,7 +97,7 @@ class TestWords:
     def test_inconclusive(self, tmp_path: Path) -> None:
         found = diagnose(make_planted(tmp_path / "run", "worker-compute", unexplained=0.5))
         assert found["bottleneck"] == "inconclusive"
-        assert re.match(r"inconclusive: the replay is off by (49|50|51)%, more than 15%", found["sentence"])
+        assert re.match(r"inconclusive: the replay is off by (49|50|51)\.\d%, more than 15%", found["sentence"])
         assert "it would name worker-compute" in found["sentence"]
         assert found["recommendation"].startswith("No advice")
 
@@ -105,7 +105,7 @@ class TestWords:
         """Without any input to wait for, infinitely fast workers have no limit."""
         found = diagnose(make_embedded(tmp_path / "run"))
         assert found["gain_if_removed"] is None
-        assert "over 99 times faster" in found["sentence"]
+        assert "over 99× faster" in found["sentence"]
         json.dumps(found, allow_nan=False)
 
     def test_every_node_is_in_the_evidence(self, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class TestChoices:
     def test_an_embedded_run_knows_no_network(self, tmp_path: Path) -> None:
         evidence = gather_evidence(make_embedded(tmp_path / "run"))
         for shards, speed in (([2], None), ([1], 1e9)):
-            with pytest.raises(ConfigError, match="an embedded run has no shards") as caught:
+            with pytest.raises(ConfigError, match="a run with `--engine local` has no shards") as caught:
                 choices(evidence, [1], shards, [speed])
             assert "--engine ray" in caught.value.hint
 

@@ -266,6 +266,16 @@ class TestNoRay:
         assert "RAY_AUTH_TOKEN_PATH" in said
         assert time.monotonic() - began < 10
 
+    def test_a_web_server_is_not_a_cluster_that_denies_access(
+        self, clicks: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(**_: str) -> None:
+            raise RuntimeError("Received http2 header with status: 404")
+
+        monkeypatch.setattr("paceline.engines.ray.greet", lambda _: True)
+        monkeypatch.setattr("ray._raylet.GcsClient", refuse)
+        assert "`127.0.0.1:1` is not Ray" in self.refused(clicks, "127.0.0.1:1").message
+
     def test_a_token_file_that_is_not_there(self, clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nowhere/token")
         assert "`/nowhere/token`, which is not a token file" in self.refused(clicks, "127.0.0.1:1").message

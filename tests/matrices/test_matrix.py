@@ -236,3 +236,9 @@ def test_it_is_exported_and_says_what_it_is() -> None:
 def test_random_matrices_that_make_no_sense(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         BlockMatrix.random(**arguments)
+
+
+def test_the_hint_is_a_number_of_blocks_that_is_possible() -> None:
+    with pytest.raises(ConfigError, match="can be cut into 1 to 10") as caught:
+        BlockMatrix.random(10, blocks=20)
+    assert caught.value.hint == "for example 10"

@@ -179,13 +179,54 @@ def test_other_headers_and_bytes_that_are_not_text_are_refused(
         _ = paceline.Run(copy).metrics, paceline.load(copy)
 
 
+@pytest.mark.parametrize(
+    ("result", "hint"),
+    [
+        (None, "was removed or damaged after the training"),
+        (b'{"status": "failed", "model": "logistic"}', "it failed before it was trained"),
+        (b'{"status": "done", "trace": 1.5}', "give a folder that `paceline train` made"),
+        (b"", "no training in this folder has ended"),
+    ],
+)
+def test_a_missing_model_is_explained(run: paceline.Run, tmp_path: Path, result: bytes | None, hint: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run.path, copy)
+    shutil.rmtree(copy / "model")
+    shutil.rmtree(copy / "checkpoints", ignore_errors=True)
+    if result is not None:
+        (copy / "result.json").write_bytes(result)
+    with pytest.raises(UsageError, match="holds no trained model") as caught:
+        paceline.load(copy)
+    assert hint in caught.value.hint
+
+
+def test_other_columns_are_named(run: paceline.Run, tmp_path: Path) -> None:
+    path = run.path / "model" / "model.json"
+    model = json.loads(path.read_text())
+    path.write_text(json.dumps(model | {"source": {"columns": {"age": "number", "town": "text"}}}))
+    with sparse_writer(tmp_path / "other", features=100, source={"columns": {"a": "text"}}) as writer:
+        writer.add("train", paceline.Batch.from_lists([1], [[3]], [[1.0]]))
+        writer.finish()
+    try:
+        with pytest.raises(DataError, match=r"with columns age \(number\), town \(text\); `.*other` has a \(text\)"):
+            evaluate_model(run.path, tmp_path / "other", None)
+    finally:
+        path.write_text(json.dumps(model))
+
+
+def test_data_of_another_kind_is_refused_first(run: paceline.Run, drawings: Path) -> None:
+    """Labels that do not fit either are not what the user wants to know."""
+    with pytest.raises(DataError, match=r"the model is for rows of features; .* has images"):
+        evaluate_model(run.path, drawings, None)
+
+
 def test_a_damaged_model_is_refused(run: paceline.Run, tmp_path: Path) -> None:
     shutil.copytree(run.path, tmp_path / "copy")
     path = tmp_path / "copy" / "model" / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-500] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match="wrong checksum"):
+    with pytest.raises(DataError, match=r"the model in `.*copy/model` has a wrong checksum"):
         paceline.load(tmp_path / "copy")
 
 

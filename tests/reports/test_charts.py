@@ -71,8 +71,8 @@ def test_more_lines_than_colours_get_dashes() -> None:
 def test_bars_add_up() -> None:
     bar = stacked_bar("worker 0", {"input": 1.0, "compute": 2.5, "wait": 0.0}, 4.0, "4 s")
     assert re.findall(r"width:([\d.]+)%", bar) == ["25.00", "62.50"]
-    assert ">25 %<" in bar
-    assert 'title="compute: 62.5 %"' in bar
+    assert ">25%<" in bar
+    assert 'title="compute: 62.5%"' in bar
 
 
 @pytest.mark.parametrize(

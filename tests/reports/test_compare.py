@@ -47,8 +47,17 @@ def test_the_terminal_shows_it(tmp_path: Path, command: Command) -> None:
     lines = {line.split("  ")[0]: line.split() for line in outcome.out.splitlines()}
     assert lines["rows/s"] == ["rows/s", "200,000", "400,000", "*"]
     assert lines["pace"] == ["pace", "sync", "async"]
+    assert outcome.out.splitlines()[-2] == "* the best of its row"
     assert outcome.out.splitlines()[-1] == f"comparison: {tmp_path}/c.html"
     assert (tmp_path / "c.html").exists()
+
+
+def test_runs_of_different_jobs_are_refused(run: RunFolder, tmp_path: Path, command: Command) -> None:
+    (tmp_path / "trace").mkdir()
+    (tmp_path / "trace" / "config.toml").write_text('job = "trace"\nsize = 10\nblocks = 2\n')
+    outcome = command("compare", run.path, tmp_path / "trace")
+    assert outcome.code == 2
+    assert f"`{run.path}` is a run of `train` and `{tmp_path}/trace` is a run of `trace`" in outcome.err
 
 
 def test_names_are_not_markup(tmp_path: Path, command: Command) -> None:

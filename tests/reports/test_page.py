@@ -41,7 +41,7 @@ def test_all_charts_are_there(run: RunFolder, tmp_path: Path) -> None:
         "Disk, read, by s", "Ahead of the slowest worker, by s",
     ]  # fmt: skip
     assert len(page) < SIX_MEGABYTES
-    for told in ("worker 3 on node-1", "node-2 (8 cores, 32.0 GB)", "At most 7 clocks", "no /proc/pressure",
+    for told in ("worker 3 on node-1", "node-2 (8 cores, 32.0 GB)", "At most 7 steps", "no /proc/pressure",
                  "learning_rate = 0.05", "model_sha256", "12 of 120 samples"):  # fmt: skip
         assert told in page
 

@@ -18,8 +18,8 @@ def test_logs_get_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str], m
             now[0] = 100.0 + second
             bar.show(share, f"{second} rows")
     assert capsys.readouterr().err.splitlines() == [
-        "train: 25 %, 6 rows, 25 s left",
-        "train: 60 %, 11 rows, 8 s left",
+        "train: 25%, 6 rows, 25 s left",
+        "train: 60%, 11 rows, 8 s left",
     ]
 
 

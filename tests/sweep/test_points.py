@@ -55,7 +55,7 @@ def test_too_many_are_counted_before_they_are_combined(recipe: Path, monkeypatch
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('job = "matmul"\n[sweep]\nblocks = [1]', "is 'matmul'; it must be train or trace"),
+        ('job = "matmul"\n[sweep]\nblocks = [1]', "is `matmul`; it must be train or trace"),
         ('job = "trace"\nsize = 10\n[sweep]\nblocks = [1, 0]', "point blocks=0: "),
         ('job = "trace"\nsize = 10\npace = "sync"\n[sweep]\nblocks = [1]', "point blocks=1: unknown setting `pace`"),
         ('job = "trace"\n[sweep]\nblocks = [1]', "point blocks=1: object missing required field `size`"),
@@ -82,11 +82,13 @@ def test_jobs_that_make_no_sense(tmp_path: Path, command: Command, text: str, sa
         ("workers = []", "`sweep.workers` is []; it must be a list of values"),
         ("workers = 3", "`sweep.workers` is 3; it must be a list of values"),
         ("workers = [1, 0]", "point pace=sync, batch_size=50, workers=0: `workers` is 0"),
+        ("workers = [0]", "hint: workers = 1"),
         ("shards = [1, 2]", "point pace=sync, batch_size=50, shards=2: `shards` is 2; the engine `local`"),
         (
             'model = ["softmax"]',
             "batch_size=50, model=softmax: the model `softmax` learns from images",
         ),
+        ('model = ["softmax"]', 'hint: model = "logistic", or a dataset of images'),
         ("seed = [3, 3]", "asks for pace=sync, batch_size=50, seed=3 more than once"),
         ("train_rows = [0, 1_000_000]", "batch_size=50, train_rows=1000000: "),
         ("[[points]]\nseed = 1\nbatch_size = 5", "has `batch_size` in [[points]] and in [sweep]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -366,8 +367,10 @@ def test_two_processes_do_not_share_a_run(tmp_path: Path, clicks: Path, monkeypa
     paceline.Run(tmp_path / "run").add_metrics({"rows": 2_000, "steps": 20, "seconds": 1.0})
     metrics = tmp_path / "run" / "metrics.jsonl"
     before = metrics.read_bytes(), metrics.stat().st_ino
-    with locked(tmp_path / "run" / "config.toml"), pytest.raises(UsageError, match="another process is using"):
-        runs.resume(tmp_path / "run")
+    with locked(tmp_path / "run" / "config.toml"):
+        for use in (runs.resume, paceline.load):
+            with pytest.raises(UsageError, match=rf"run` is still training \(process {os.getpid()}\)"):
+                use(tmp_path / "run")
     assert (metrics.read_bytes(), metrics.stat().st_ino) == before
     assert runs.resume(tmp_path / "run").result["status"] == "done"
 

@@ -58,7 +58,7 @@ def main() -> None:
     except PacelineError as error:
         fail(error.message, error.hint, error.exit_code)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        fail("interrupted", "", 130)
+        fail("interrupted", "run the same command again", 130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)

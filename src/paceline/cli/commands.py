@@ -114,12 +114,3 @@ new_run = option("--run", "DIR", "Run folder to create.  [default: a new folder 
 def given(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were given or have a default."""
     return {name: value for name, value in options.items() if value is not None}
-
-
-def one_of(names: Sequence[str]) -> str:
-    """Names as a sentence lists them.
-
-    >>> one_of(("sgd", "ftrl", "adam"))
-    'sgd, ftrl or adam'
-    """
-    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.commands import Command, CommandGroup, command, number, one_of, option
+from paceline.cli.commands import Command, CommandGroup, command, number, option
 from paceline.cli.progress import print_notice
 from paceline.data.limits import INDEX_BASES, INTEGERS, LABEL_KINDS
 from paceline.data.prepare_settings import FORMATS, PrepareConfig, PrepareProgress
+from paceline.errors import counted, nothing_written, one_of
 
 if TYPE_CHECKING:
     from paceline.data.blocks.dataset import Dataset
@@ -74,7 +75,7 @@ def generate_with_progress(make: Callable[..., Dataset[Any]], *, rows: int, test
 
     began = time.perf_counter()
     held_out = max(1, rows // 10) if test_rows is None else test_rows
-    with meter("generate") as bar:
+    with nothing_written(), meter("generate") as bar:
 
         def show(done: int) -> None:
             bar.show(done / (rows + held_out), f"{done:,} rows")
@@ -135,7 +136,7 @@ def prepare(sources: tuple[str, ...], test: tuple[str, ...], **options: Any) -> 
 
     config = PrepareConfig(sources=list(sources), test=list(test), **options)
     began = time.perf_counter()
-    with meter("prepare") as bar:
+    with nothing_written(), meter("prepare") as bar:
 
         def show(at: PrepareProgress) -> None:
             speed = at.bytes_read / 1e6 / max(1e-9, time.perf_counter() - began)
@@ -144,7 +145,7 @@ def prepare(sources: tuple[str, ...], test: tuple[str, ...], **options: Any) -> 
 
         prepared = prepare_data(config, show)
     if prepared.bad_rows:
-        print_notice(f"skipped {prepared.bad_rows:,} bad rows")
+        print_notice(f"skipped {counted(prepared.bad_rows, 'bad row')}")
     for name in prepared.left_out:
         print_notice(f"`{name}` is a test file: not used for training")
     for note in prepared.notes:
@@ -157,6 +158,6 @@ def print_dataset(dataset: Dataset[Any], seconds: float) -> None:
     what = dataset.kind.describe(dataset.manifest)
     train, test = dataset.split("train").rows, dataset.split("test").rows
     click.echo(
-        f"{dataset.folder}: {train:,} training and {test:,} test rows, {what}, "
+        f"{dataset.folder}: {counted(train, 'training row')}, {counted(test, 'test row')}, {what}, "
         f"in {seconds:.1f} s ({(train + test) / seconds:,.0f} rows/s)"
     )

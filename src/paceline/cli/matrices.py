@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from paceline.cli.commands import address, command, given, new_run, number, one_of, option
+from paceline.cli.commands import address, command, given, new_run, number, option
 from paceline.cli.progress import job_with_progress, print_notice
 from paceline.engines import ENGINES
+from paceline.errors import one_of
 
 engine = option("--engine", "NAME", f"{one_of(tuple(ENGINES))}.", default="local")
 workers = number("--workers", "Processes, with --engine ray.  [default: one per node, or per core without --address]")

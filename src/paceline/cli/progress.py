@@ -42,7 +42,7 @@ def train_with_progress(config: RunConfig, began: float) -> RunFolder:
     with engine_for(config) as engine:
         from paceline.run import train
 
-        return watched(f"train {config.pace}", lambda watch: train(config, engine, watch, began, print_notice))
+        return watched(f"train, pace {config.pace}", lambda watch: train(config, engine, watch, began, print_notice))
 
 
 def job_with_progress(settings: Settings, work: Callable[[Callable[[float, str], None]], RunFolder]) -> RunFolder:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.commands import PATH, address, code, command, given, new_run, number, one_of, option, setting
+from paceline.cli.commands import PATH, address, code, command, given, new_run, number, option, setting
 from paceline.cli.progress import (
     job_with_progress,
     print_notice,
@@ -18,7 +18,7 @@ from paceline.cli.progress import (
     watched,
 )
 from paceline.config import CHOICES
-from paceline.errors import RunError
+from paceline.errors import RunError, one_of
 from paceline.models.registry import MODELS
 from paceline.settings import RunConfig
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, one_of
 
 NO_LIMIT = (1 << 62) - 1
 
@@ -25,7 +25,7 @@ def check_limits(*settings: tuple[str, int | None, int, int, str]) -> None:
     for name, value, least, most, hint in settings:
         if value is not None and not least <= value <= most:
             limit = f"at least {least}" if most == NO_LIMIT and value < least else f"{least} to {most}"
-            raise ConfigError(f"`{name}` is `{value}`; it must be {limit}", hint)
+            raise ConfigError(f"`{name}` is {value}; it must be {limit}", hint)
 
 
 def check_choices(*settings: tuple[str, str, Sequence[str], str]) -> None:
@@ -35,5 +35,4 @@ def check_choices(*settings: tuple[str, str, Sequence[str], str]) -> None:
     """
     for name, value, choices, hint in settings:
         if value not in choices:
-            listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
-            raise ConfigError(f"`{name}` is `{value}`; it must be {listed}", hint)
+            raise ConfigError(f"`{name}` is `{value}`; it must be {one_of(choices)}", hint)

@@ -21,7 +21,7 @@ from paceline.data.prepare_images import RawImages
 from paceline.data.prepare_rows import RawRows
 from paceline.data.prepare_settings import PrepareConfig, Prepared, PrepareProgress, check_settings, check_settings_for
 from paceline.data.sources.files import Source, find_sources, leave_out, total_bytes
-from paceline.data.sources.formats import recognise
+from paceline.data.sources.formats import recognise, refuse_other_formats
 from paceline.data.sources.image_formats import IMAGE_FORMATS, recognise_images
 from paceline.errors import ConfigError, DataError
 from paceline.files import refuse_existing
@@ -66,6 +66,8 @@ def prepare(config: PrepareConfig, progress: Callable[[PrepareProgress], None]) 
     name = config.format if config.format != "auto" else recognise_images(train) or recognise(first, config.label)
     check_settings_for(name, config)
     is_images = name in IMAGE_FORMATS
+    if config.format == "auto" and not is_images:
+        refuse_other_formats(name, [*train, *test], config.label)
     opened: RawData[Any] = RawImages(config, name, train, test) if is_images else RawRows(config, name, train, test)
 
     meter = ReadMeter(total_bytes([*opened.files["train"], *opened.files["test"]]), progress)

@@ -15,7 +15,7 @@ from paceline.data.sources.formats import ROW_FORMATS
 from paceline.data.sources.parsed import Parsed
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import SparseDataset, sparse_writer
-from paceline.errors import ConfigError, DataError
+from paceline.errors import ConfigError, DataError, counted
 
 
 class RawRows:
@@ -26,7 +26,7 @@ class RawRows:
         self._reading = ROW_FORMATS[name](next(source for source in train if source.num_bytes != 0), config)
         if config.features is not None and config.features != self._reading.features:
             raise ConfigError(
-                f"`features` is `{config.features}`, but this {name} input has {self._reading.features}",
+                f"`features` is {config.features}, but this {name} input has {self._reading.features}",
                 "leave --features out; --hash-bits says how many keys strings are hashed into",
             )
         self.files: dict[Split, list[Source]] = {"train": train, "test": test}
@@ -68,7 +68,7 @@ class RawRows:
         if len(parsed.bad) > tolerated:
             row, column, problem, hint = parsed.bad[tolerated]
             others = self._config.skip_bad_rows
-            limit = f" (after {others} other bad rows)" if others else ""
+            limit = f" (after {counted(others, 'other bad row')})" if others else ""
             where = f"`{source.name}`, row {numbered + row}, {column}"
             hint = f"{hint}; --skip-bad-rows N skips up to N such rows"
             errors.append((row, DataError(f"{where}: {problem}{limit}", hint)))

@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 
 from paceline.data import limits
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, as_value
 
 LARGEST_SIZE = 4096
 MOST_LABELS = 256
@@ -79,7 +79,7 @@ class Prepared(NamedTuple, Generic[D]):
 def check_settings(config: PrepareConfig) -> None:
     """Raise for settings that are wrong for any input."""
     if not config.sources:
-        raise ConfigError("no source was given", "name a file, a folder, a glob or a URI")
+        raise ConfigError("no source was given", "name a file, a folder, a glob or a URL")
     limits.check_choices(
         ("format", config.format, ("auto", *FORMATS), "auto looks at the input"),
         ("index-base", config.index_base, limits.INDEX_BASES, "auto looks at the input"),
@@ -96,8 +96,8 @@ def check_settings(config: PrepareConfig) -> None:
     )
     if not 0 <= config.test_fraction < 1:
         raise ConfigError(
-            f"`test-fraction` is `{config.test_fraction}`; it must be at least 0 and below 1",
-            "0.1 takes every tenth row",
+            f"`test-fraction` is {as_value(config.test_fraction)}; it must be at least 0 and below 1",
+            "0.1 draws about a tenth of the rows at random",
         )
     if config.test and config.test_fraction:
         raise ConfigError(
@@ -115,6 +115,6 @@ def check_settings_for(name: str, config: PrepareConfig) -> None:
         if setting not in FORMATS[name] and value != getattr(defaults, field):
             others = [other for other, settings in FORMATS.items() if setting in settings]
             raise ConfigError(
-                f"`{setting}` is `{value}`, but the input is {name}; it is for {', '.join(others)}",
+                f"`{setting}` is {as_value(value)}, but the input is {name}; it is for {', '.join(others)}",
                 f"leave --{setting} out, or give --format",
             )

@@ -41,7 +41,7 @@ def generate_images(out: Path | str, *, rows: int, size: int, classes: int, chan
         ("seed", seed, 0, NO_LIMIT, "--seed 0"),
     )
     if channels not in (1, 3):
-        raise ConfigError(f"`channels` is `{channels}`; it must be 3 (RGB) or 1 (grey)", "--channels 3")
+        raise ConfigError(f"`channels` is {channels}; it must be 3 (RGB) or 1 (grey)", "--channels 3")
     patterns = make_patterns(classes, channels, seed)
     settings = {"size": size, "classes": classes, "channels": channels, "seed": seed}
     source = {"format": "made-up images", "rows": rows, "test_rows": test_rows, **settings}

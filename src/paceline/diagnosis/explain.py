@@ -106,7 +106,7 @@ def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice]
         )
     if bottleneck == "inconclusive":
         return (
-            f"inconclusive: the replay is off by {verdict.replay_error:.0%}, more than {LARGEST_REPLAY_ERROR:.0%}; "
+            f"inconclusive: the replay is off by {verdict.replay_error:.1%}, more than {LARGEST_REPLAY_ERROR:.0%}; "
             f"it would name {best} ({_times(verdict.gains[best])})."
         )
     low, high = map(_plain, verdict.interval)
@@ -130,8 +130,8 @@ def _lines(evidence: Evidence, verdict: Verdict) -> list[str]:
         f"{evidence.rows_per_second:,.0f} rows/s, without the first second; "
         f"the replay is off by {verdict.replay_error:.1%}",
         f"a worker's time: {shares}",
-        "gains if infinitely fast: " + ", ".join(f"{name} {_times(gain)}" for name, gain in verdict.gains.items()),
-        "gains if twice as fast: " + ", ".join(f"{name} {gain:.2f}×" for name, gain in verdict.doubled.items()),
+        "gains if infinitely fast: " + ", ".join(f"{name} {_times(gain, 2)}" for name, gain in verdict.gains.items()),
+        "gains if twice as fast: " + ", ".join(f"{name} {_times(gain, 2)}" for name, gain in verdict.doubled.items()),
     ]
     lines += [
         f"node {node.node}: {node.cores} cores {node.cpu:.0%} busy, {node.memory_bytes / 1e9:.1f} GB in use, "
@@ -173,9 +173,9 @@ def _number(value: float) -> float | None:
     return None if math.isinf(value) or math.isnan(value) else value
 
 
-def _plain(value: float) -> str:
-    return f"{value:.1f}" if value < MOST_TIMES else f"over {MOST_TIMES:.0f}"
+def _plain(value: float, digits: int = 1) -> str:
+    return f"{value:.{digits}f}" if value < MOST_TIMES else f"over {MOST_TIMES:.0f}"
 
 
-def _times(value: float) -> str:
-    return f"{_plain(value)} times"
+def _times(value: float, digits: int = 1) -> str:
+    return f"{_plain(value, digits)}×"

@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.data.blocks.reader import Reader
 from paceline.data.rows import EpochOrder
-from paceline.errors import UsageError
+from paceline.errors import DataError, UsageError
 from paceline.imports import import_from
 from paceline.models.inputs import open_for
 from paceline.models.model import StepOperations
@@ -37,7 +37,10 @@ def time_operations(run: RunFolder, batches: int = BATCHES) -> list[dict[str, An
     entry = MODELS.get(config.model)
     if entry is None or not entry.operations:
         raise UsageError(f"the operations of a step of `{config.model}` cannot be timed", "leave out --ops")
-    dataset = open_for(config)
+    try:
+        dataset = open_for(config)
+    except DataError as error:
+        raise DataError(error.message, "--ops needs the run's data: put it back there, or leave --ops out") from None
     split = dataset.split("train")
     rows = min(max(config.batch_size, FEWEST_ROWS), split.rows)
     reader: Reader[Any] = Reader(dataset, EpochOrder([block.rows for block in split.blocks], config.seed))

@@ -94,7 +94,7 @@ def choices(evidence: Evidence, workers: Sequence[int], shards: Sequence[int],
     if not evidence.is_simulated:
         raise ConfigError("allreduce is not simulated", "plan from a run with `--exchange shard`")
     if not evidence.topology.shards and (list(shards) != [1] or list(speeds) != [None]):
-        message = "an embedded run has no shards and sends nothing, so it cannot tell what a network would do"
+        message = "a run with `--engine local` has no shards and no network, so it cannot tell what a network would do"
         raise ConfigError(message, "plan from a run with `--engine ray`")
     # Old run folders do not know the number of keys: it is 0.
     if 0 < evidence.facts.keys < max(shards):

@@ -339,6 +339,8 @@ def _probe(address: str) -> None:
         if client is not None:
             client(address=address)
     except Exception as error:  # noqa: BLE001 (Ray's own kinds are not public)
+        if "status: 404" in str(error):  # a web server or proxy, which speaks HTTP/2 as Ray does
+            raise UsageError(f"what answers at `{address}` is not Ray: {_first_line(error)}", NO_RAY) from None
         raise UsageError(
             f"the Ray at `{address}` denies access: {_first_line(error)}",
             f"put the cluster's token into {TOKEN_FILE}, or into a file that RAY_AUTH_TOKEN_PATH names",

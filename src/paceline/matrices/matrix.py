@@ -148,5 +148,5 @@ def _in_blocks(node: Node, blocks: int | tuple[int, int] | None) -> BlockMatrix:
         most = min(size, MOST_BLOCKS)
         if not 1 <= count <= most:
             message = f"`blocks` is {count:,}; {in_words(shape)} can be cut into 1 to {most:,}"
-            raise ConfigError(message, "for instance 40")
+            raise ConfigError(message, f"for example {min(most, 40)}")
     return BlockMatrix(node, blocks)

@@ -9,7 +9,7 @@ import msgspec
 
 from paceline.config import MOST_WORKERS, converted, read_recipe, refuse_unknown
 from paceline.engines import ENGINES
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, one_of
 from paceline.files import refuse_existing
 from paceline.matrices.matrix import BlockMatrix
 from paceline.matrices.plan import parse_bytes
@@ -66,7 +66,7 @@ def check_matmul(settings: MatmulSettings) -> None:
 def _check_place(settings: Settings) -> None:
     engine, workers = settings.engine, settings.workers
     if engine not in ENGINES:
-        raise ConfigError(f"`engine` is `{engine}`; it must be {' or '.join(ENGINES)}", "--engine ray for a cluster")
+        raise ConfigError(f"`engine` is `{engine}`; it must be {one_of([*ENGINES])}", "--engine ray for a cluster")
     if settings.address and not ENGINES[engine].has_processes:
         raise ConfigError(f"`address` is `{settings.address}`, but the engine is local", "--engine ray")
     if workers and not ENGINES[engine].has_processes:
@@ -74,7 +74,7 @@ def _check_place(settings: Settings) -> None:
     if not 0 <= workers <= MOST_WORKERS:
         raise ConfigError(f"`workers` is {workers}; it must be 1 to {MOST_WORKERS}", "leave it out for one per node")
     if settings.run:
-        refuse_existing(Path(settings.run))
+        refuse_existing(Path(settings.run), "--run NAME makes another folder")
 
 
 def trace_settings_of(tree: dict[str, Any]) -> TraceSettings:

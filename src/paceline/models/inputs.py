@@ -16,14 +16,19 @@ def open_for(config: RunConfig) -> AnyDataset:
     found = dataset.kind.name
     if found != entry.input:
         others = [f"--model {name}" for name, other in MODELS.items() if other.input == found]
+        hint = f"{others[0]}, or a dataset of {INPUTS[entry.input]}"
+        if entry.name not in MODELS and found == ROWS:
+            hint = (
+                f"if it is for {INPUTS[ROWS]}, declare it with @sparse_model; else give a dataset of {INPUTS[IMAGES]}"
+            )
         raise ConfigError(
             f"the model `{config.model}` learns from {INPUTS[entry.input]}; `{dataset.folder}` has {INPUTS[found]}",
-            f"{others[0]}, or a dataset of {INPUTS[entry.input]}",
+            hint,
         )
     if dataset.labels.kind not in entry.task.labels:
-        wanted = " or ".join(entry.task.labels)
+        needs = entry.task.needs_labels(f"the model `{config.model}`")
         raise ConfigError(
-            f"the model `{config.model}` needs labels that are {wanted}; `{dataset.folder}` has {dataset.labels.kind}",
+            f"{needs}; `{dataset.folder}` has `{dataset.labels.kind}`",
             f"prepare the data again with --labels {entry.task.labels[0]}",
         )
     if config.train_rows:

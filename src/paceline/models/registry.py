@@ -52,6 +52,10 @@ class Task(NamedTuple):
     sums: str = ""
     column: str = ""
 
+    def needs_labels(self, who: str) -> str:
+        """A clause that says which labels a model needs."""
+        return f"{who} needs labels of kind {' or '.join(f'`{kind}`' for kind in self.labels)}"
+
 
 TWO_CLASSES = Task(
     "two-classes", ("two-classes",), ("loss", "error", "auc"), "paceline.models.metrics:two_class_sums", "probability"
@@ -167,7 +171,7 @@ def _function_name(name: str) -> str:
         raise ConfigError(f"`model` is `{name}`; a function is PACKAGE.MODULE:FUNCTION", "--model mine.nets:build")
     near = difflib.get_close_matches(name, MODELS, n=1)
     raise ConfigError(
-        f"`model` is `{name}`; it is one of {', '.join(MODELS)}",
+        f"`model` is `{name}`; it must be one of {', '.join(MODELS)}, or PACKAGE.MODULE:FUNCTION",
         f"did you mean `{near[0]}`?" if near else f"--model {next(iter(MODELS))}",
     )
 

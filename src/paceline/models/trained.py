@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -17,7 +18,7 @@ from safetensors import SafetensorError
 from paceline.data.images.blocks import Images
 from paceline.data.sparse.batch import Batch
 from paceline.errors import BAD_TEXT, DataError, UsageError
-from paceline.files import replace_file, translated_disk_errors, write_tensors
+from paceline.files import refuse_running, replace_file, translated_disk_errors, write_tensors
 from paceline.imports import import_from
 from paceline.models import linear, sparse
 from paceline.models.images import ImageClassifier, ImageSettings
@@ -108,6 +109,7 @@ class SparseInput:
         for name in SAME_KEYS:
             ours, theirs = source.get(name), dataset.manifest.source.get(name)
             if ours != theirs and None not in (ours, theirs):
+                ours, theirs = _in_words(ours), _in_words(theirs)
                 raise DataError(
                     f"the model was trained on data prepared with {name} {ours}; `{dataset.folder}` has {theirs}",
                     "prepare it in the same way",
@@ -124,6 +126,15 @@ class SparseInput:
         values[: layout.features], values[features:] = rows[: layout.features], rows[layout.features :]
         dataset.key_order.to_blocks(values)
         return Parameters(TableView.of_values(values.reshape(-1), wider), parameters.dense)
+
+
+def _in_words(value: Any) -> str:
+    """A setting of `prepare`, as messages show it.
+
+    >>> _in_words({"age": "number", "town": "text"})
+    'age (number), town (text)'
+    """
+    return ", ".join(f"{name} ({kind})" for name, kind in value.items()) if isinstance(value, dict) else str(value)
 
 
 class ImageInput(NamedTuple):
@@ -177,9 +188,8 @@ def load_model(run: Path, code: str = "", allow_code: bool = False) -> TrainedMo
     if not run.is_dir():
         raise UsageError(f"no run at `{run}`", "give a folder that `train` made")
     if not (folder / "model.json").is_file():
-        resumable = (run / "checkpoints").is_dir()
-        hint = f"`paceline resume {run}` finishes it" if resumable else "it failed before it was trained: train again"
-        raise UsageError(f"`{run}` holds no trained model", hint)
+        refuse_running(run)
+        raise UsageError(f"`{run}` holds no trained model", _how_to_get_one(run))
     try:
         content = (folder / "model.json").read_bytes()
         info = msgspec.json.decode(content, type=ModelInfo)
@@ -191,10 +201,28 @@ def load_model(run: Path, code: str = "", allow_code: bool = False) -> TrainedMo
         entry = find(info.model)
         model, parameters, data = entry.load(content, tensors)
         if _sha256(parameters) != info.sha256:
-            raise DataError("the model has a wrong checksum", "train again")
+            raise DataError(f"the model in `{folder}` has a wrong checksum", "train again")
         return TrainedModel(entry, info, tensors, model, parameters, data)
     except (OSError, *BAD_TEXT, SafetensorError) as error:
         raise DataError(f"the model in `{folder}` cannot be read: {error}", "train again") from None
+
+
+def _how_to_get_one(run: Path) -> str:
+    """What to do about a run folder without a model."""
+    result: dict[str, Any] = {}
+    with suppress(OSError, *BAD_TEXT):
+        result = msgspec.json.decode((run / "result.json").read_bytes(), type=dict[str, Any])
+    if result and "model" not in result:
+        return "give a folder that `paceline train` made"
+    if result.get("status") == "done":
+        return "its folder `model` was removed or damaged after the training: put it back, or train again"
+    if (run / "checkpoints").is_dir():
+        return f"`paceline resume {run}` finishes it"
+    return (
+        "it failed before it was trained: train again"
+        if result
+        else "no training in this folder has ended: train again"
+    )
 
 
 def load_linear_model(entry: Entry, content: bytes, tensors: Tensors) -> Loaded:

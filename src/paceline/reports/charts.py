@@ -140,8 +140,8 @@ def stacked_bar(label: str, parts: Mapping[str, float], whole: float, number: st
         share = size / whole if whole > 0 else 0.0
         if share <= 0:
             continue
-        told = f"{name}: {100 * share:.1f} %" + (f", {quantity(size, unit)}" if unit else "")
-        text = f"{100 * share:.0f} %" if share >= LEAST_LABELLED_SHARE and not unit else ""
+        told = f"{name}: {share:.1%}" + (f", {quantity(size, unit)}" if unit else "")
+        text = f"{share:.0%}" if share >= LEAST_LABELLED_SHARE and not unit else ""
         pieces.append(element("span", text, class_=name, style=f"width:{100 * share:.2f}%", title=told))
     columns: dict[str, list[object]] = {"label": [label], "bar": [*pieces], "number": [number]}
     return element("div", *(element("div", *found, class_=name) for name, found in columns.items()), class_="row")

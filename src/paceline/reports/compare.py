@@ -43,6 +43,10 @@ def compare(runs: Sequence[RunFolder]) -> Comparison:
     """How runs differ. Only finished runs can be best, and only if they differ."""
     if len(runs) < 2:
         raise UsageError(f"compare takes at least two runs, not {len(runs)}", "paceline compare RUN RUN…")
+    jobs = {run.job: run.path for run in runs}
+    if len(jobs) > 1:
+        kinds = " and ".join(f"`{path}` is a run of `{job}`" for job, path in jobs.items())
+        raise UsageError(f"different jobs cannot be compared: {kinds}", "give runs of one job")
     configs = [{key: str(value) for key, value in run.settings.items()} for run in runs]
     keys = [key for key in dict.fromkeys(k for config in configs for k in config) if key not in OWN_SETTINGS]
     settings = [Row(key, [config.get(key, NOTHING) for config in configs], set()) for key in keys]
@@ -70,6 +74,8 @@ def print_comparison(comparison: Comparison) -> None:
 
     settings, results = lines(comparison.settings), lines(comparison.results)
     print_table(["", *comparison.names], [*settings, *([[]] if settings else []), *results], wrap=True)
+    if any(row.best for row in comparison.results):
+        print("* the best of its row")
 
 
 def write_comparison(runs: Sequence[RunFolder], out: Path, failed: Mapping[str, str] | None = None) -> Comparison:

@@ -70,12 +70,3 @@ def table(columns: Sequence[Markup | str], rows: Sequence[Sequence[Markup | str]
 def facts(pairs: Sequence[tuple[str, str]]) -> Markup:
     """Numbers at a glance: names and values."""
     return element("dl", *(element("div", element("dt", k), element("dd", v)) for k, v in pairs), class_="facts")
-
-
-def count(number: int, noun: str) -> str:
-    """A number of things.
-
-    >>> count(1, "worker"), count(2_000, "worker")
-    ('1 worker', '2,000 workers')
-    """
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.errors import counted
 from paceline.reports.charts import MOST_LINES, Line, line_chart, line_legend, quantity
-from paceline.reports.layout import charts, count, missing, note, section
+from paceline.reports.layout import charts, missing, note, section
 from paceline.reports.markup import Markup, element
 from paceline.run_folder import RunFolder
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import LeftOut, NodeProbe
+
+# On one machine, nothing may go through the network.
+NETWORK = {
+    "Network, sent": "network_sent_bytes_per_second",
+    "Network, received": "network_received_bytes_per_second",
+}
 
 
 def nodes_section(run: RunFolder) -> Markup:
@@ -31,12 +38,15 @@ def _charts(probes: Sequence[NodeProbe]) -> list[Markup]:
     figures = [
         _node_chart("Processor, all cores", drawn, "%", "processor"),
         _node_chart("Memory in use", drawn, "B", "memory_bytes"),
-        _node_chart("Network, sent", drawn, "B/s", "network_sent_bytes_per_second"),
-        _node_chart("Network, received", drawn, "B/s", "network_received_bytes_per_second"),
+        *(_node_chart(title, drawn, "B/s", name) for title, name in NETWORK.items() if _any_of(probes, name)),
         _node_chart("Disk, read", drawn, "B/s", "disk_read_bytes_per_second"),
         _node_chart("Disk, written", drawn, "B/s", "disk_written_bytes_per_second"),
     ]
     return [*parts, charts(figures)]
+
+
+def _any_of(probes: Sequence[NodeProbe], name: str) -> bool:
+    return any(getattr(probe, name) for probe in probes)
 
 
 def _node_chart(title: str, by_node: dict[str, list[NodeProbe]], unit: str, name: str) -> Markup:
@@ -58,7 +68,7 @@ def _processor(probe: NodeProbe) -> float | None:
 
 
 def _node_name(node: str, probe: NodeProbe) -> str:
-    return f"{node} ({count(len(probe.cores), 'core')}, {quantity(probe.memory_total_bytes, 'B')})"
+    return f"{node} ({counted(len(probe.cores), 'core')}, {quantity(probe.memory_total_bytes, 'B')})"
 
 
 def _left_out(records: Sequence[LeftOut]) -> list[Markup]:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.errors import counted
 from paceline.files import replace_file
 from paceline.reports.charts import MOST_LINES, Line, bars, line_chart, line_legend, quantity, stacked_bar
 from paceline.reports.curves import LINE_NAMES, curves_of_one
-from paceline.reports.layout import charts, count, document, facts, missing, note, prose, section, table
+from paceline.reports.layout import charts, document, facts, missing, note, prose, section, table
 from paceline.reports.markup import Markup, element
 from paceline.reports.measures import glance, label_of, movement
 from paceline.reports.nodes import nodes_section
@@ -72,7 +73,7 @@ def _summary(result: dict[str, Any], is_training: bool) -> str:
         return "No result yet: still running, or killed."
     done = f"{result['status'].capitalize()}: "
     if is_training:
-        workers = count(result["workers"], "worker")
+        workers = counted(result["workers"], "worker")
         done += f"{result['model']}, pace {result['pace']}, {workers}, batches of {result['batch_size']:,}"
     else:
         done += result["job"]
@@ -134,7 +135,8 @@ def _phases(workers: Sequence[WorkerTime]) -> list[Markup]:
 
 def _staleness(result: dict[str, Any], chunks: Sequence[WorkerChunk]) -> list[Markup]:
     if result:
-        seen = f"At most {count(result['max_staleness'], 'clock')} ahead of the slowest worker (pace {result['pace']})."
+        lead = counted(result["max_staleness"], "step")
+        seen = f"At most {lead} ahead of the slowest worker (pace {result['pace']})."
         parts = [element("p", seen)]
     else:
         parts = [missing("The largest lead is known when the run has ended.")]
@@ -167,7 +169,7 @@ def _timeline(samples: Sequence[StepSample]) -> list[Markup]:
                     quantity(sample.seconds, "s").replace("milliseconds", "ms").replace("microseconds", "µs"), "s")
         for sample in chosen
     ]  # fmt: skip
-    told = f"{len(chosen)} of {count(len(samples), 'sample')}, drawn to the same scale, each from its start."
+    told = f"{len(chosen)} of {counted(len(samples), 'sample')}, drawn to the same scale, each from its start."
     return [note(told), *bars(drawn, PHASES)]
 
 

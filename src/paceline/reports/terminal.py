@@ -61,7 +61,7 @@ class PlainMeter:
         if now - self._last >= PLAIN_LINE_SECONDS:
             self._last = now
             left = f", {(now - began) * (1 - share) / (share - share_then):.0f} s left" if share > share_then else ""
-            print(f"{self._title}: {100 * share:.0f} %, {text}{left}", file=sys.stderr, flush=True)
+            print(f"{self._title}: {share:.0%}, {text}{left}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def meter(title: str) -> Iterator[LiveMeter | PlainMeter]:
     columns = [
         TextColumn("{task.description}", table_column=fixed()),
         *([BarColumn(bar_width=20)] if console.width >= WIDE_COLUMNS else []),
-        TextColumn("{task.percentage:>3.0f} %", table_column=fixed()),
+        TextColumn("{task.percentage:>3.0f}%", table_column=fixed()),
         TimeRemainingColumn(compact=True, table_column=fixed()),
         TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
     ]
@@ -158,8 +158,10 @@ def print_job(run: RunFolder) -> None:
     """The result of a matrix job, and what it cost."""
     result = run.result
     told = dict(glance(result))
+    if "trace" in result:
+        told["trace"] = repr(result["trace"])
     if "out" in result:
-        print(f"product: {result['out']} ({told.pop('rows')} × {result['columns']:,} {result['dtype']})")
+        print(f"product: {run.settings['out']} ({told.pop('rows')} × {result['columns']:,} {result['dtype']})")
     print_table(list(told), [list(told.values())])
     if moved := movement(result):
         print(moved)

@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paceline.config import config_of, overrule, read_recipe
-from paceline.errors import ConfigError
+from paceline.config import SETTING_OF_FLAG, config_of, overrule, read_recipe
+from paceline.errors import ConfigError, as_value, one_of
 from paceline.matrices.settings import TraceSettings, trace_settings_of
 from paceline.models.registry import find
 from paceline.run_folder import TRAIN, flat
@@ -72,9 +72,9 @@ def read_sweep(recipe: Path, flags: Mapping[str, Any], settings: Sequence[str] =
     grid, points = tree.pop("sweep", {}), tree.pop("points", [])
     job, ops = tree.pop("job", TRAIN), tree.pop("ops", False)
     if job not in JOBS:
-        raise ConfigError(f"`job` in `{recipe}` is {job!r}; it must be {' or '.join(JOBS)}", f'job = "{JOBS[-1]}"')
+        raise ConfigError(f"`job` in `{recipe}` is {as_value(job)}; it must be {one_of(JOBS)}", f'job = "{JOBS[-1]}"')
     if not isinstance(ops, bool):
-        raise ConfigError(f"`ops` in `{recipe}` is {ops!r}; it must be true or false", "ops = true")
+        raise ConfigError(f"`ops` in `{recipe}` is {as_value(ops)}; it must be true or false", "ops = true")
     given = {*flags, *(setting.partition("=")[0].strip() for setting in settings)}
     combined = _combined(recipe, grid, points, given)
     found = [_point(job, ops, tree, varied, flags, list(settings)) for varied in combined]
@@ -94,7 +94,7 @@ def _combined(recipe: Path, grid: Any, points: Any, given: set[str]) -> list[dic
     lists = flat(grid if isinstance(grid, dict) else {"sweep": grid})
     for key, values in lists.items():
         if not isinstance(values, list) or not values:
-            raise ConfigError(f"`sweep.{key}` is {values!r}; it must be a list of values", f"{key} = [1, 2, 4]")
+            raise ConfigError(f"`sweep.{key}` is {as_value(values)}; it must be a list of values", f"{key} = [1, 2, 4]")
     in_points = {key for point in points for key in flat(point)}
     if twice := sorted(in_points & {*lists}):
         raise ConfigError(f"`{recipe}` has `{twice[0]}` in [[points]] and in [sweep]", "remove one of them")
@@ -128,4 +128,22 @@ def _point(job: str, ops: bool, tree: Mapping[str, Any], varied: dict[str, Any],
         return Point(varied, config, ops)
     except ConfigError as error:
         name = Point(varied, RunConfig()).name
-        raise ConfigError(f"point {name}: {error.message}", error.hint) from None
+        raise ConfigError(f"point {name}: {error.message}", for_recipes(error.hint)) from None
+
+
+def for_recipes(hint: str) -> str:
+    """A hint with settings as recipes have them, instead of the flags of `train`.
+
+    >>> for_recipes("--batch-size 100, or --set wire.port=7000; --pace sync")
+    'batch_size = 100, or wire.port = 7000; pace = "sync"'
+    """
+
+    def setting(found: re.Match[str]) -> str:
+        name = found["key"] or found["flag"].replace("-", "_")
+        value = found["set"] or found["value"]
+        quoted = value if re.fullmatch(r"[-\d.]+|[A-Z]+|true|false", value) else f'"{value}"'
+        return f"{SETTING_OF_FLAG.get(name, name)} = {quoted}"
+
+    return re.sub(
+        r"--set (?P<key>[\w.]+)=(?P<set>[\w.]+)|--(?P<flag>(?!data|address)[\w-]+) (?P<value>[\w.]+)", setting, hint
+    )

@@ -28,7 +28,7 @@ from paceline.models.registry import find
 from paceline.parameters.layout import Layout
 from paceline.run_folder import TRAIN, RunFolder
 from paceline.settings import RunConfig
-from paceline.sweep.points import Point
+from paceline.sweep.points import Point, for_recipes
 from paceline.sweep.table import Outcome, write_summary, write_tables
 from paceline.training.checkpoint import has_checkpoint
 from paceline.training.checks import check_updates
@@ -171,7 +171,7 @@ def check_data(points: list[Point]) -> list[str]:
                 dataset, layout = opened[key] = opened.get(key) or _open(config)
                 check_updates(config, dataset, layout)
             except PacelineError as error:
-                raise UsageError(f"point {point.name}: {error.message}", error.hint) from None
+                raise UsageError(f"point {point.name}: {error.message}", for_recipes(error.hint)) from None
             fingerprint = dataset.fingerprint
         found.append(fingerprint)
     return found

@@ -126,8 +126,8 @@ def test_numbers_alone_need_no_hashing(tmp_path: Path) -> None:
         ("2,1,x", "label", ["`2`"]),
         ("yes,1,x", "label", ["`yes`"]),
         (",1,x", "label", ["no label"]),
-        ("1,1", "all columns", ["2 cells instead of 3", "`1,1`"]),
-        ("1,1,x,y", "all columns", ["4 cells instead of 3", "`1,1,x,y`"]),
+        ("1,1", "the whole row", ["2 cells instead of 3", "`1,1`"]),
+        ("1,1,x,y", "the whole row", ["4 cells instead of 3", "`1,1,x,y`"]),
     ],
 )
 def test_a_bad_cell_of_csv_is_named(tmp_path: Path, line: str, column: str, words: list[str]) -> None:

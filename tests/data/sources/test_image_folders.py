@@ -346,14 +346,14 @@ def test_without_pillow(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"features": 5}, "`features` is `5`, but the input is images; it is for criteo, libsvm"),
-        ({"hash_bits": 20}, "`hash-bits` is `20`, but the input is images"),
+        ({"features": 5}, "`features` is 5, but the input is images; it is for criteo, libsvm"),
+        ({"hash_bits": 20}, "`hash-bits` is 20, but the input is images"),
         ({"index_base": "0"}, "`index-base` is `0`, but the input is images"),
-        ({"skip_bad_rows": 3}, "`skip-bad-rows` is `3`, but the input is images"),
+        ({"skip_bad_rows": 3}, "`skip-bad-rows` is 3, but the input is images"),
         ({"label": "y"}, "`label` is `y`, but the input is images"),
         ({"integers": "bucket"}, "`integers` is `bucket`, but the input is images"),
-        ({"size": 0}, "`size` is `0`; it must be 1 to 4096"),
-        ({"size": 5000}, "`size` is `5000`; it must be 1 to 4096"),
+        ({"size": 0}, "`size` is 0; it must be 1 to 4096"),
+        ({"size": 5000}, "`size` is 5000; it must be 1 to 4096"),
     ],
 )
 def test_settings_that_mean_nothing_for_images(tmp_path: Path, options: dict[str, Any], words: str) -> None:
@@ -366,9 +366,9 @@ def test_settings_that_mean_nothing_for_images(tmp_path: Path, options: dict[str
 
 
 def test_size_is_for_image_files_alone(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="`size` is `8`, but the input is libsvm; it is for images"):
+    with pytest.raises(ConfigError, match="`size` is 8, but the input is libsvm; it is for images"):
         run_images(tmp_path, write(tmp_path / "a", "1 1:1\n"), size=8)
-    with pytest.raises(ConfigError, match="`size` is `8`, but the input is cifar; it is for images"):
+    with pytest.raises(ConfigError, match="`size` is 8, but the input is cifar; it is for images"):
         run_images(tmp_path, write(tmp_path / "data_batch_1.bin", b"\0" * 3073), size=8)
 
 

@@ -148,7 +148,7 @@ def test_repeated_keys_are_added(tmp_path: Path) -> None:
 @pytest.mark.parametrize("features", [None, 2**40])
 def test_an_index_that_can_never_be_read_says_which_can(tmp_path: Path, features: int | None) -> None:
     path = write(tmp_path / "a", "1 1:1\n0 99999999999999999999:1\n")
-    with pytest.raises(DataError, match=r"row 2, column 3: `99999999999999999999:1` is an index of more") as error:
+    with pytest.raises(DataError, match=r"row 2, column 3: `99999999999999999999:1` is a key of more") as error:
         run(tmp_path, path, features=features)
     assert "largest that can be read is 999999999999999999;" in error.value.hint
     assert "--features" not in error.value.hint
@@ -156,7 +156,7 @@ def test_an_index_that_can_never_be_read_says_which_can(tmp_path: Path, features
 
 def test_the_bias_has_a_key_of_its_own_behind_the_last_32_bit_key(tmp_path: Path) -> None:
     path = write(tmp_path / "a", f"1 {2**32}:1\n0 1:1\n")
-    with pytest.raises(DataError, match=r"row 1, .* is an index above 4294967295"):
+    with pytest.raises(DataError, match=r"row 1, .* is a key above 4294967295"):
         run(tmp_path, path)
     made = run(tmp_path, path, features=2**32).dataset
     assert made.key_dtype == made.block("train", 0).keys.dtype == np.uint64

@@ -199,7 +199,7 @@ def _record_batch(table: pa.Table) -> pa.RecordBatch:
 def _explain(row: Any, num_columns: int, line: bytes) -> BadRow:
     return BadRow(
         row.number,
-        "all columns",
+        "the whole row",
         f"{row.actual_columns} cells instead of {num_columns} in {shown(line)}",
         "every row has a cell for each column of the header; quote cells that hold the separator",
     )

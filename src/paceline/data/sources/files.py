@@ -1,6 +1,6 @@
 """Which files are read, in what order, decompressed how, and in what pieces?
 
-A source is what a user names: a file, a folder, a glob, or a URI that pyarrow's file systems reach. A file is read as
+A source is what a user names: a file, a folder, a glob, or a URL that pyarrow's file systems reach. A file is read as
 a stream and cut into chunks of some megabytes that end where a row ends, so memory does not grow with the input.
 """
 
@@ -112,7 +112,7 @@ def _find(name: str) -> list[Source]:
         for path in paths:
             check_name(path)
         return [Source(path, local, path, os.path.getsize(path)) for path in paths]
-    raise DataError(f"no such file: `{name}`", "check the path; folders, globs and URIs (s3://…) are possible too")
+    raise DataError(f"no such file: `{name}`", "check the path; folders, globs and URLs (s3://…) are possible too")
 
 
 def _find_remote(uri: str) -> list[Source]:
@@ -123,7 +123,7 @@ def _find_remote(uri: str) -> list[Source]:
             file_system, path = pa.fs.FileSystem.from_uri(listed)
         except (pa.ArrowInvalid, ImportError) as error:
             raise DataError(
-                f"`{uri}` cannot be reached: {error}", "check the URI; s3://, gs://, hdfs:// and file:// are possible"
+                f"`{uri}` cannot be reached: {error}", "check the URL; s3://, gs://, hdfs:// and file:// are possible"
             ) from None
         info = file_system.get_file_info(path)
         if info.type == pa.fs.FileType.NotFound:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,15 @@ def recognise(source: Source, label: str) -> str:
     if found is None:
         raise DataError(f"`{source.name}` is in an unknown format", f"say which: --format {'|'.join(FORMATS)}")
     return found
+
+
+def refuse_other_formats(name: str, sources: Iterable[Source], label: str) -> None:
+    """Raise if a source is not of the format `name`. Only the first file of each known suffix is opened."""
+    first = {source.suffix: source for source in reversed([*sources]) if source.suffix in SUFFIXES}
+    for source in first.values() if len(first) > 1 else ():
+        if source.num_bytes != 0 and (other := recognise(source, label)) != name:
+            message = f"the sources have different formats: `{source.name}` is {other}, others are {name}"
+            raise DataError(message, f"prepare each format on its own, or give --format {name}")
 
 
 def _by_bytes(head: NDArray[np.uint8], label: str) -> str | None:

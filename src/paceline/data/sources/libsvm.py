@@ -63,7 +63,7 @@ class Libsvm:
         token = b"".join(text[start : start + 200].tobytes().split(maxsplit=1)[:1])
         column = f"column {start - line_start + 1}"
         if problem == problems.KEY_TOO_LARGE and len(token.partition(b":")[0]) > MOST_DIGITS:
-            what = f"{shown(token)} is an index of more than {MOST_DIGITS} digits"
+            what = f"{shown(token)} is a key of more than {MOST_DIGITS} digits"
             return BadRow(line, column, what, f"the largest that can be read is {10**MOST_DIGITS - 1}")
         return BadRow(line, column, *explain(problem, shown(token), self.features, self.base))
 
@@ -76,12 +76,12 @@ def explain(problem: int, text: str, features: int | None, base: int) -> tuple[s
         case problems.KEY_NO_NUMBER:
             return f"{text} is not `index:value`", "check the row and --format"
         case problems.KEY_BELOW_BASE:
-            return f"{text} is an index below {base}", "`--index-base 0` reads indices that count from 0"
+            return f"{text} is a key below {base}", "`--index-base 0` reads keys that count from 0"
         case problems.KEY_TOO_LARGE if features is None:
-            return f"{text} is an index above {MOST_UNDECLARED - 1 + base}", "declare --features to read larger ones"
+            return f"{text} is a key above {MOST_UNDECLARED - 1 + base}", "declare --features to read larger ones"
         case problems.KEY_TOO_LARGE:
             highest = most_features(features) - 1 + base
-            return f"{text} is an index above {highest}, the last of {features} features", "raise --features"
+            return f"{text} is a key above {highest}, the last of {features} features", "raise --features"
         case problems.NOT_FINITE:
             return f"{text} is not a finite number", "remove NaN and infinite values, or scale them down"
         case _:
