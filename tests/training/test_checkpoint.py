@@ -243,7 +243,7 @@ def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path, clicks: Path, mo
         with pytest.raises(InterruptedRunError):
             paceline.train(run=tmp_path / "run", **flags)
     run = paceline.Run(tmp_path / "run")
-    run.add_metrics({"rows": 3_000, "test_loss": 0.1})
+    run.add_metrics({"rows": 3_000, "steps": 30, "seconds": 1.0, "test_loss": 0.1})
     runs.resume(run.path)
     assert [line["rows"] for line in run.metrics] == [1000, 2000, 3000, 4000, 5000, 6000]
 
@@ -292,7 +292,7 @@ def test_a_model_that_is_not_a_number_is_not_saved(tmp_path: Path, clicks: Path)
     ("setting", "edited", "named"),
     [
         ("seed = 0", "seed = 1", "seed"),
-        ('name = "adagrad"', 'name = "ftrl"', "optimizer"),
+        ('name = "adagrad"', 'name = "ftrl"', "optimizer.name"),
         ("workers = 1", "workers = 2", "workers"),
     ],
 )
