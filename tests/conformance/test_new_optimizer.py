@@ -90,8 +90,8 @@ def test_it_trains_dense_models(changed: Path, drawings: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--set", "optimizer.inertia=1"], "`optimizer.inertia` is 1.0; it must be at least 0 and below 1"),
-        (["--set", "optimizer.beta=2"], "`optimizer.beta` is 2.0, but signum does not use it"),
+        (["--set", "optimizer.inertia=1"], "`optimizer.inertia` is 1; it must be at least 0 and below 1"),
+        (["--set", "optimizer.beta=2"], "`optimizer.beta` is 2, but signum does not use it"),
         (["--optimizer", "sgd", "--set", "optimizer.inertia=0.5"], "leave it out: it is for signum"),
         (["--model", "alexnet", "--device", "cuda"], "`optimizer` is `signum`, which has no update on a GPU"),
     ],
