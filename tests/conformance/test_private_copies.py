@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.kernels import linear as kernels
+from paceline.kernels.private import Private, merge_due
+from paceline.kernels.tables import TableArrays
 from paceline.parameters.keyed import PrivateCopies
+from paceline.parameters.optimizers import rule_at
+from paceline.settings import OptimizerConfig
 
 
 @pytest.mark.parametrize(
     ("pace", "batch_size", "workers", "private"),
-    [("async", 1, 2, True), ("async", 1, 1, False), ("async", 5, 2, False), (3, 1, 2, False), ("sync", 1, 2, False)],
+    [("async", 1, 2, True), ("async", 1, 1, False), ("async", 5, 2, True), (3, 1, 2, False), ("sync", 1, 2, False)],
 )
 def test_where_they_are_used(
     tmp_path: Path,
@@ -43,11 +46,15 @@ def test_each_level_is_merged_when_it_is_due() -> None:
     num_hot, bias, first = 1024, 1100, 1120
     table = np.zeros(first + num_hot + 1, np.float32)
     base = np.zeros(num_hot + 1, np.float32)
+    num_rows = np.zeros(1, np.int64)
+    private = Private(first, num_hot, base, num_rows, 2, 1, 0.0, np.ones(num_hot + 1, np.float32))
+    rule = rule_at(OptimizerConfig(name="sgd", learning_rate=0.5), 0)
     for row, merged in ((64, 64), (128, 64), (256, 256), (320, 64), (1024, 1024)):
         table[:] = 0
         base[:] = 0
         table[first:] = 1
-        kernels.merge_due(table, bias, first, base, num_hot, 1, row)
+        num_rows[0] = row
+        merge_due(TableArrays(rule, rule, table, bias), private, 64)
         assert table[:num_hot].tolist() == [1.0] * merged + [0.0] * (num_hot - merged)
         assert table[bias] == 1
         assert base[:num_hot].sum() == merged
