@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.data.blocks.reader import Reader
+from paceline.data.blocks.reader import EpochBlocks
 from paceline.data.rows import QueueRows
 from paceline.kernels.gate import GONE
 from paceline.models.metrics import TwoClassSums
@@ -77,15 +77,15 @@ class TestSyncIsExact:
     ) -> None:
         settings = {"pace": "sync", "workers": 4, "batch_size": 30, "epochs": 2, "optimizer": "adagrad", "seed": 5}
         plain = train(tmp_path, clicks, **settings).result["model_sha256"]
-        rng, batch = np.random.default_rng(0), Reader.batch
+        rng, between = np.random.default_rng(0), EpochBlocks.between
 
-        def dawdle(reader: Reader[Any], pieces: Any) -> Any:
+        def dawdle(blocks: EpochBlocks, *arguments: int) -> Any:
             if rng.random() < 0.3:
                 time.sleep(rng.random() / 200)
-            return batch(reader, pieces)
+            return between(blocks, *arguments)
 
-        monkeypatch.setattr(Reader, "batch", dawdle)
-        monkeypatch.setattr("paceline.training.embedded.compiled_steps.ROWS_PER_CALL", 240)
+        monkeypatch.setattr(EpochBlocks, "between", dawdle)
+        monkeypatch.setattr("paceline.training.embedded.compiled_steps.rows_per_call", lambda _: 240)
         for cores in (1, 2, 3, 4):
             for place in ("paceline.training.embedded.backend", "paceline.training.pace"):
                 monkeypatch.setattr(f"{place}.num_cores", lambda cores=cores: cores)
@@ -199,7 +199,7 @@ class TestTheBoundHolds:
 
         monkeypatch.setattr(Gate, "__init__", remember)
         monkeypatch.setattr(QueueRows, "take", slowed)
-        monkeypatch.setattr("paceline.data.rows.PIECE_ROWS", 60)
+        monkeypatch.setattr("paceline.training.embedded.compiled_steps.rows_per_call", lambda _: 60)
         monkeypatch.setattr("paceline.data.rows.SMALLEST_PIECE_ROWS", 20)
         observer = threading.Thread(target=observe)
         observer.start()

@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import paceline
-from paceline.kernels import linear as kernels
 from paceline.parameters.keyed import PrivateCopies
 
 
 @pytest.mark.parametrize(
     ("pace", "batch_size", "workers", "private"),
-    [("async", 1, 2, True), ("async", 1, 1, False), ("async", 5, 2, False), (3, 1, 2, False), ("sync", 1, 2, False)],
+    [("async", 1, 2, True), ("async", 1, 1, False), ("async", 5, 2, True), (3, 1, 2, False), ("sync", 1, 2, False)],
 )
 def test_where_they_are_used(
     tmp_path: Path,
@@ -36,18 +34,3 @@ def test_where_they_are_used(
     monkeypatch.setattr(PrivateCopies, "__init__", remember)
     paceline.train(data=clicks, run=tmp_path / "run", pace=pace, batch_size=batch_size, workers=workers, steps=1)
     assert (seen[0] > 0) == private
-
-
-def test_each_level_is_merged_when_it_is_due() -> None:
-    """The 64 hottest every 64 rows, the next 192 every 256, the next 768 every 1,024; the bias whenever any is."""
-    num_hot, bias, first = 1024, 1100, 1120
-    table = np.zeros(first + num_hot + 1, np.float32)
-    base = np.zeros(num_hot + 1, np.float32)
-    for row, merged in ((64, 64), (128, 64), (256, 256), (320, 64), (1024, 1024)):
-        table[:] = 0
-        base[:] = 0
-        table[first:] = 1
-        kernels.merge_due(table, bias, first, base, num_hot, 1, row)
-        assert table[:num_hot].tolist() == [1.0] * merged + [0.0] * (num_hot - merged)
-        assert table[bias] == 1
-        assert base[:num_hot].sum() == merged

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.data.rows import NO_LIMIT, ClockRows, EpochOrder, Piece, QueueRows
+from paceline.data.rows import NO_LIMIT, ClockRows, Clocks, EpochOrder, Piece, QueueRows
 
 
 @given(blocks=st.lists(st.integers(1, 200), min_size=1, max_size=8), seed=st.integers(0, 2**40), data=st.data())
@@ -20,7 +20,7 @@ def test_an_epoch_holds_each_row_once(blocks: list[int], seed: int, data: st.Dat
     cuts = sorted({0, total, *data.draw(st.lists(st.integers(0, total), max_size=6))})
     seen: Counter[tuple[int, int]] = Counter()
     for start, stop in pairwise(cuts):
-        for block, rows in order.find(np.arange(epoch * total + start, epoch * total + stop)):
+        for block, rows in order.between(epoch * total + start, epoch * total + stop):
             seen.update((block, row) for row in rows.tolist())
     assert seen == Counter({(b, r): 1 for b, count in enumerate(blocks) for r in range(count)})
 
@@ -28,8 +28,8 @@ def test_an_epoch_holds_each_row_once(blocks: list[int], seed: int, data: st.Dat
 def test_order_depends_on_seed_and_epoch_alone() -> None:
     def rows(seed: int, epoch: int) -> list[tuple[int, int]]:
         order = EpochOrder([1000, 1000, 500], seed)
-        positions = np.arange(2500 * epoch, 2500 * (epoch + 1))
-        return [(block, row) for block, found in order.find(positions) for row in found.tolist()]
+        found = order.between(2500 * epoch, 2500 * (epoch + 1))
+        return [(block, row) for block, rows in found for row in rows.tolist()]
 
     assert rows(1, 0) == rows(1, 0)
     assert rows(1, 0) != rows(1, 1)
@@ -40,13 +40,8 @@ def test_order_depends_on_seed_and_epoch_alone() -> None:
     assert sum(count for step, count in steps.items() if step != 1) > 25
 
 
-def test_scattered_positions_are_those_of_the_whole() -> None:
-    order = EpochOrder([70, 33, 64, 1], 9)
-    whole = [(block, row) for block, rows in order.find(np.arange(168, 336)) for row in rows.tolist()]
-    for step in (2, 3, 50):
-        chosen = np.arange(168 + step - 1, 336, step)
-        some = [(block, row) for block, rows in order.find(chosen) for row in rows.tolist()]
-        assert some == [whole[i - 168] for i in chosen]
+def positions_of(clocks: Clocks, ranks: list[int]) -> list[int]:
+    return [i for clock in range(clocks.num_clocks) for rank in ranks for i in range(*clocks.slice(clock, rank))]
 
 
 SIZES = {
@@ -55,10 +50,10 @@ SIZES = {
 }  # fmt: skip
 
 
-@given(**SIZES)
+@given(**SIZES, most=st.integers(1, 200))
 @settings(max_examples=100, deadline=None)
 def test_the_queue_hands_out_every_position_once(
-    num_rows: int, workers: int, batch: int, epochs: int, seed: int, stops: list[int]
+    num_rows: int, workers: int, batch: int, epochs: int, seed: int, stops: list[int], most: int
 ) -> None:
     """Workers draw in a random order, segments end at random places, someone pauses at random: nothing is lost."""
     rng, last = np.random.default_rng(seed), epochs * num_rows
@@ -66,7 +61,7 @@ def test_the_queue_hands_out_every_position_once(
     got: list[Piece] = []
     for until in [*sorted(stops), NO_LIMIT]:
         feed.open(until)
-        while (piece := feed.take(int(rng.integers(workers)))) is not None:
+        while (piece := feed.take(int(rng.integers(workers)), most)) is not None:
             got.append(piece)
             if until != NO_LIMIT and rng.random() < 0.02:
                 feed.pause()
@@ -92,17 +87,17 @@ def test_clocks_hand_out_every_position_once(
             thread = int(rng.choice(sorted(running)))
             if until != NO_LIMIT and rng.random() < 0.02:
                 feed.pause()
-            ranks = list(range(thread, workers, threads))
+            ranks = list(range(workers * thread // threads, workers * (thread + 1) // threads))
             taken = feed.take(ranks, most)
             if taken is None:
                 # Out of rows for now: but others may have gone further, to where this thread must follow.
                 running.discard(thread)
                 continue
             running = set(range(threads))
-            assert (len(taken.starts) - 1) % len(ranks) == 0
-            assert np.diff(taken.starts).max() <= batch
-            assert len({*(taken.positions // num_rows).tolist()}) <= 1
-            positions += taken.positions.tolist()
+            found = positions_of(taken, ranks)
+            assert len(found) == taken.rows_of(ranks) <= batch * len(ranks) * taken.num_clocks
+            assert len({position // num_rows for position in found}) <= 1
+            positions += found
         assert sorted(positions) == list(range(feed.position))
     assert feed.position == last
 
@@ -110,7 +105,7 @@ def test_clocks_hand_out_every_position_once(
 def slices(feed: ClockRows, ranks: list[int], most: int) -> list[list[int]]:
     taken = feed.take(ranks, most)
     assert taken is not None
-    return [part.tolist() for part in np.split(taken.positions, taken.starts[1:-1])]
+    return [list(range(*taken.slice(clock, rank))) for clock in range(taken.num_clocks) for rank in ranks]
 
 
 def test_sync_ranks_take_slices_of_the_clock() -> None:
@@ -136,6 +131,6 @@ def test_steps_are_clocks_of_the_furthest_worker() -> None:
     queue = QueueRows(10_000, 3, 10, position=0, last=NO_LIMIT, last_clock=40, clock=0)
     queue.open(NO_LIMIT)
     ranks = cycle(range(3))
-    while queue.take(next(ranks)) is not None:
+    while queue.take(next(ranks), 100) is not None:
         assert queue.clock <= 40
     assert clocks.clock == queue.clock == 40

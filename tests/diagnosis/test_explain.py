@@ -18,7 +18,7 @@ import pytest
 
 import paceline
 from paceline.config import to_toml
-from paceline.data.blocks.reader import Reader
+from paceline.data.blocks.reader import EpochBlocks
 from paceline.diagnosis import explain
 from paceline.diagnosis.evidence import gather_evidence
 from paceline.diagnosis.explain import diagnose
@@ -170,7 +170,7 @@ class TestPlantedInRealRuns:
         return slow
 
     def test_a_slow_reader(self, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Reader, "batch", self.slowed(Reader.batch, lambda _: 0.03))
+        monkeypatch.setattr(EpochBlocks, "between", self.slowed(EpochBlocks.between, lambda _: 0.03))
         run = paceline.train(data=clicks, run=tmp_path / "run", pace="async", workers=2, seconds=1.3)
         evidence = gather_evidence(run)
         assert evidence.phases["input"] > 0.5

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from paceline.data.sparse.batch import Batch
 from paceline.kernels import linear as kernels
-from paceline.kernels.linear import Linear, Private
+from paceline.kernels.linear import Linear
 from paceline.kernels.numbering import number_keys
+from paceline.kernels.private import Private, merge_all
+from paceline.kernels.reading import RowSlice, addresses
 from paceline.kernels.steps import GateView, compute_step, train_batches
 from paceline.kernels.tables import TableArrays
 from paceline.models.losses import Logistic
@@ -61,9 +63,7 @@ def mean_loss(weights: np.ndarray[Any, Any], rows: Batch) -> float:
 def compute(weights: np.ndarray[Any, Any], rows: Batch) -> tuple[np.ndarray[Any, Any], float]:
     """The sums of the gradient as a dense vector, and of the losses, from the compiled step."""
     buffers = Scratch(layout()).room_for(rows.num_nonzeros)
-    count, losses = compute_step(
-        MODEL, arrays(weights.astype(np.float32)), rows, 0, rows.num_rows, buffers, buffers.distinct, buffers.sums
-    )
+    count, losses = compute_step(MODEL, arrays(weights.astype(np.float32)), rows, rows.num_rows, buffers, 0, 0)
     sums = np.zeros(FEATURES + 1)
     assert len(set(buffers.distinct[:count].tolist())) == count
     sums[buffers.distinct[:count]] = buffers.sums[:count]
@@ -127,6 +127,18 @@ def test_numbering_takes_more_slots_as_batches_need_them() -> None:
     assert used[3:] == [len(buffers.slots)] * 3
 
 
+def own_copies(first: int, num_hot: int, base: Any, batch_size: int) -> Private:
+    """Those of the only worker."""
+    return Private(first, num_hot, base, np.zeros(8, np.int64), 1, batch_size, 0.25, np.ones(num_hot + 1, np.float32))
+
+
+def room_for(rows: Batch, num_rows: int) -> RowSlice:
+    return RowSlice(
+        np.zeros(num_rows + 1, np.int64), np.empty_like(rows.keys), np.empty_like(rows.values),
+        np.zeros(num_rows, np.uint8), np.zeros(1, np.int64),
+    )  # fmt: skip
+
+
 def train_everywhere(rows: Batch, batch_size: int, private: int) -> np.ndarray[Any, Any]:
     """One pass of the fused loops over rows in order; the weights."""
     first_private = 320
@@ -134,22 +146,24 @@ def train_everywhere(rows: Batch, batch_size: int, private: int) -> np.ndarray[A
     base = np.zeros(private + 16, np.float32)
     clocks, leads = np.zeros((1, 8), np.int64), np.zeros((1, 8), np.int64)
     gate = GateView(clocks, 0, 1 << 60, 10, leads)
+    order, copies = np.arange(rows.num_rows, dtype=np.int32), own_copies(first_private, private, base, batch_size)
     if batch_size == 1:
-        done, _ = kernels.train_rows(
-            MODEL, arrays(table), rows, np.arange(rows.num_rows, dtype=np.int32), 0, 0,
-            Private(first_private, private, base), gate,
-        )  # fmt: skip
-        kernels.merge_private(table, 0, first_private, base, 0, private)
-        kernels.merge_private(table, FEATURES, first_private + private, base, private, 1 if private else 0)
+        done, _ = kernels.train_rows(MODEL, arrays(table), rows, order, 0, copies, gate)
     else:
-        buffers = Scratch(layout()).room_for(rows.num_nonzeros)
-        done, _ = train_batches(MODEL, arrays(table), rows, 0, batch_size, buffers, gate)
+        buffers, blocks = Scratch(layout()).room_for(rows.num_nonzeros), addresses([(0, order, rows)])
+        done, _ = train_batches(
+            MODEL, arrays(table), blocks, 0, rows.num_rows, room_for(rows, batch_size), buffers, copies, gate
+        )
+    if private:
+        merge_all(arrays(table), copies)
     assert done == rows.num_rows
     assert clocks[0, 0] == -(-rows.num_rows // batch_size)
     return table[: FEATURES + 1]
 
 
-@pytest.mark.parametrize(("batch_size", "private"), [(1, 0), (1, 1), (1, 50), (1, 300), (7, 0), (64, 0), (500, 0)])
+@pytest.mark.parametrize(
+    ("batch_size", "private"), [(1, 0), (1, 1), (1, 50), (1, 300), (7, 0), (64, 0), (500, 0), (7, 50), (64, 300)]
+)
 def test_fused_loops_are_gradient_descent(batch_size: int, private: int) -> None:
     rows = random_rows(np.random.default_rng(8), 300)
     weights, x = np.zeros(FEATURES + 1), dense(rows)
@@ -168,7 +182,8 @@ def test_a_shut_gate_stops_the_loops_and_they_go_on_where_they_stopped() -> None
 
     def go_on(start: int) -> int:
         gate = GateView(clocks, 0, 3, 5, leads)
-        done, _ = kernels.train_rows(MODEL, arrays(table), rows, order, start, 0, Private(0, 0, base), gate)
+        nothing = own_copies(0, 0, base, 1)
+        done, _ = kernels.train_rows(MODEL, arrays(table), rows, order, start, nothing, gate)
         return done
 
     assert go_on(0) == 4  # clocks 0 to 3 may begin while the other worker is at 0

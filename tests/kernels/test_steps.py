@@ -23,18 +23,16 @@ def layout(dim: int) -> TableLayout:
 
 def fold(pushed: list[dict[int, float]], parts: int, times: int = 1, dim: int = 1) -> np.ndarray[Any, Any]:
     """The first column after this many updates by what each rank pushed, one row per rank; other columns get more."""
-    pushes = Pushes.make(len(pushed), 200, layout(dim))
+    pushes = Pushes.make(len(pushed), parts, 200, layout(dim))
     for rank, sums in enumerate(pushed):
-        pushes.keys[rank, : len(sums)] = list(sums)
         by_column = np.outer(list(sums.values()), np.arange(1, dim + 1))
-        pushes.sums[rank, : by_column.size] = by_column.ravel()
-        pushes.counts[rank, 0] = len(sums)
+        pushes.take(rank, np.array(list(sums), np.uint32), by_column.astype(np.float32).ravel())
     table = np.zeros((BIAS + 1, dim), np.float32)
     folds = [Fold.make(200, 20, layout(dim)) for _ in range(parts)]
     for _ in range(times):
         for part in range(parts):
             arrays = TableArrays(*layout(dim).rules_at(0), table.ravel(), BIAS)
-            fold_part(arrays, pushes, folds[part], part, parts, 1)
+            fold_part(arrays, pushes, folds[part], part, 1)
     for column in range(1, dim):
         assert table[:, column].tolist() == ((column + 1) * table[:, 0]).tolist()
     return table[:, 0]

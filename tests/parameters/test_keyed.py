@@ -31,21 +31,21 @@ def test_settling_adds_up_what_every_worker_changed(name: str) -> None:
     private = PrivateCopies(layout(name), num_workers=3, num_hot=20)
     store = KeyedStore(layout(name), private_rows=private.num_rows)
     store.states[:] = 7
-    private.settle(store)
+    private.settle(store, 0)
     width = store.width
     for rank in range(3):
-        first, num_hot, base = private.of(rank)
+        first, num_hot, base, *_ = private.of(rank)
         assert num_hot == 20
         own = store.table[first * width : (first + 21) * width].reshape(21, width)
         assert (own == 7).all()
         own += 10**rank
         assert (base[: 21 * width] == 7).all()
-    private.settle(store)
+    private.settle(store, 0)
     assert (store.states[:20] == 118).all()
     assert (store.states[20:100] == 7).all()
     assert (store.states[100] == 118).all()
     before = store.table.copy()
-    private.settle(store)
+    private.settle(store, 0)
     assert np.array_equal(store.table, before)
 
 

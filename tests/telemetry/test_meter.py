@@ -80,7 +80,7 @@ class TestPhases:
             meter = WorkerMeter(0)
             meter.restart()
             spend(clock, meter, PULL, 700)
-            meter.waited_within(PULL, 500)
+            meter.move(500, PULL, WAIT)
             totals = meter.totals()
             assert [totals[name] for name in PHASES] == [0, 200, 0, 0, 500]
 
@@ -101,7 +101,7 @@ class TestExchanges:
                     marked.mark(phase)
                 received, computed, pushed, read, numbered = moments
                 whole.end_exchange(7, received, computed, (), pushed, read, numbered, held, ())
-                marked.waited_within(PULL, min(held, parts[0]))
+                marked.move(min(held, parts[0]), PULL, WAIT)
                 marked.end_step(7)
             assert whole.totals() == marked.totals()
             assert whole.samples == marked.samples

@@ -20,8 +20,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.kernels.reading import fill_runs, slice_of
+
 RUN_ROWS = 32
-PIECE_ROWS = 16_384
+# The orders of blocks that are kept: more than all threads together read at a time, and a quarter of a megabyte each.
+BLOCKS_KEPT = 96
 SMALLEST_PIECE_ROWS = 256
 NO_LIMIT = 1 << 62
 
@@ -32,9 +35,26 @@ class Piece(NamedTuple):
     start: int
     stop: int
 
-    @property
-    def positions(self) -> NDArray[np.int64]:
-        return np.arange(self.start, self.stop)
+
+class Clocks(NamedTuple):
+    """The rows of `num_clocks` clocks of one epoch: positions `start` up to `stop`. A clock has `clock_rows` of them,
+    the last of an epoch may have fewer, and each of `workers` ranks takes a slice of it.
+    """
+
+    start: int
+    stop: int
+    num_clocks: int
+    clock_rows: int
+    workers: int
+
+    def slice(self, clock: int, rank: int) -> Piece:
+        """The rows of a rank in one of these clocks, counted from 0."""
+        return Piece(*slice_of(self, clock, rank))
+
+    def rows_of(self, ranks: list[int]) -> int:
+        """How many rows these ranks, which follow each other, have in all these clocks."""
+        clocks = np.arange(self.num_clocks)
+        return int((slice_of(self, clocks, ranks[-1])[1] - slice_of(self, clocks, ranks[0])[0]).sum())
 
 
 class BlockRows(NamedTuple):
@@ -50,7 +70,7 @@ class EpochOrder:
     """The order of rows in every epoch, from the run's seed and the blocks' row counts.
 
     >>> order = EpochOrder([3, 2], seed=1)
-    >>> sorted((block, row) for block, rows in order.find(np.arange(5)) for row in rows.tolist())
+    >>> sorted((block, row) for block, rows in order.between(0, 5) for row in rows.tolist())
     [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
     """
 
@@ -59,22 +79,14 @@ class EpochOrder:
         self._block_rows = np.array(block_rows, np.int64)
         self._seed = seed
         self._epoch = lru_cache(2)(self._shuffle_blocks)
-        self._block = lru_cache(16)(self._shuffle_rows)
+        self._block = lru_cache(BLOCKS_KEPT)(self._shuffle_rows)
 
-    def find(self, positions: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int32]]]:
-        """The rows at ascending positions of one epoch: blocks, each with its rows, in order. Safe from any thread."""
-        if not positions.size:
-            return
-        epoch = int(positions[0]) // self.num_rows
-        blocks, ends = self._epoch(epoch)
-        places = positions - epoch * self.num_rows
-        first = int(np.searchsorted(ends, places[0], side="right"))
-        last = int(np.searchsorted(ends, places[-1], side="right"))
-        cuts = [0, *np.searchsorted(places, ends[first:last]).tolist(), places.size]
-        for number, block in enumerate(blocks[first : last + 1].tolist()):
-            begins = int(ends[first + number]) - int(self._block_rows[block])
-            inside = places[cuts[number] : cuts[number + 1]]
-            yield block, self._block(epoch, block)[inside - begins]
+    def between(self, start: int, stop: int) -> Iterator[tuple[int, NDArray[np.int32]]]:
+        """The rows at positions `start` up to `stop`: blocks, each with its rows, in order. Safe from any thread."""
+        while start < stop:
+            found = self.block_at(start)
+            yield found.block, found.rows[start - found.start : stop - found.start]
+            start = found.stop
 
     def block_at(self, position: int) -> BlockRows:
         """The block with the row at a position, and all its rows in order."""
@@ -82,7 +94,8 @@ class EpochOrder:
         blocks, ends = self._epoch(epoch)
         number = int(np.searchsorted(ends, place, side="right"))
         block, stop = int(blocks[number]), epoch * self.num_rows + int(ends[number])
-        return BlockRows(block, stop - int(self._block_rows[block]), stop, self._block(epoch, block))
+        rows = self._block(epoch, block)
+        return BlockRows(block, stop - len(rows), stop, rows)
 
     def _shuffle_blocks(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The blocks of an epoch in order, and the place in the epoch where each ends."""
@@ -93,9 +106,8 @@ class EpochOrder:
         """The rows of a block in the order of an epoch."""
         num_rows = int(self._block_rows[block])
         runs = np.random.default_rng([self._seed, epoch, 1 + block]).permutation(-(-num_rows // RUN_ROWS))
-        starts: NDArray[np.int32] = runs.astype(np.int32) * np.int32(RUN_ROWS)
-        rows: NDArray[np.int32] = np.add.outer(starts, np.arange(RUN_ROWS, dtype=np.int32)).ravel()
-        rows = rows if len(rows) == num_rows else rows[rows < num_rows]
+        rows = np.empty(num_rows, np.int32)
+        fill_runs(runs, RUN_ROWS, rows)
         rows.flags.writeable = False
         return rows
 
@@ -116,18 +128,6 @@ class RowFeed(Protocol):
 
     def pause(self) -> None:
         """Hand out nothing beyond the nearest boundary that all workers can reach. From any thread."""
-
-
-class Clocks(NamedTuple):
-    """The rows of some ranks in some clocks: clock by clock, and in a clock rank by rank.
-
-    `positions` of the rows, and `starts` [clocks × ranks + 1] of each rank's slice among them; `trained` rows were
-    handed out before the first of these clocks.
-    """
-
-    positions: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    trained: int
 
 
 class ClockRows:
@@ -171,11 +171,7 @@ class ClockRows:
                 self._next_clock[rank] = stop
         if stop <= first:
             return None
-        begins, *slices = self._slices(ranks, first, stop)
-        lengths = (slices[1] - slices[0]).ravel()
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        positions = np.arange(starts[-1]) + np.repeat(slices[0].ravel() - starts[:-1], lengths)
-        return Clocks(positions, starts, int(begins[0]))
+        return self._clocks(first, stop)
 
     def take_from(self, rank: int, first: int, most: int) -> NDArray[np.int64] | None:
         """The rows of `rank` in at most `most` clocks from `first` on, whether it had them before or not.
@@ -186,22 +182,22 @@ class ClockRows:
             stop = self._hand_out(first, most)
         if stop <= first:
             return None
-        begins, starts, stops = self._slices([rank], first, stop)
-        return np.stack([starts[:, 0], stops[:, 0], begins[:-1]], axis=1)
+        clocks, numbers = self._clocks(first, stop), np.arange(stop - first)
+        return np.stack([*slice_of(clocks, numbers, rank), clocks.start + numbers * clocks.clock_rows], axis=1)
 
     def _hand_out(self, first: int, most: int) -> int:
         """Where a lease of clocks from `first` on ends; moves the furthest clock on as far as needed and allowed."""
-        stop = min(first + most, (first // self._epoch_clocks + 1) * self._epoch_clocks, self._last_clock)
-        while self.clock < stop and self.position < self._until:
-            self.clock += 1
+        epoch = first // self._epoch_clocks
+        stop = min(first + most, (epoch + 1) * self._epoch_clocks, self._last_clock)
+        allowed = epoch * self._epoch_clocks - (epoch * self._num_rows - self._until) // self._clock_rows
+        self.clock = max(self.clock, min(stop, allowed))
         return min(stop, self.clock)
 
-    def _slices(self, ranks: list[int], first: int, stop: int) -> tuple[NDArray[np.int64], ...]:
-        """Where clocks begin [clocks + 1], and where each rank's slice of each begins and ends [clocks, ranks]."""
-        begins = np.array([self._start(clock) for clock in range(first, stop + 1)])
-        rows = np.diff(begins)[:, None]
-        starts, stops = (begins[:-1, None] + (np.array(ranks) + i) * rows // self._workers for i in (0, 1))
-        return begins, starts, stops
+    def _clocks(self, first: int, stop: int) -> Clocks:
+        epoch_end = (first // self._epoch_clocks + 1) * self._num_rows
+        start = self._start(first)
+        end = min(start + (stop - first) * self._clock_rows, epoch_end)
+        return Clocks(start, end, stop - first, self._clock_rows, self._workers)
 
     def _start(self, clock: int) -> int:
         epoch, clock = divmod(clock, self._epoch_clocks)
@@ -236,14 +232,13 @@ class QueueRows:
         with self._lock:
             self._until = self.position
 
-    def take(self, rank: int, most: int = 0) -> Piece | None:
-        """The next rows of a worker, at most `most` batches (0: `PIECE_ROWS`); None: out of rows for now."""
+    def take(self, rank: int, most: int) -> Piece | None:
+        """The next rows of a worker, at most `most` batches; None: out of rows for now."""
         with self._lock:
             clocks_left = self._last_clock - max(self._clocks)
             if self.position >= self._until or clocks_left <= 0:
                 return None
             # Towards a last clock pieces get smaller too. Otherwise one worker would take all of its clocks at once.
-            most = most or max(1, PIECE_ROWS // self._batch_size)
             batches = min(most, self._piece_batches(), max(1, (self._last_clock - self._clocks[rank]) // 4))
             end_of_epoch = (self.position // self._num_rows + 1) * self._num_rows
             piece = Piece(self.position, min(self.position + batches * self._batch_size, end_of_epoch))

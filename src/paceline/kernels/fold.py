@@ -1,7 +1,8 @@
 """How do the gradients of several workers become one update, with the same bits however the work is divided?
 
-The sums of each key are added in the order of the calls, rank by rank. `parts` threads may share the work: each takes
-the keys whose hash falls to its part, so every key is added up by one thread alone.
+The sums of each key are added in the order of the calls, rank by rank. Several threads may share the work: each worker
+deals out its keys by their hash, one part per thread (`deal_out`), so every key is added up by one thread alone, and a
+thread reads only its own part of what the workers pushed.
 """
 
 from __future__ import annotations
@@ -11,34 +12,59 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import compiled
+from paceline.kernels.jit import compiled, inlined
 from paceline.kernels.keys import GOLDEN, Keys
 from paceline.kernels.tables import columns
 
+ONE = np.uint64(1)
+
 
 @compiled
-def add_in(given: Any, keys: Keys, sums: NDArray[np.float32], part: int, parts: int, slots: Keys,
-           direct: NDArray[np.uint32], turn: int, own: NDArray[np.uint64], distinct: Keys,
-           totals: NDArray[np.float32], count: int) -> int:  # fmt: skip
-    """Add one worker's `sums` of this part's `keys` to `totals`; returns how many distinct keys there are now.
+def deal_out(given: Any, keys: Keys, sums: NDArray[np.float32], ends: NDArray[np.int64], out_keys: Keys,
+             out_sums: NDArray[np.float32]) -> None:  # fmt: skip
+    """Copy keys and their sums, part by part; part p is then `ends[p]` up to `ends[p + 1]` of them."""
+    dim = columns(given)
+    parts = np.uint64(ends.size - 1)
+    # `ends[p + 1]` counts part p, then is where it begins, and after copying where it ends.
+    ends[:] = 0
+    for i in range(np.uint64(keys.size)):
+        ends[part_of(keys[i], parts) + ONE] += 1
+    begin = 0
+    for part in range(parts):
+        count = ends[part + ONE]
+        ends[part + ONE] = begin
+        begin += count
+    for i in range(np.uint64(keys.size)):
+        part = part_of(keys[i], parts) + ONE
+        at = np.uint64(ends[part])
+        ends[part] += 1
+        out_keys[at] = keys[i]
+        for column in range(dim):
+            out_sums[at * dim + column] = sums[i * dim + column]
+
+
+@inlined
+def part_of(key: Any, parts: Any) -> Any:
+    """Which of `parts` parts a key belongs to."""
+    return ((np.uint64(key) * GOLDEN >> np.uint64(48)) * parts) >> np.uint64(16)
+
+
+@compiled
+def add_in(given: Any, keys: Keys, sums: NDArray[np.float32], start: int, stop: int, slots: Keys,
+           direct: NDArray[np.uint32], turn: int, distinct: Keys, totals: NDArray[np.float32],
+           count: int) -> int:  # fmt: skip
+    """Add a worker's `sums` of `keys` from `start` up to `stop` to `totals`; returns how many distinct keys there are.
 
     `given` says how many columns sums and totals have per key. `slots` and `direct` are scratch as in `number_keys`,
-    marked by `turn` (1 to 255), one for all workers of a clock; `own` is scratch for as many numbers as there are keys.
+    marked by `turn` (1 to 255), one for all workers of a clock.
     """
     dim = columns(given)
-    # No processor predicts which keys belong to this part: list them first, without a branch.
-    num_own = np.uint64(0)
-    for i in range(np.uint64(keys.size)):
-        own[num_own] = i
-        mine = ((np.uint64(keys[i]) * GOLDEN >> np.uint64(48)) * np.uint64(parts)) >> np.uint64(16) == np.uint64(part)
-        num_own += np.uint64(mine)
     number_mask = np.uint64(0xFFFFFF)
     mask = np.uint64(slots.shape[0] - 1)
     num_direct = np.uint64(direct.size)
     tag = np.uint64(turn) << np.uint64(24)
     new = np.uint64(count)
-    for j in range(num_own):
-        i = own[j]
+    for i in range(np.uint64(start), np.uint64(stop)):
         key = np.uint64(keys[i])
         if key < num_direct:
             entry = np.uint64(direct[key])

@@ -15,13 +15,20 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import address_of, compiled, nanoseconds
+from paceline.kernels.jit import address_of, compiled, doze, give_way, nanoseconds
 
 LINE = 8
-# Where on its line a thread notes how long it waited, for itself.
-WAITED = 1
+# Where on its line a thread notes for itself how long it waited, and how long it read rows.
+WAITED, READ = 1, 2
+# The staleness of a gate that is never shut.
+UNBOUNDED = 1 << 60
 GONE = np.int64(np.iinfo(np.int64).max)
 BYTES = 8
+# In nanoseconds: how long a wait may take before Python looks around, and for how long a thread stays awake meanwhile.
+LONGEST_WAIT = 20_000_000
+AWAKE = 1_000_000
+# In microseconds.
+NAP = 50
 
 
 @intrinsic
@@ -59,20 +66,31 @@ def slowest(clocks: NDArray[np.int64]) -> int:
 @compiled
 def passes(clocks: NDArray[np.int64], clock: int, staleness: int, spins: int, waited: NDArray[np.int64],
            who: int) -> bool:  # fmt: skip
-    """Look up to `spins` times whether `clock - slowest <= staleness`; whether it came to hold.
+    """Wait until `clock - slowest <= staleness`, but not for long; whether it came to hold.
 
-    `waited[who, WAITED]` grows by the nanoseconds that it took, if it did not hold immediately.
+    Looks `spins` times, then lets other threads have the core in between, and after a while sleeps in between: all of
+    it here, because a thread that sleeps in Python waits for the GIL when it wakes up, and makes all others wait for
+    it. `waited[who, WAITED]` grows by the nanoseconds that it took where it did not hold at once.
     """
-    if clock - slowest(clocks) <= staleness:
-        return True
-    began = nanoseconds()
-    passed = False
-    for _ in range(spins):
-        if clock - slowest(clocks) <= staleness:
-            passed = True
-            break
-    waited[who, WAITED] += nanoseconds() - began
-    return passed
+    # Clocks only grow, so they are waited for one after the other: each read of a line that its owner writes is slow.
+    began, spun, since = 0, 0, 0
+    for rank in range(clocks.shape[0]):
+        while clock - read_clock(clocks, rank) > staleness:
+            if spun == 0:
+                began = nanoseconds()
+            spun += 1
+            if spun > spins:
+                since = nanoseconds() - began
+                if since > LONGEST_WAIT:
+                    waited[who, WAITED] += since
+                    return False
+                if since < AWAKE:
+                    give_way()
+                else:
+                    doze(NAP)
+    if spun > 0:
+        waited[who, WAITED] += nanoseconds() - began
+    return True
 
 
 @compiled

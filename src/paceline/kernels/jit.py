@@ -132,6 +132,33 @@ def nanoseconds(_context: Any) -> Any:
 
 
 @intrinsic
+def give_way(_context: Any) -> Any:
+    """Let another thread run on this core, if one is waiting for it."""
+    signature = types.void()
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.IntType(32), []), "sched_yield")
+        builder.call(function, [])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def doze(_context: Any, microseconds: Any) -> Any:
+    """Sleep without the GIL."""
+    signature = types.void(types.int32)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        i32 = ir.IntType(32)
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(i32, [i32]), "usleep")
+        builder.call(function, args)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
 def never_inlined(_context: Any) -> Any:
     """Keep the compiled function that calls this apart from its callers: it is optimised alone, the same for all."""
     signature = types.void()

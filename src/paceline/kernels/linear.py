@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.gate import passes, read_clock, set_clock, slowest
+from paceline.kernels.gate import UNBOUNDED, passes, read_clock, set_clock, slowest
 from paceline.kernels.jit import compiled, never_inlined, prefetch, reassociated
 from paceline.kernels.keys import Keys
 from paceline.kernels.losses import ROWS_PER_LOG, measure
+from paceline.kernels.private import FIRST_MERGE, merge_due
 from paceline.kernels.rules import Table, memory, update, weight
 from paceline.kernels.steps import gradient_rule
 
@@ -22,8 +23,6 @@ Floats = NDArray[np.float32]
 Offsets = NDArray[np.int64]
 
 ROWS_AHEAD = 8
-FIRST_MERGE = 64
-MERGE_GROWTH = 4
 ONE = np.uint64(1)
 
 
@@ -31,17 +30,6 @@ class Linear(NamedTuple):
     """A linear model, as compiled loops know it."""
 
     loss: Any
-
-
-class Private(NamedTuple):
-    """A worker's own copies of the hottest keys: the first `num_hot` of the table, followed by the bias.
-
-    They begin at row `first` of the table; `base` is what they were when last merged.
-    """
-
-    first: int
-    num_hot: int
-    base: Floats
 
 
 @reassociated
@@ -78,62 +66,40 @@ gradient_rule(Linear, gradient)
 
 
 @reassociated
-def merge_private(table: Table, shared: int, private: int, base: Floats, at: int, count: int) -> None:
-    """Add what a worker's private copy of `count` numbers has changed to the shared ones, and take those over.
-
-    `base` holds the shared numbers as the worker last took them over; it and the copy are kept from `at` on.
-    """
-    for i in range(count):
-        merged = table[shared + i] + (table[private + i] - base[at + i])
-        table[shared + i] = merged
-        table[private + i] = merged
-        base[at + i] = merged
-
-
-@compiled
-def merge_due(table: Table, bias: int, private: int, base: Floats, num_hot: int, step: int, row: int) -> None:
-    """Merge the private hot keys that are due at this row: the hottest most often, rank r about every 4 r rows.
-
-    Keys are ranked by how often they occur, about as 1 / r, so each key is merged after about as many changes.
-    """
-    merge_private(table, bias * step, (private + num_hot) * step, base, num_hot * step, step)
-    start, stop, period = 0, min(FIRST_MERGE, num_hot), FIRST_MERGE
-    while start < num_hot and row % period == 0:
-        merge_private(table, start * step, (private + start) * step, base, start * step, (stop - start) * step)
-        start, stop, period = stop, min(stop * MERGE_GROWTH, num_hot), period * MERGE_GROWTH
-
-
-@reassociated
-def train_rows(model: Any, arrays: Any, block: Any, rows: NDArray[np.int32], start: int, row_count: int, private: Any,
-               gate: Any) -> tuple[int, float]:  # fmt: skip
+def train_rows(
+    model: Any, arrays: Any, block: Any, rows: NDArray[np.int32], start: int, private: Any, gate: Any
+) -> tuple[int, float]:
     """One update per row, in place, for `rows` of a block in that order, from `rows[start]` on; a clock is one row.
 
     The hottest `private.num_hot` keys and the bias are read and written in this worker's own rows of the table, and
-    merged as `row_count`, its rows so far, says. Stops when the gate does. Returns the place in `rows` that it reached
-    and the sum of the losses. `gate.leads[rank, 0]` keeps the largest lead over the slowest worker.
+    merged now and then. Stops when the gate does. Returns the place in `rows` that it reached and the sum of the
+    losses. `gate.leads[rank, 0]` keeps the largest lead over the slowest worker.
     """
     rule, bias_rule, table, bias = arrays.groups, arrays.bias_groups, arrays.numbers, arrays.bias
     offsets, keys, values, labels = block.offsets, block.keys, block.values, block.labels
     clocks, rank, leads = gate.clocks, gate.rank, gate.leads
-    base, num_hot = private.base, private.num_hot
+    num_hot, row_count = private.num_hot, private.num_rows[0]
     step = ONE + memory(rule)
     hot = np.uint64(num_hot)
     shift = np.uint64(private.first)
-    own_bias = np.uint64(bias) if num_hot == 0 else np.uint64(private.first + num_hot)
+    own_bias = np.uint64(bias if num_hot == 0 else private.first + num_hot)
     losses, product = 0.0, 1.0
     clock = read_clock(clocks, rank)
     lead = leads[rank, 0]
     last_seen = slowest(clocks)
+    # Reading the clocks of all workers costs as much as a row. At async nothing depends on them, so a sample will do.
+    sampled = gate.staleness >= UNBOUNDED
     i = start
     while i < rows.size:
         # The slowest clock is read again only when the old reading would close the gate or set a record.
-        if clock - last_seen > lead:
+        if clock - last_seen > lead and (not sampled or row_count % FIRST_MERGE == 0):
             if not passes(clocks, clock, gate.staleness, gate.spins, leads, rank):
                 break
             last_seen = slowest(clocks)
             lead = max(lead, clock - last_seen)
         if num_hot != 0 and row_count % FIRST_MERGE == 0:
-            merge_due(table, bias, private.first, base, num_hot, np.int64(step), row_count)
+            private.num_rows[0] = row_count
+            merge_due(arrays, private, FIRST_MERGE)
         if i + ROWS_AHEAD < rows.size:
             ahead = rows[i + ROWS_AHEAD]
             for k in range(np.uint64(offsets[ahead]), np.uint64(offsets[ahead + 1])):
@@ -160,6 +126,7 @@ def train_rows(model: Any, arrays: Any, block: Any, rows: NDArray[np.int32], sta
         clock += 1
         set_clock(clocks, rank, clock)
     leads[rank, 0] = lead
+    private.num_rows[0] = row_count
     return i, losses + np.log(product)
 
 

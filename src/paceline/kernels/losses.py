@@ -4,6 +4,7 @@ A loss is a named tuple of its settings, picked by type as optimizers are (`rule
 
     measure(loss, score, label)  the slope of a row's loss by its score, and the loss itself in two parts
     link(loss, score)            what a score predicts: a probability, a mean
+    curvature(loss)              the most that its second derivative by the score can be
 
 The loss of a row is `value + log(factor)`. A loop multiplies the factors of some rows before it takes one logarithm of
 them all, because a logarithm per row is what would take longest. Losses without a logarithm have a factor of 1.
@@ -28,16 +29,18 @@ Link = Callable[[Any, Any], Any]
 
 _MEASURES: dict[type, Measure] = {}
 _LINKS: dict[type, Link] = {}
+_CURVATURES: dict[type, Callable[[Any], Any]] = {}
 
 measure: Measure = picked_by_type(_MEASURES)
 link: Link = picked_by_type(_LINKS)
+curvature: Callable[[Any], Any] = picked_by_type(_CURVATURES)
 
 
-def loss_rule(loss: type, measure: Measure, link: Link) -> None:
-    """Let compiled loops use `measure` and `link` for losses of this type."""
+def loss_rule(loss: type, measure: Measure, link: Link, curvature: Callable[[Any], Any]) -> None:
+    """Let compiled loops use these functions for losses of this type."""
     # The same liberties in every loop, so that all have the same bits.
     jitable = register_jitable(**REASSOCIATED)
-    _MEASURES[loss], _LINKS[loss] = jitable(measure), jitable(link)
+    _MEASURES[loss], _LINKS[loss], _CURVATURES[loss] = jitable(measure), jitable(link), jitable(curvature)
 
 
 @compiled

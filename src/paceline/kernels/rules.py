@@ -5,6 +5,7 @@ of the rule says which optimizer it is, and the compiler picks that optimizer's 
 
     weight(rule, table, at, stride)            the value of a parameter, from its state
     update(rule, table, at, stride, gradient)  what a gradient does to that state, in place
+    step_size(rule, table, at, stride)         how far the next update moves the parameter, per unit of gradient
 
 The state of a parameter is its first number, `table[at]`, and what the optimizer remembers, `memory(rule)` numbers at
 `at + stride`, `at + 2 * stride`, and so on. In a table of keys the stride is the number of columns of a group, in a
@@ -30,6 +31,7 @@ Update = Callable[[Any, Table, Any, Any, Any], None]
 _MEMORIES: dict[type, int] = {}
 _WEIGHTS: dict[type, Weight] = {}
 _UPDATES: dict[type, Update] = {}
+_STEP_SIZES: dict[type, Weight] = {}
 
 
 def picked_by_type(functions: dict[type, Any]) -> Any:
@@ -49,6 +51,7 @@ def picked_by_type(functions: dict[type, Any]) -> Any:
 
 weight: Weight = picked_by_type(_WEIGHTS)
 update: Update = picked_by_type(_UPDATES)
+step_size: Weight = picked_by_type(_STEP_SIZES)
 
 
 def stored(rule: Any, table: Table, at: Any, stride: Any) -> Any:
@@ -56,10 +59,22 @@ def stored(rule: Any, table: Table, at: Any, stride: Any) -> Any:
     return table[at]
 
 
-def optimizer_rule(rule: type, memory: int, update: Update, weight: Weight | None = None) -> None:
-    """Let compiled loops use `weight` (else `stored`) and `update` for rules of this type with `memory` numbers."""
+def optimizer_rule(
+    rule: type, memory: int, update: Update, weight: Weight | None = None, step_size: Weight | None = None
+) -> None:
+    """Let compiled loops use these functions for rules of this type with `memory` numbers; `weight` is else `stored`.
+
+    Without a `step_size`, workers must not keep copies of a parameter (`can_merge`).
+    """
     strict = register_jitable(**STRICT)
     _MEMORIES[rule], _WEIGHTS[rule], _UPDATES[rule] = memory, strict(weight or stored), strict(update)
+    if step_size is not None:
+        _STEP_SIZES[rule] = strict(step_size)
+
+
+def can_merge(rule: Any) -> bool:
+    """Whether workers may update copies of a parameter for a while and then add up the changes."""
+    return type(rule) in _STEP_SIZES
 
 
 def is_rule_type(kind: Any) -> bool:

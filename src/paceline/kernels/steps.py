@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.fold import add_in
-from paceline.kernels.gate import passes, read_clock, set_clock, slowest
-from paceline.kernels.jit import compiled, reassociated
-from paceline.kernels.keys import Keys
+from paceline.kernels.fold import add_in, deal_out
+from paceline.kernels.gate import READ, passes, read_clock, set_clock, slowest
+from paceline.kernels.jit import compiled, nanoseconds, reassociated
 from paceline.kernels.numbering import number_keys
+from paceline.kernels.private import FIRST_MERGE, merge_due, replace_keys
+from paceline.kernels.reading import count_slice, read_slice, slice_of
 from paceline.kernels.rules import picked_by_type
-from paceline.kernels.tables import apply_gradient, gather, row_dim
+from paceline.kernels.tables import TableArrays, apply_gradient, gather, row_dim
 
 Floats = NDArray[np.float32]
 
@@ -68,89 +69,112 @@ def gradient_of(model: Any) -> Callable[..., float]:
 
 @compiled
 def compute_step(
-    model: Any, table: Any, rows: Any, start: int, stop: int, buffers: Any, distinct: Keys, sums: Floats
+    model: Any, table: Any, rows: Any, num_rows: int, buffers: Any, num_hot: int, own: int
 ) -> tuple[int, float]:
-    """Number, gather and gradient for rows `start` to `stop`; returns how many distinct keys they have, and their loss.
+    """Number, gather and gradient for the first `num_rows` of `rows`; returns how many distinct keys they have, and
+    their loss.
 
-    Leaves the keys in `distinct` and the sums of their gradients in `sums`.
+    Leaves the keys in `buffers.distinct`, and the sums of their gradients in `buffers.sums`. In the place of the first
+    `num_hot` keys of the table it uses rows `own` and those that follow.
     """
-    first, last = rows.offsets[start], rows.offsets[stop]
-    keys = rows.keys[first:last]
+    last = rows.offsets[num_rows]
+    keys, distinct = rows.keys[:last], buffers.distinct
     count = number_keys(keys, table.bias, buffers.slots, buffers.direct, buffers.turn, distinct, buffers.local)
+    if num_hot > 0:
+        replace_keys(distinct[:count], num_hot, own)
     weights = buffers.weights[: np.uint64(count) * row_dim(table.groups)]
     gather(table.groups, table.bias_groups, table.numbers, table.bias, distinct[:count], weights)
     losses = gradient(
-        model, rows.offsets[start : stop + 1], buffers.local, rows.values[first:last], rows.labels[start:stop], weights,
-        sums,
+        model, rows.offsets[: num_rows + 1], buffers.local, rows.values[:last], rows.labels[:num_rows], weights,
+        buffers.sums,
     )  # fmt: skip
     return count, losses
 
 
 @reassociated
 def train_batches(
-    model: Any, table: Any, rows: Any, start: int, batch_size: int, buffers: Any, gate: Any
-) -> tuple[int, float]:
-    """One update per batch of rows, in place, from row `start` on; a clock is one batch.
+    model: Any, table: Any, blocks: NDArray[np.int64], start: int, stop: int, rows: Any, buffers: Any, private: Any,
+    gate: Any,
+) -> tuple[int, float]:  # fmt: skip
+    """One update per batch of the rows at positions `start` up to `stop`, in place; a clock is one batch.
 
-    `buffers` are a worker's, with room for the nonzeros of any batch. Stops when the gate does. Returns the row it
-    stopped before and the sum of the losses.
+    `blocks` says where the rows lie, and `rows` and `buffers` are the worker's own, as are its copies of hot keys, if
+    it has any (`private.py`). Stops when the gate does, or at a batch that there is no room for. Returns the position
+    it stopped before and the sum of the losses.
     """
     losses = 0.0
+    hot = private.num_hot > 0
+    bias = private.first + private.num_hot if hot else table.bias
+    own = TableArrays(table.groups, table.bias_groups, table.numbers, bias)
     clocks, rank, leads = gate.clocks, gate.rank, gate.leads
     clock = read_clock(clocks, rank)
-    row = start
-    while row < rows.labels.size:
+    while start < stop:
         if not passes(clocks, clock, gate.staleness, gate.spins, leads, rank):
             break
         leads[rank, 0] = max(leads[rank, 0], clock - slowest(clocks))
-        stop = min(row + batch_size, rows.labels.size)
-        count, more = compute_step(model, table, rows, row, stop, buffers, buffers.distinct, buffers.sums)
+        num_rows = min(private.batch_size, stop - start)
+        began = nanoseconds()
+        if not read_slice(blocks, start, start + num_rows, rows):
+            break
+        leads[rank, READ] += nanoseconds() - began
+        count, more = compute_step(model, own, rows, num_rows, buffers, private.num_hot, private.first)
         losses += more
         keys = buffers.distinct[:count]
-        apply_gradient(table.groups, table.bias_groups, table.numbers, table.bias, keys, buffers.sums, stop - row)
-        row = stop
+        apply_gradient(own.groups, own.bias_groups, own.numbers, own.bias, keys, buffers.sums, num_rows)
+        if hot:
+            private.num_rows[0] += num_rows
+            if private.num_rows[0] // FIRST_MERGE != (private.num_rows[0] - num_rows) // FIRST_MERGE:
+                merge_due(table, private, num_rows)
+        start += num_rows
         clock += 1
         set_clock(clocks, rank, clock)
-    return row, losses
+    return start, losses
 
 
 @compiled
-def train_clocks(model: Any, table: Any, rows: Any, starts: NDArray[np.int64], ranks: NDArray[np.int64], buffers: Any,
-                 pushes: Any, fold: Any, gate: Any, done: int, phase: int) -> tuple[int, int, float]:  # fmt: skip
-    """Run the workers `ranks` of one thread for the clocks whose rows are given, from clock `done` of them on.
+def train_clocks(model: Any, table: Any, blocks: NDArray[np.int64], given: Any, ranks: NDArray[np.int64], rows: Any,
+                 buffers: Any, pushes: Any, fold: Any, gate: Any, done: int,
+                 phase: int) -> tuple[int, int, float]:  # fmt: skip
+    """Run the workers `ranks` of one thread for the clocks `given`, from clock `done` of them on.
 
-    The rows lie clock by clock, and within a clock rank by rank; `starts` [clocks × ranks + 1] says where each begins.
-    Returns how many of these clocks are done, the phase of the next one and the sum of the losses so far. It returns
-    early if the thread has spun `gate.spins` times, or if `fold` has no room for the keys that were handed in.
+    `blocks` says where the rows lie, and `rows` and `buffers` are the thread's own. Returns how many of these clocks
+    are done, the phase of the next one and the sum of the losses so far. It returns early if the thread has spun
+    `gate.spins` times, or if there is no room for a slice of rows or for the keys that were handed in.
     """
     clocks, handed_in, part, spins = gate.clocks, gate.handed_in, gate.part, gate.spins
     losses = 0.0
-    num_clocks = (starts.size - 1) // ranks.size
-    while done < num_clocks:
+    while done < given.num_clocks:
         clock = read_clock(clocks, ranks[0])
         if phase == AT_GATE:
+            for j in range(ranks.size):
+                start, stop = slice_of(given, done, ranks[j])
+                if count_slice(blocks, start, stop) > rows.keys.size:
+                    rows.nonzeros[0] = count_slice(blocks, start, stop)
+                    return done, phase, losses
             if not passes(clocks, clock, 0, spins, handed_in, part):
                 return done, phase, losses
             for j in range(ranks.size):
-                start, stop = starts[done * ranks.size + j], starts[done * ranks.size + j + 1]
                 rank = ranks[j]
-                count, more = compute_step(
-                    model, table, rows, start, stop, buffers, pushes.keys[rank], pushes.sums[rank]
-                )
+                start, stop = slice_of(given, done, rank)
+                began = nanoseconds()
+                read_slice(blocks, start, stop, rows)
+                handed_in[part, READ] += nanoseconds() - began
+                count, more = compute_step(model, table, rows, stop - start, buffers, 0, 0)
                 losses += more
-                pushes.counts[rank, 0] = count if stop > start else 0
+                keys = buffers.distinct[: count if stop > start else 0]
+                deal_out(pushes.columns, keys, buffers.sums, pushes.ends[rank], pushes.keys[rank], pushes.sums[rank])
                 pushes.rows[rank, 0] = stop - start
             set_clock(handed_in, part, clock + 1)
             phase = HANDED_IN
         if not passes(handed_in, clock + 1, 0, spins, handed_in, part):
             return done, HANDED_IN, losses
         num_keys, num_rows = 0, 0
-        for rank in range(pushes.counts.shape[0]):
-            num_keys += pushes.counts[rank, 0]
+        for rank in range(pushes.rows.shape[0]):
+            num_keys += pushes.ends[rank, part + 1] - pushes.ends[rank, part]
             num_rows += pushes.rows[rank, 0]
         if num_keys > fold.distinct.size:
             return done, OUT_OF_ROOM, losses
-        fold_part(table, pushes, fold, part, handed_in.shape[0], num_rows)
+        fold_part(table, pushes, fold, part, num_rows)
         for j in range(ranks.size):
             set_clock(clocks, ranks[j], clock + 1)
         done += 1
@@ -159,7 +183,7 @@ def train_clocks(model: Any, table: Any, rows: Any, starts: NDArray[np.int64], r
 
 
 @compiled
-def fold_part(table: Any, pushes: Any, fold: Any, part: int, parts: int, num_rows: int) -> None:
+def fold_part(table: Any, pushes: Any, fold: Any, part: int, num_rows: int) -> None:
     """Apply the mean gradient of this part's keys, out of what all workers pushed."""
     if fold.turn[0] == 255:
         fold.slots[:] = 0
@@ -167,11 +191,10 @@ def fold_part(table: Any, pushes: Any, fold: Any, part: int, parts: int, num_row
         fold.turn[0] = 0
     fold.turn[0] += 1
     count = 0
-    for rank in range(pushes.counts.shape[0]):
-        pushed = pushes.counts[rank, 0]
+    for rank in range(pushes.rows.shape[0]):
         count = add_in(
-            fold.columns, pushes.keys[rank, :pushed], pushes.sums[rank], part, parts, fold.slots, fold.direct,
-            fold.turn[0], fold.own, fold.distinct, fold.totals, count,
+            fold.columns, pushes.keys[rank], pushes.sums[rank], pushes.ends[rank, part], pushes.ends[rank, part + 1],
+            fold.slots, fold.direct, fold.turn[0], fold.distinct, fold.totals, count,
         )  # fmt: skip
     keys = fold.distinct[:count]
     apply_gradient(table.groups, table.bias_groups, table.numbers, table.bias, keys, fold.totals, num_rows)

@@ -70,6 +70,7 @@ class ImageClassifier:
     """A network in a run."""
 
     kernel = train_rows = None
+    curvature: float | None = None
     scoring_threads = False
 
     def __init__(self, entry: Entry, config: RunConfig, settings: ImageSettings, epoch_rows: int = 1,

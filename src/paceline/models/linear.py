@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from paceline.data.sparse.batch import Batch
 from paceline.kernels.linear import Linear, gradient, score, train_rows
+from paceline.kernels.losses import curvature
 from paceline.models.losses import LOSSES
 from paceline.models.model import Compute, Floats, Parameters, Step, Tensor
 from paceline.models.registry import TASK_OF_LOSS, Entry
@@ -36,6 +37,7 @@ class LinearModel:
         self.layout = Layout(table)
         self.kernel = Linear(LOSSES[loss])
         self.train_rows = train_rows
+        self.curvature: float | None = float(curvature(LOSSES[loss]))
         self.output = LossOutput(TASK_OF_LOSS[loss], LOSSES[loss])
 
     def initial(self) -> Floats:

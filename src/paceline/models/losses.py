@@ -39,6 +39,10 @@ def _link_logistic(loss: Any, score: Any) -> Any:
     return ONE / (ONE + shrunk) if score >= 0 else shrunk / (ONE + shrunk)
 
 
+def _curvature_logistic(loss: Any) -> Any:
+    return ONE / np.float32(4)
+
+
 def _measure_squared(loss: Any, score: Any, label: Any) -> tuple[Any, Any, Any]:
     away = score - label
     return away, away * away / np.float32(2), ONE
@@ -48,8 +52,12 @@ def _link_squared(loss: Any, score: Any) -> Any:
     return score
 
 
-loss_rule(Logistic, _measure_logistic, _link_logistic)
-loss_rule(Squared, _measure_squared, _link_squared)
+def _curvature_squared(loss: Any) -> Any:
+    return ONE
+
+
+loss_rule(Logistic, _measure_logistic, _link_logistic, _curvature_logistic)
+loss_rule(Squared, _measure_squared, _link_squared, _curvature_squared)
 
 LOSSES: dict[str, Any] = {"logistic": Logistic(), "squared": Squared()}
 

@@ -146,6 +146,8 @@ class Model(Protocol):
     """The model as compiled loops take it (`kernels/steps.py`); None if its gradient is computed in Python."""
     train_rows: Any
     """A compiled loop that does whole steps of one row each; None if there is none."""
+    curvature: float | None
+    """The most that the loss's second derivative by the score can be; None if workers cannot have copies of keys."""
     scoring_threads: bool
     """Whether several threads may score at once."""
 

@@ -117,6 +117,7 @@ class DeclaredModel:
     """A user's `SparseModel` in a run. It needs no memory to work in, so all workers share it."""
 
     kernel = train_rows = use_threads = None
+    curvature: float | None = None
     filled: Callable[[int], None] | None = None
     holds_values = False
     scoring_threads = True

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.fold import add_in
-from paceline.kernels.linear import Private, merge_private
+from paceline.kernels.gate import LINE
+from paceline.kernels.private import Private, mean_products, merge_all
 from paceline.kernels.tables import TableArrays, apply_gradient, fill_normal, fill_uniform, gather, read_all
 from paceline.parameters.layout import Rules, TableLayout
 from paceline.parameters.scratch import DIRECT_KEYS, Fold
@@ -81,9 +82,8 @@ class KeyedStore:
         fold, count, turn = self._fold, 0, self._fold.next_turn()
         for keys, sums in pushes:
             count = add_in(
-                fold.columns, keys, sums, 0, 1, fold.slots, fold.direct, turn, fold.own, fold.distinct, fold.totals,
-                count,
-            )  # fmt: skip
+                fold.columns, keys, sums, 0, len(keys), fold.slots, fold.direct, turn, fold.distinct, fold.totals, count
+            )
         self.apply(fold.distinct[:count], fold.totals, rows, trained)
 
     def read(self, start: int, count: int, trained: int) -> Floats:
@@ -113,28 +113,38 @@ class KeyedStore:
 
 
 class PrivateCopies:
-    """Each worker's own copies of the hottest keys and the bias, behind the rows of a store."""
+    """Each worker's own copies of the hottest keys and the bias, behind the rows of a store (`kernels/private.py`)."""
 
-    def __init__(self, layout: TableLayout, num_workers: int, num_hot: int) -> None:
+    def __init__(
+        self, layout: TableLayout, num_workers: int, num_hot: int, batch_size: int = 1, curvature: float = 0.0
+    ) -> None:
         self.num_hot = num_hot
         self._num_workers = num_workers
+        self._batch_size = batch_size
+        self._curvature = curvature
         # A spare cache line between the parts of two workers: arrays need not begin at the start of one.
         self._stride = (-(-(num_hot + 1) // KEYS_PER_LINE) + 1) * KEYS_PER_LINE if num_hot else 0
         self._first = -(-layout.num_keys // KEYS_PER_LINE) * KEYS_PER_LINE if num_hot else 0
         self.num_rows = self._first - layout.num_keys + num_workers * self._stride if num_hot else 0
         self._bases = np.zeros((num_workers, max(1, self._stride) * layout.width), np.float32)
+        self._products = np.zeros(num_hot + 1, np.float32)
+        self._rows_so_far = np.zeros((num_workers, LINE), np.int64)
+
+    def watch(self, rows: Any) -> None:
+        """Learn from some rows how the hottest keys move together."""
+        mean_products(rows.offsets, rows.keys, rows.values, self._products)
 
     def of(self, rank: int) -> Private:
-        """A worker's copies, and what they were when last merged."""
-        return Private(self._first + rank * self._stride, self.num_hot, self._bases[rank])
+        """A worker's copies."""
+        return Private(
+            self._first + rank * self._stride, self.num_hot, self._bases[rank], self._rows_so_far[rank],
+            self._num_workers, self._batch_size, self._curvature, self._products,
+        )  # fmt: skip
 
-    def settle(self, store: KeyedStore) -> None:
+    def settle(self, store: KeyedStore, trained: int) -> None:
         """Make the rows and all private copies agree. Only while all workers are paused."""
         if not self.num_hot:
             return
-        width, hot = store.width, self.num_hot
         # The first round adds every worker's changes to the table, the second hands each the sum.
         for rank in [*range(self._num_workers)] * 2:
-            first, _, base = self.of(rank)
-            merge_private(store.table, 0, first * width, base, 0, hot * width)
-            merge_private(store.table, store.bias * width, (first + hot) * width, base, hot * width, width)
+            merge_all(store.arrays_at(trained), self.of(rank))

@@ -13,6 +13,7 @@ import numpy as np
 
 from paceline.kernels import tables
 from paceline.kernels.keys import key_dtype
+from paceline.kernels.rules import can_merge
 from paceline.parameters.optimizers import rule_at, updates_of
 from paceline.settings import OptimizerConfig
 
@@ -86,6 +87,11 @@ class TableLayout(msgspec.Struct, frozen=True):
     def decays(self) -> bool:
         """Whether rules change while a run trains."""
         return any(group.optimizer.decay_rows for group in self.groups)
+
+    @property
+    def can_merge(self) -> bool:
+        """Whether workers may update copies of a row for a while and then add up the changes."""
+        return self.dim == 1 and can_merge(self.rules_at(0).keys)
 
     @property
     def columns(self) -> Any:

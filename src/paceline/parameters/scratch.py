@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.kernels.fold import deal_out
 from paceline.kernels.gate import LINE
 from paceline.parameters.layout import TableLayout
 
@@ -64,7 +65,6 @@ class Fold(NamedTuple):
     columns: Any
     slots: NDArray[Any]
     direct: NDArray[np.uint32]
-    own: NDArray[np.uint64]
     distinct: NDArray[Any]
     totals: NDArray[np.float32]
     turn: NDArray[np.int64]
@@ -75,7 +75,6 @@ class Fold(NamedTuple):
             layout.columns,
             np.zeros((1 << num_keys.bit_length(), 2), layout.key_dtype),
             np.zeros(num_direct, np.uint32),
-            np.zeros(num_keys + 1, np.uint64),
             np.zeros(num_keys, layout.key_dtype),
             np.zeros(num_keys * layout.dim, np.float32),
             np.zeros(1, np.int64),
@@ -90,22 +89,34 @@ class Fold(NamedTuple):
 
 
 class Pushes(NamedTuple):
-    """Every worker's gradient of a clock, by rank: distinct keys, the sums over its rows, and how many of each.
+    """Every worker's gradient of a clock, by rank: distinct keys, the sums over its rows, and how many rows.
 
-    There is space for the longest rows of the data, but the system only provides memory that is written to.
+    Keys lie part by part, one part per thread; part p of a rank is `ends[rank, p]` up to `ends[rank, p + 1]`. There is
+    space for the longest rows of the data, but the system only provides memory that is written to.
     """
 
+    columns: Any
     keys: NDArray[Any]
     sums: NDArray[np.float32]
-    counts: NDArray[np.int64]
+    ends: NDArray[np.int64]
     rows: NDArray[np.int64]
 
     @staticmethod
-    def make(num_workers: int, batch_nonzeros: int, layout: TableLayout) -> Pushes:
+    def make(num_workers: int, num_parts: int, batch_nonzeros: int, layout: TableLayout) -> Pushes:
         size = min(batch_nonzeros, MOST_KEYS) + 1
+        padded = -(-(num_parts + 1) // LINE) * LINE
         return Pushes(
+            layout.columns,
             np.empty((num_workers, size), layout.key_dtype),
             np.empty((num_workers, size * layout.dim), np.float32),
-            np.zeros((num_workers, LINE), np.int64),
+            np.zeros((num_workers, padded), np.int64)[:, : num_parts + 1],
             np.zeros((num_workers, LINE), np.int64),
         )
+
+    def take(self, rank: int, keys: NDArray[Any], sums: NDArray[np.float32]) -> None:
+        """Keep a worker's gradient, its keys dealt out to the parts."""
+        deal_out(self.columns, keys, sums, self.ends[rank], self.keys[rank], self.sums[rank])
+
+    def num_keys(self, part: int) -> int:
+        """How many keys all ranks have in a part."""
+        return int((self.ends[:, part + 1] - self.ends[:, part]).sum())

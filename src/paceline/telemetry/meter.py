@@ -122,10 +122,10 @@ class WorkerMeter:
         if self.sampling:
             self._parts.append((queue, held, service))
 
-    def waited_within(self, phase: int, nanoseconds: int) -> None:
-        """This much of what was marked as the phase was spent at the gate."""
-        self.phases[phase] -= nanoseconds
-        self.phases[WAIT] += nanoseconds
+    def move(self, nanoseconds: int, marked: int, phase: int) -> None:
+        """This much of the time that was marked as one phase belongs to another."""
+        self.phases[marked] -= nanoseconds
+        self.phases[phase] += nanoseconds
 
     def end_step(self, rows: int, steps: int = 1, sizes: Sequence[tuple[int, int]] = ()) -> None:
         """A step is done, or several that one compiled loop ran. `sizes` are the bytes that a sampled step sent to each
@@ -158,7 +158,7 @@ class WorkerMeter:
             phases[INPUT] += read - pushed
             self._last = numbered
         if waited:
-            self.waited_within(PULL, min(waited, pulled))
+            self.move(min(waited, pulled), PULL, WAIT)
         self.end_step(rows, 1, sizes)
 
     def totals(self) -> dict[str, float]:

@@ -28,11 +28,7 @@ class ResidentReader(NamedTuple):
     order: EpochOrder
 
     def between(self, start: int, stop: int) -> Images:
-        return self.batch(np.arange(start, stop))
-
-    def batch(self, positions: NDArray[np.int64]) -> Images:
-        """The rows at ascending positions of an epoch."""
-        rows = [self.starts[block] + found for block, found in self.order.find(positions)]
+        rows = [self.starts[block] + found for block, found in self.order.between(start, stop)]
         places = np.concatenate(rows) if rows else np.zeros(0, np.int64)
         chosen = torch.from_numpy(places).to(self.pixels.device, non_blocking=True)
         return Images(self.pixels[chosen], self.labels[chosen])

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.gate import GONE, LINE
+from paceline.kernels.gate import GONE, LINE, UNBOUNDED
 from paceline.kernels.steps import GateView
 from paceline.machine import num_cores
 
-UNBOUNDED = 1 << 60
-# Reading the clocks takes a nanosecond or two. Workers with a core each spin for longer than a nap lasts: otherwise one
-# that naps makes the other nap, and so on. Workers that share a core soon give it away.
-SPINS_WITH_A_CORE = 200_000
-SPINS_WITHOUT = 200
-NAP_SECONDS = 50e-6
+# Reading the clocks takes a nanosecond or two. Workers with a core each look again for about as long as it takes to let
+# another thread run. Workers that share a core give it away at once.
+SPINS_WITH_A_CORE = 1_000
+SPINS_WITHOUT = 20
 
 
 class Pace(NamedTuple):
@@ -85,8 +82,7 @@ class Gate:
         """A worker has failed: all others stop waiting."""
         self._broken = True
 
-    def nap(self) -> None:
-        """Sleep for a moment while the gate is shut."""
+    def check(self) -> None:
+        """Has the gate been shut for long because another worker failed?"""
         if self._broken:
             raise BrokenGateError
-        time.sleep(NAP_SECONDS)

@@ -278,8 +278,7 @@ def order_of(dataset: ImageDataset, seed: int) -> EpochOrder:
 
 def expected(order: EpochOrder, epochs: int) -> list[int]:
     """The numbers of the images in the order of the epochs."""
-    spans = (np.arange(epoch * 203, (epoch + 1) * 203) for epoch in range(epochs))
-    return [50 * block + row for span in spans for block, found in order.find(span) for row in found.tolist()]
+    return [50 * block + row for block, found in order.between(0, epochs * 203) for row in found.tolist()]
 
 
 @given(seed=st.integers(0, 9), cuts=st.lists(st.integers(0, 609), max_size=8))
@@ -291,18 +290,6 @@ def test_readers_follow_the_order_across_blocks_and_epochs(numbered: ImageDatase
         assert numbers_of(reader.between(start, stop)) == whole[start:stop]
     for epoch in range(3):
         assert sorted(whole[epoch * 203 : (epoch + 1) * 203]) == list(range(203))
-
-
-@given(seed=st.integers(0, 9), epoch=st.integers(0, 2), places=st.sets(st.integers(0, 202)))
-@settings(max_examples=40, deadline=None)
-def test_a_batch_is_the_images_at_its_positions(
-    numbered: ImageDataset, seed: int, epoch: int, places: set[int]
-) -> None:
-    order = order_of(numbered, seed)
-    positions = np.array(sorted(places), np.int64) + epoch * 203
-    whole = expected(order, 3)
-    found = Reader(numbered, order).batch(positions)
-    assert numbers_of(found) == [whole[position] for position in positions.tolist()]
 
 
 def test_a_reader_uses_its_buffers_again(numbered: ImageDataset) -> None:

@@ -29,7 +29,7 @@ def config_of(batch_size: int = 1, **optimizer: Any) -> RunConfig:
 
 class TestDrawing:
     @given(
-        rows=st.integers(1, 3_000), batch=st.integers(1, 70), until=st.integers(1, 5_000), most=st.integers(0, 9),
+        rows=st.integers(1, 3_000), batch=st.integers(1, 70), until=st.integers(1, 5_000), most=st.integers(1, 9),
         decay_rows=st.sampled_from([0, 1, 50, 5_000]), power=st.sampled_from([0.5, 1.0]),
     )  # fmt: skip
     @settings(max_examples=80, deadline=None)
@@ -51,7 +51,7 @@ class TestDrawing:
             assert num_clocks == 1 or rate_after(work.stop) > 0.99 * rate_after(work.start)
             position = work.stop
         assert until <= position < until + batch
-        assert feed.take(1) is None
+        assert feed.take(1, 1) is None
 
     @given(
         rows=st.integers(1, 300), workers=st.integers(1, 5), batch=st.integers(1, 20), until=st.integers(1, 700),
@@ -67,14 +67,14 @@ class TestDrawing:
         positions: list[int] = []
         num_clocks = []
         for thread in range(threads):
-            ranks = list(range(thread, workers, threads))
+            ranks = list(range(workers * thread // threads, workers * (thread + 1) // threads))
             drawn = list(draw_clocks(feed, ranks, most))
             for work, num_rows, clocks, trained in drawn:
-                assert num_rows == len(work.positions)
-                assert 1 <= clocks <= most
-                assert len(work.starts) == clocks * len(ranks) + 1
-                assert trained == work.trained
-                positions += work.positions.tolist()
+                found = [i for clock in range(clocks) for rank in ranks for i in range(*work.slice(clock, rank))]
+                assert num_rows == len(found)
+                assert 1 <= clocks == work.num_clocks <= most
+                assert trained == work.start
+                positions += found
             num_clocks.append(sum(one.num_clocks for one in drawn))
         assert sorted(positions) == list(range(feed.position))
         assert feed.position >= until
@@ -84,7 +84,7 @@ class TestDrawing:
 class FakeSteps:
     """Steps that take time on a fake clock. A piece of work is given as the losses of its calls."""
 
-    most = 0
+    most = 1
 
     def __init__(self, clock: FakeClock, waits: Any) -> None:
         self.clock = clock
@@ -108,19 +108,19 @@ class FakeSteps:
 
 
 class FakeGate(Gate):
-    """A gate whose naps take time on a fake clock."""
+    """A gate whose checks take time on a fake clock."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(4, 0, 1)
         self.clock = clock
-        self.num_naps = 0
+        self.num_checks = 0
         self.breaks_after = NO_LIMIT
         self.enter(3)
 
-    def nap(self) -> None:
+    def check(self) -> None:
         self.clock.pass_by(1_000)
-        self.num_naps += 1
-        if self.num_naps > self.breaks_after:
+        self.num_checks += 1
+        if self.num_checks > self.breaks_after:
             raise BrokenGateError
 
 
@@ -158,8 +158,8 @@ class TestLoop:
         assert running.steps.read_so_far == works
         assert (running.loop.losses, running.loop.rows) == (7.875, 30)
         assert (running.loop.meter.rows, running.loop.meter.steps) == (30, 6)
-        # One nap for each call that came back because the gate was shut, none after the last.
-        assert running.gate.num_naps == 3
+        # One check for each call that came back because the gate was shut, none after the last.
+        assert running.gate.num_checks == 3
         assert running.phases() == {"input": 300, "pull": 0, "compute": 60, "push": 0, "wait": 3_000}
 
     def test_waiting_inside_of_a_call_is_waiting(self, clock: FakeClock) -> None:
@@ -199,13 +199,13 @@ def test_two_threads_share_a_queue_and_train_on_every_row_once() -> None:
     seen = np.zeros(rows, int)
 
     class Counting:
-        most = 0
+        most = 3
 
         def warm_up(self) -> None:
             pass
 
         def read(self, work: Piece) -> None:
-            self.positions = work.positions
+            self.positions = np.arange(*work)
 
         def advance(self) -> tuple[bool, float]:
             seen[self.positions] += 1
@@ -236,7 +236,7 @@ def test_a_loop_draws_clocks_as_well_as_pieces(clock: FakeClock) -> None:
     class Keeping(FakeSteps):
         def read(self, work: Any) -> None:
             taken.append(work)
-            self.left = [float(len(work.positions))]
+            self.left = [float(work.stop - work.start)]
 
     running = Running(clock, [], [0, 1])
     loop = StepLoop(
@@ -244,5 +244,5 @@ def test_a_loop_draws_clocks_as_well_as_pieces(clock: FakeClock) -> None:
         OptimizerConfig(),
     )  # fmt: skip
     loop.run()
-    assert [work.positions.tolist() for work in taken] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9]]
+    assert [(work.start, work.stop) for work in taken] == [(0, 6), (6, 10)]
     assert (loop.rows, loop.losses, loop.meter.steps) == (10, 10.0, 2)

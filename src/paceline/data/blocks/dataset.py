@@ -86,6 +86,7 @@ class Dataset(Generic[R]):
         self.features: int = self.manifest.features
         self.labels: Labels = self.manifest.labels
         self._blocks: dict[tuple[Split, int], R] = {}
+        self._reading: dict[tuple[Split, int], threading.Lock] = {}
         self._lock = threading.Lock()
         self._train: SplitInfo = self.manifest.train
 
@@ -108,10 +109,13 @@ class Dataset(Generic[R]):
 
     def block(self, split: Split, index: int) -> R:
         """The rows of one block, mapped and read-only."""
-        found = self._blocks.get((split, index))
-        if found is None:
-            info: SplitInfo = getattr(self.manifest, split)
-            found = self.kind.read(self.folder, info.blocks[index], self.manifest)
+        key = split, index
+        if key not in self._blocks:
+            # One thread reads a block, and others meanwhile read other blocks.
             with self._lock:
-                found = self._blocks.setdefault((split, index), found)
-        return found
+                reading = self._reading.setdefault(key, threading.Lock())
+            with reading:
+                if key not in self._blocks:
+                    info: SplitInfo = getattr(self.manifest, split)
+                    self._blocks[key] = self.kind.read(self.folder, info.blocks[index], self.manifest)
+        return self._blocks[key]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Generic
+import threading
+from functools import lru_cache
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +12,12 @@ from numpy.typing import NDArray
 from paceline.data.blocks.dataset import Dataset
 from paceline.data.blocks.files import R
 from paceline.data.rows import BlockRows, EpochOrder
+from paceline.kernels.reading import addresses
 
 
 class Reader(Generic[R]):
-    """One worker's view of the training rows, in the order of `order`. Not shared between threads: what `batch` and
-    `between` return is valid until the next call.
+    """One worker's view of the training rows, in the order of `order`. Not shared between threads: what `between`
+    returns is valid until the next call.
     """
 
     def __init__(self, dataset: Dataset[R], order: EpochOrder) -> None:
@@ -23,15 +25,6 @@ class Reader(Generic[R]):
         self._order = order
         self._last = BlockRows(0, 0, 0, np.zeros(0, np.int32))
         self._copy = dataset.kind.buffer(dataset).copy
-
-    def in_place(self, positions: NDArray[np.int64]) -> Iterator[tuple[R, NDArray[np.int32]]]:
-        """The rows at ascending positions of an epoch, without copying: blocks, and which of their rows, in order."""
-        for block, rows in self._order.find(positions):
-            yield self._dataset.block("train", block), rows
-
-    def batch(self, positions: NDArray[np.int64]) -> R:
-        """The rows at ascending positions of an epoch, one after the other."""
-        return self._copy(list(self.in_place(positions)), len(positions))
 
     def between(self, start: int, stop: int) -> R:
         """The rows at all positions from `start` up to `stop`; fast while they stay in the last call's block."""
@@ -44,3 +37,42 @@ class Reader(Generic[R]):
             found.append((self._dataset.block("train", block), rows[at - first : until - first]))
             at = until
         return self._copy(found, stop - start)
+
+
+class Found(NamedTuple):
+    """Where compiled loops find rows: a table of addresses (`kernels/reading.py`), and the arrays that lie there."""
+
+    addresses: NDArray[np.int64]
+    arrays: list[Any]
+
+
+class EpochBlocks:
+    """The blocks of training rows, for loops that read rows where they lie. Threads may share it."""
+
+    def __init__(self, dataset: Dataset[Any], order: EpochOrder) -> None:
+        self.dataset = dataset
+        self._order = order
+        # In sync all threads ask for the same rows, one after the other.
+        self._find = lru_cache(4)(self._find_rows)
+        self._lock = threading.Lock()
+
+    def between(self, start: int, stop: int, part: int = 0, parts: int = 1) -> Found:
+        """Where the rows at positions `start` up to `stop` are.
+
+        Of `parts` threads that ask for the same rows, each opens and shuffles a part of the blocks.
+        """
+        if parts > 1:
+            self.in_place(*(start + (stop - start) * i // parts for i in (part, part + 1)))
+        with self._lock:
+            return self._find(start, stop)
+
+    def in_place(self, start: int, stop: int) -> list[tuple[Any, NDArray[np.int32]]]:
+        """Blocks, and which of their rows are at positions `start` up to `stop`, in order."""
+        return [(self.dataset.block("train", block), rows) for block, rows in self._order.between(start, stop)]
+
+    def _find_rows(self, start: int, stop: int) -> Found:
+        found, at = [], start
+        while at < stop:
+            block, first, at, order = self._order.block_at(at)
+            found.append((first, order, self.dataset.block("train", block)))
+        return Found(addresses(found), found)

@@ -32,12 +32,15 @@ class Setting(NamedTuple):
 class Updates(NamedTuple):
     """What rules of one type do to a parameter of which they remember `memory` numbers (`kernels/rules.py`).
 
-    `on_gpu` is "module:function", the update of whole tensors; without it, the optimizer cannot train on a GPU.
+    `step_size` is for optimizers that remember sums over their updates: workers may update copies of a parameter for a
+    while and then add up the changes. `on_gpu` is "module:function", the update of whole tensors; without it, the
+    optimizer cannot train on a GPU.
     """
 
     memory: int
     update: Update
     weight: Weight | None = None
+    step_size: Weight | None = None
     on_gpu: str = ""
 
 
@@ -118,7 +121,7 @@ def _register(optimizer: str) -> None:
     from paceline.kernels.rules import optimizer_rule
 
     for rule, updates in formula_of(optimizer).rules.items():
-        optimizer_rule(rule, updates.memory, updates.update, updates.weight)
+        optimizer_rule(rule, updates.memory, updates.update, updates.weight, updates.step_size)
 
 
 def updates_of(settings: OptimizerConfig) -> Updates:

@@ -40,8 +40,12 @@ def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None
     table[at + stride] = s
 
 
+def step_size(rule: Any, table: Table, at: Any, stride: Any) -> Any:
+    return rule.rate / (np.sqrt(table[at + stride]) + rule.epsilon)
+
+
 FORMULA = Formula(
     rule_at,
-    {AdaGrad: Updates(1, update, on_gpu="paceline.torch.optimizers:adagrad")},
+    {AdaGrad: Updates(1, update, step_size=step_size, on_gpu="paceline.torch.optimizers:adagrad")},
     {"epsilon": Setting(1e-6, "Added to the root of the summed squares (ε).")},
 )

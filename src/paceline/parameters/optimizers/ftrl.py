@@ -15,6 +15,8 @@ from paceline.parameters.optimizers import Formula, Setting, Updates
 if TYPE_CHECKING:
     from paceline.kernels.rules import Table
 
+ONE = np.float32(1)
+
 
 class Ftrl(NamedTuple):
     """The rule of FTRL-Proximal at one moment; all float32. `rate` is the paper's α."""
@@ -47,8 +49,12 @@ def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None
     table[at + stride] = seen
 
 
+def step_size(rule: Any, table: Table, at: Any, stride: Any) -> Any:
+    return ONE / ((rule.beta + np.sqrt(table[at + stride])) / rule.rate + rule.l2)
+
+
 FORMULA = Formula(
     rule_at,
-    {Ftrl: Updates(1, update, weight)},
+    {Ftrl: Updates(1, update, weight, step_size)},
     {"beta": Setting(1.0, "Keeps the first updates of a parameter small (β).")},
 )

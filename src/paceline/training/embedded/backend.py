@@ -6,11 +6,12 @@ import platform
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from paceline.data.blocks.reader import Reader
+from paceline.data.blocks.reader import EpochBlocks, Reader
 from paceline.data.rows import ClockRows, Clocks, EpochOrder, Piece, QueueRows, RowFeed
 from paceline.engines.local import LocalEngine
 from paceline.kernels.gate import LINE
@@ -67,8 +68,12 @@ class EmbeddedBackend:
         self._private: PrivateCopies | None = None
         if layout.table is not None:
             check_updates(config, dataset, layout)
-            self._private = PrivateCopies(layout.table, config.workers, self._num_private())
+            self._private = PrivateCopies(
+                layout.table, config.workers, self._num_private(), config.batch_size, self.model.curvature or 0.0
+            )
             self._table = KeyedStore(layout.table, private_rows=self._private.num_rows)
+            if self._private.num_hot:
+                self._private.watch(dataset.block("train", 0))
         if layout.dense is not None:
             self._dense = make_dense_store(layout.dense, config.device, config.workers)
         self._feed: RowFeed
@@ -80,10 +85,11 @@ class EmbeddedBackend:
     # -- parameters
 
     def _num_private(self) -> int:
-        """Private copies pay if workers write the same few weights with every row; pace N must see every clock."""
-        config = self._config
-        pays = config.pace == "async" and config.batch_size == 1 and config.workers > 1
-        if self.model.train_rows is None or not pays:
+        """Private copies pay if workers write the same few weights all the time; pace N must see every clock."""
+        config, table = self._config, self.model.layout.table
+        if config.pace != "async" or config.workers == 1 or self.model.curvature is None:
+            return 0
+        if table is None or not table.can_merge:
             return 0
         return min(PRIVATE_HOT_KEYS, len(self._dataset.manifest.hot_keys))
 
@@ -133,19 +139,17 @@ class EmbeddedBackend:
     def _free_loops(self) -> tuple[RowFeed, list[StepLoop[Piece]]]:
         """One loop per worker, whose gradients are applied as they arrive."""
         config, model, gate, table = self._config, self.model, self._gate, self._table
-        feed, readers = make_feed(QueueRows, config, self._num_rows, self._from), self._make_readers()
+        feed, order = make_feed(QueueRows, config, self._num_rows, self._from), self._make_order()
         steps: Sequence[Steps[Piece]]
         if model.kernel is None:
-            applying, workers = threading.Lock(), self._plain_workers(readers, alone=config.workers == 1)
+            applying, workers = threading.Lock(), self._plain_workers(order, alone=config.workers == 1)
             steps = [PlainSteps(rank, worker, gate, applying) for rank, worker in enumerate(workers)]
         else:
             assert table is not None
             assert self._private is not None
-            size, own = config.batch_size, self._private.of
-            if size == 1 and model.train_rows is not None:
-                steps = [RowSteps(one, model, table, own(rank), gate.view(rank)) for rank, one in enumerate(readers)]
-            else:
-                steps = [BatchSteps(one, model, table, gate.view(rank), size) for rank, one in enumerate(readers)]
+            size, own, blocks = config.batch_size, self._private.of, EpochBlocks(self._dataset, order)
+            kind = RowSteps if size == 1 and model.train_rows is not None else BatchSteps
+            steps = [kind(blocks, model, table, own(rank), gate.view(rank)) for rank in range(config.workers)]
         return feed, [
             StepLoop([rank], feed, partial(draw_pieces, feed, rank, one.most, config), one, gate, gate.leads[rank],
                      config.optimizer)
@@ -155,34 +159,39 @@ class EmbeddedBackend:
     def _clock_loops(self) -> tuple[RowFeed, list[StepLoop[Clocks]]]:
         """In sync, one loop for the workers of each thread."""
         config, model, gate, table = self._config, self.model, self._gate, self._table
-        feed, readers = make_feed(ClockRows, config, self._num_rows, self._from), self._make_readers()
-        handed_in = self._handed_in
-        ranks = [list(range(part, config.workers, len(readers))) for part in range(len(readers))]
+        feed = make_feed(ClockRows, config, self._num_rows, self._from)
+        handed_in, order = self._handed_in, self._make_order()
+        ends = [config.workers * part // len(handed_in) for part in range(len(handed_in) + 1)]
+        ranks = [list(range(*some)) for some in pairwise(ends)]
         steps: Sequence[Steps[Clocks]]
         if model.kernel is None:
-            workers = self._plain_workers(readers, alone=True)
+            workers = self._plain_workers(order, alone=True)
             steps = [PlainClockSteps(part, ranks[part], one, gate, handed_in) for part, one in enumerate(workers)]
         else:
             assert table is not None
-            pushes = Pushes.make(config.workers, config.batch_size * self._dataset.longest_row, table.layout)
-            gates = [ClockGate(gate.clocks, handed_in, part, gate.spins) for part in range(len(readers))]
+            longest = config.batch_size * self._dataset.longest_row
+            pushes = Pushes.make(config.workers, len(ranks), longest, table.layout)
+            blocks = EpochBlocks(self._dataset, order)
+            gates = [ClockGate(gate.clocks, handed_in, part, gate.spins) for part in range(len(ranks))]
             steps = [
-                CompiledClockSteps(np.array(ranks[part]), reader, model, table, gates[part], config.batch_size, pushes)
-                for part, reader in enumerate(readers)
+                CompiledClockSteps(np.array(own), blocks, model, table, one, config.batch_size, pushes)
+                for own, one in zip(ranks, gates, strict=True)
             ]
         return feed, [
             StepLoop(own, feed, partial(draw_clocks, feed, own, one.most), one, gate, waits, config.optimizer)
             for own, one, waits in zip(ranks, steps, handed_in, strict=True)
         ]
 
-    def _plain_workers(self, readers: list[Any], alone: bool) -> list[PlainWorker]:
-        config = self._config
+    def _plain_workers(self, order: EpochOrder, alone: bool) -> list[PlainWorker]:
+        config, readers = self._config, self._make_readers(order)
         batch_nonzeros = 0 if self._table is None else config.batch_size * self._dataset.longest_row
         return make_workers(self._computes, readers, self._table, self._dense, config.workers, batch_nonzeros, alone)
 
-    def _make_readers(self) -> list[Any]:
+    def _make_order(self) -> EpochOrder:
+        return EpochOrder([block.rows for block in self._dataset.split("train").blocks], self._config.seed)
+
+    def _make_readers(self, order: EpochOrder) -> list[Any]:
         dataset, count = self._dataset, self._engine.num_threads
-        order = EpochOrder([block.rows for block in dataset.split("train").blocks], self._config.seed)
         if self._config.device == "cpu":
             return [Reader(dataset, order) for _ in range(count)]
         from paceline.torch.resident import make_readers
@@ -209,7 +218,7 @@ class EmbeddedBackend:
 
         self._engine.run(lambda thread: loops[thread].run(), poll, give_up)
         if self._private is not None and self._table is not None:
-            self._private.settle(self._table)
+            self._private.settle(self._table, feed.position)
         if Due.SNAPSHOT in due:
             self.snapshot(keep)
         return self._tally()

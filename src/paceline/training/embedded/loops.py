@@ -1,7 +1,7 @@
 """What does a thread do in a run? One loop, whatever the model and the pace.
 
 It draws rows, reads them, and lets `steps.advance` train on them. That is one call into a compiled loop for many steps,
-or one step in Python. The call returns early if the gate is shut: the loop then naps and calls again.
+or one step in Python. The call returns early if the gate stays shut: the loop looks around and calls again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.rows import ClockRows, Clocks, Piece, QueueRows, RowFeed
-from paceline.kernels.gate import WAITED
+from paceline.kernels.gate import READ, WAITED
 from paceline.settings import OptimizerConfig, RunConfig
 from paceline.telemetry.meter import COMPUTE, INPUT, WAIT, WorkerMeter
 from paceline.training.checks import check_losses
@@ -29,7 +29,7 @@ class Steps(Protocol[Readable]):
     """The steps that one thread takes."""
 
     most: int
-    """Batches, or clocks, that one piece of work may have; 0 for no limit."""
+    """Batches, or clocks, that one piece of work may have."""
 
     def warm_up(self) -> None:
         """Load, or on a machine's first run compile, the loops; changes nothing."""
@@ -69,7 +69,7 @@ def draw_pieces(feed: QueueRows, rank: int, most: int, config: RunConfig) -> Ite
 def draw_clocks(feed: ClockRows, ranks: list[int], most: int) -> Iterator[Drawn[Clocks]]:
     """Clocks of some workers, in sync."""
     while (clocks := feed.take(ranks, most)) is not None:
-        yield Drawn(clocks, len(clocks.positions), (len(clocks.starts) - 1) // len(ranks), clocks.trained)
+        yield Drawn(clocks, clocks.rows_of(ranks), clocks.num_clocks, clocks.start)
 
 
 @dataclass
@@ -77,7 +77,7 @@ class StepLoop(Generic[Work]):
     """One thread: one worker or, in sync, several, which it takes through every clock.
 
     A clock of sync is the same whichever thread computes it, so workers beyond the cores share threads. `waits` is
-    where the steps note how long they waited.
+    where the steps note how long they waited and read.
     """
 
     ranks: list[int]
@@ -108,14 +108,15 @@ class StepLoop(Generic[Work]):
         self.steps.read(drawn.work)
         meter.mark(INPUT)
         while True:
-            waited = self.waits[WAITED]
+            waited, read = self.waits[WAITED], self.waits[READ]
             done, more = self.steps.advance()
             meter.mark(COMPUTE)
-            meter.waited_within(COMPUTE, int(self.waits[WAITED] - waited))
+            meter.move(int(self.waits[WAITED] - waited), COMPUTE, WAIT)
+            meter.move(int(self.waits[READ] - read), COMPUTE, INPUT)
             losses += more
             if done:
                 break
-            self.gate.nap()
+            self.gate.check()
             meter.mark(WAIT)
         meter.end_step(drawn.num_rows, drawn.num_clocks)
         self.losses += losses

@@ -39,25 +39,30 @@ class TableGradients:
 
     def prepare(self, step: Step, rank: int) -> Step:
         """Number the distinct keys of a step's rows, and gather their values."""
-        rows, distinct, dim = step.rows, self.pushes.keys[rank], self.store.dim
+        rows, dim = step.rows, self.store.dim
         room = self._scratch.room_for(rows.num_nonzeros)
-        count = number_keys(rows.keys, self._scratch.bias, room.slots, room.direct, room.turn, distinct, room.local)
-        self.pushes.counts[rank, 0] = count if rows.num_rows else 0
+        count = number_keys(
+            rows.keys, self._scratch.bias, room.slots, room.direct, room.turn, room.distinct, room.local
+        )
+        self._keys = room.distinct[: count if rows.num_rows else 0]
         weights = room.weights[: count * dim]
-        self.store.gather(distinct[:count], weights)
-        return step._replace(local=room.local, weights=weights, sums=self.pushes.sums[rank, : count * dim])
+        self.store.gather(room.distinct[:count], weights)
+        return step._replace(local=room.local, weights=weights, sums=room.sums[: count * dim])
+
+    def hand_in(self, rank: int) -> None:
+        """Let all threads see the gradient of the step that was prepared last."""
+        self.pushes.take(rank, self._keys, self._scratch.buffers.sums)
 
     def apply(self, rank: int, rows: int, trained: int) -> None:
         """Update the table by one worker's gradient."""
-        count = int(self.pushes.counts[rank, 0])
-        self.store.apply(self.pushes.keys[rank, :count], self.pushes.sums[rank], rows, trained)
+        self.store.apply(self._keys, self._scratch.buffers.sums, rows, trained)
 
     def fold(self, part: int, parts: int, rows: NDArray[np.int64], trained: int) -> None:
         """Apply the mean of all workers' gradients to one part of the keys; `rows` by rank."""
-        num_keys = int(self.pushes.counts[:, 0].sum())
+        num_keys = self.pushes.num_keys(part)
         if num_keys > len(self._room.distinct):
             self._room = Fold.make(num_keys * 5 // 4, 0, self.store.layout)
-        fold_part(self.store.arrays_at(trained), self.pushes, self._room, part, parts, int(rows.sum()))
+        fold_part(self.store.arrays_at(trained), self.pushes, self._room, part, int(rows.sum()))
 
 
 @dataclass
@@ -95,8 +100,9 @@ class PlainWorker:
 
     compute: Compute
     reader: Any
-    parameters: list[TableGradients | DenseGradients]
     num_rows: NDArray[np.int64]
+    parameters: list[TableGradients | DenseGradients]
+    table: TableGradients | None
 
     def gradient(self, rank: int, rows: Any, position: int) -> Any:
         """Compute a worker's gradient of some rows; the sum of their losses."""
@@ -121,17 +127,20 @@ def make_workers(computes: list[Compute], readers: list[Any], table: KeyedStore 
     `alone`: nobody changes the parameters while a thread computes.
     """
     num_rows = np.zeros(num_workers, np.int64)
-    found = [PlainWorker(compute, reader, [], num_rows) for compute, reader in zip(computes, readers, strict=True)]
-    if dense is not None:
-        sums = dense.make_sums(num_workers)
-        for worker in found:
-            own = dense.make_sums(1)[0] if worker.compute.holds_values and not alone else None
-            worker.parameters.append(DenseGradients(dense, sums, own))
+    sums = None if dense is None else dense.make_sums(num_workers)
+    pushes = None if table is None else Pushes.make(num_workers, len(readers), batch_nonzeros, table.layout)
     if table is not None:
         table.warm_up()
-        pushes = Pushes.make(num_workers, batch_nonzeros, table.layout)
-        for worker in found:
-            worker.parameters.append(TableGradients(table, pushes))
+    found = []
+    for compute, reader in zip(computes, readers, strict=True):
+        keyed = values = None
+        if table is not None and pushes is not None:
+            keyed = TableGradients(table, pushes)
+        if dense is not None and sums is not None:
+            own = dense.make_sums(1)[0] if compute.holds_values and not alone else None
+            values = DenseGradients(dense, sums, own)
+        parameters = [one for one in (values, keyed) if one is not None]
+        found.append(PlainWorker(compute, reader, num_rows, parameters, keyed))
     return found
 
 
@@ -183,9 +192,9 @@ class PlainClockSteps:
         self.worker.warm_up(self.ranks[0], self.gate)
 
     def read(self, work: Clocks) -> None:
-        self._clocks = work
-        self._rows = self.worker.reader.batch(work.positions)
-        self._phase = AT_GATE
+        self._clocks, self._phase = work, AT_GATE
+        self._first, stop = work.slice(0, self.ranks[0]).start, work.slice(0, self.ranks[-1]).stop
+        self._rows = self.worker.reader.between(self._first, stop)
 
     def advance(self) -> tuple[bool, Any]:
         gate, clocks, part = self.gate, self._clocks, self.part
@@ -193,16 +202,18 @@ class PlainClockSteps:
         if self._phase == AT_GATE:
             if not passes(gate.clocks, clock, 0, gate.spins, self.handed_in, part):
                 return False, losses
-            for place, rank in enumerate(self.ranks):
-                start, stop = clocks.starts[place], clocks.starts[place + 1]
-                position = int(clocks.positions[start]) if stop > start else 0
-                losses += self.worker.gradient(rank, self._rows.slice(start, stop), position)
+            for rank in self.ranks:
+                start, stop = clocks.slice(0, rank)
+                rows = self._rows.slice(start - self._first, stop - self._first)
+                losses += self.worker.gradient(rank, rows, start)
+                if self.worker.table is not None:
+                    self.worker.table.hand_in(rank)
             tick(self.handed_in, part, clock + 1)
             self._phase = HANDED_IN
         if not passes(self.handed_in, clock + 1, 0, gate.spins, self.handed_in, part):
             return False, losses
         for one in self.worker.parameters:
-            one.fold(part, len(self.handed_in), self.worker.num_rows, clocks.trained)
+            one.fold(part, len(self.handed_in), self.worker.num_rows, clocks.start)
         for rank in self.ranks:
             tick(gate.clocks, rank, clock + 1)
         return True, losses

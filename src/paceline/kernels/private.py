@@ -1,0 +1,123 @@
+"""How do many workers update the same few hot keys without waiting for each other's cache lines?
+
+At pace async, each worker of one process has its own copies of the hottest keys and the bias, in rows of the table that
+nobody else touches, and merges them with the table now and then: the hottest most often.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.kernels.jit import compiled
+from paceline.kernels.keys import Keys
+from paceline.kernels.rules import Table, memory, step_size
+
+Floats = NDArray[np.float32]
+
+FIRST_MERGE = 64
+MERGE_GROWTH = 4
+# Not all keys of a row move the same way: of the bound that `mean_products` gives, this much was found to be right.
+TOGETHER = 0.25
+ONE = np.uint64(1)
+
+
+class Private(NamedTuple):
+    """A worker's own copies of the hottest keys: the first `num_hot` of the table, followed by the bias.
+
+    They begin at row `first` of the table; `base` is what they were when last merged, and `num_rows[0]` counts the
+    worker's rows so far. How much of a change is merged depends on the number of workers, the rows per update, the
+    `curvature` of the loss and the keys' `products` (`mean_products`).
+    """
+
+    first: int
+    num_hot: int
+    base: Floats
+    num_rows: NDArray[np.int64]
+    num_workers: int
+    batch_size: int
+    curvature: float
+    products: Floats
+
+
+@compiled
+def replace_keys(keys: Keys, num_hot: int, first: int) -> None:
+    """Put the rows of a worker's own copies, from `first` on, in the place of the `num_hot` hottest keys."""
+    hot = np.uint64(num_hot)
+    for i in range(keys.size):
+        key = np.uint64(keys[i])
+        keys[i] = key + np.uint64(first) if key < hot else key
+
+
+@compiled
+def merge(rule: Any, table: Table, shared: int, private: Private, at: int, count: int, num_rows: int) -> None:
+    """Add what a worker has changed in `count` of its copies, from `at` on, in its last `num_rows` rows, to the table
+    from row `shared` on, and take the table's numbers over.
+
+    All W workers go from about the same point towards the same optimum. If each covers much of the way between two
+    merges, the sum overshoots. With c = step size × curvature × the key's `products`, summed over updates, a worker
+    covers about c / (1 + c) of the way. All of them together should cover the whole way at most, so (1 + c) / (W c) of
+    each change is added, or all of it if that is more than 1. The same goes for what the optimizer remembers.
+    """
+    step = np.int64(ONE + memory(rule))
+    table_at, copy_at, base_at = shared * step, (private.first + at) * step, at * step
+    base = private.base
+    bent = np.float32(TOGETHER * private.curvature * max(1, num_rows // private.batch_size))
+    workers, one = np.float32(private.num_workers), np.float32(1)
+    for i in range(count):
+        c = bent * private.products[at + i] * step_size(rule, table, np.uint64(copy_at + i * step), ONE)
+        share = min(one, (one + c) / (workers * c))
+        for j in range(i * step, (i + 1) * step):
+            merged = table[table_at + j] + share * (table[copy_at + j] - base[base_at + j])
+            table[table_at + j] = merged
+            table[copy_at + j] = merged
+            base[base_at + j] = merged
+
+
+@compiled
+def merge_due(arrays: Any, private: Private, new_rows: int) -> None:
+    """Merge the copies that have become due within the last `new_rows` rows: rank r about every 4 r rows.
+
+    Keys are ranked by how often they occur, about as 1 / r, so each key is merged after about as many changes.
+    """
+    table, num_hot, row = arrays.numbers, private.num_hot, private.num_rows[0]
+    merge(arrays.bias_groups, table, arrays.bias, private, num_hot, 1, FIRST_MERGE)
+    start, stop, period = 0, min(FIRST_MERGE, num_hot), FIRST_MERGE
+    while start < num_hot and row // period != (row - new_rows) // period:
+        merge(arrays.groups, table, start, private, start, stop - start, period)
+        start, stop, period = stop, min(stop * MERGE_GROWTH, num_hot), period * MERGE_GROWTH
+
+
+@compiled
+def merge_all(arrays: Any, private: Private) -> None:
+    """Merge all copies, whether they are due or not."""
+    table, num_hot, row = arrays.numbers, private.num_hot, private.num_rows[0]
+    merge(arrays.bias_groups, table, arrays.bias, private, num_hot, 1, (row - 1) % FIRST_MERGE + 1)
+    start, stop, period = 0, min(FIRST_MERGE, num_hot), FIRST_MERGE
+    while start < num_hot:
+        merge(arrays.groups, table, start, private, start, stop - start, (row - 1) % period + 1)
+        start, stop, period = stop, min(stop * MERGE_GROWTH, num_hot), period * MERGE_GROWTH
+
+
+@compiled
+def mean_products(offsets: NDArray[np.int64], keys: Keys, values: Floats, out: Floats) -> None:
+    """How strongly each of the hottest keys, and the bias, moves together with all others of its rows, into `out`.
+
+    That is the mean over rows of |x| times the sum of all |x| of the row; the bias, the last, counts as 1.
+    """
+    hot, num_rows = np.uint64(out.size - 1), offsets.size - 1
+    out[:] = 0
+    for row in range(num_rows):
+        first, last = np.uint64(offsets[row]), np.uint64(offsets[row + 1])
+        total = np.float32(1)
+        for k in range(first, last):
+            total += abs(values[k])
+        out[hot] += total
+        for k in range(first, last):
+            key = np.uint64(keys[k])
+            if key < hot:
+                out[key] += abs(values[k]) * total
+    for i in range(out.size):
+        out[i] /= np.float32(num_rows)
