@@ -52,7 +52,7 @@ class TestOwnRay:
         (running,) = started
         assert running.process.poll() is not None
         # All processes of the run are in its session.
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 25
         while left := [
             *(p for p in psutil.process_iter() if session_of(p) == running.process.pid), *temporary.iterdir()
         ]:  # fmt: skip

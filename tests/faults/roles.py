@@ -125,11 +125,11 @@ def data_is_gone(content: bytes, node: str, host: str) -> None:
     """Worker 1 finds, in its 200th batch, that its data cannot be read any more."""
     spec, reads, read = _spec(content), [0], NumberedBatch.read
 
-    def fail(batch: NumberedBatch, *arguments: Any) -> None:
-        reads[0] += arguments[0] > 0
+    def fail(batch: NumberedBatch, now: Any, number: int, *arguments: Any) -> int:
+        reads[0] += number > 0
         if reads[0] == 200:
             raise DataError("block `train-00003.arrow` cannot be read: No such file or directory", "bring it back")
-        read(batch, *arguments)
+        return read(batch, now, number, *arguments)
 
     if spec.role == "worker" and spec.rank == 1:
         _replace(NumberedBatch, "read", fail)

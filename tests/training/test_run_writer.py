@@ -107,12 +107,16 @@ def test_at_the_end_it_says_whether_a_checkpoint_is_saved(folder: Folder) -> Non
     assert load_checkpoint(folder.run.path / "checkpoints").progress.position == 9
 
 
+def metrics_after(rows: int) -> dict[str, Any]:
+    return {"rows": rows, "steps": rows, "seconds": 1.0}
+
+
 def test_metrics_that_the_disk_refuses_are_written_later_or_cut(folder: Folder) -> None:
     folder.backend.records = list
-    folder.writer.add_metrics({"rows": 1})
+    folder.writer.add_metrics(metrics_after(1))
     folder.fill()
     for rows in (2, 3, 4):
-        folder.writer.add_metrics({"rows": rows})
+        folder.writer.add_metrics(metrics_after(rows))
     assert folder.told == ["no room for metrics.jsonl; training continues without new lines there"]
     folder.free()
     folder.writer.cut_metrics(3)
@@ -129,7 +133,7 @@ def test_telemetry_is_written_after_an_evaluation_and_at_the_end(folder: Folder)
     folder.writer.write_telemetry()
     folder.writer.write_telemetry()
     assert len(Telemetry(folder.run.path).read(NodeProbe)) == 1, "too early for a second one"
-    folder.writer.add_metrics({"rows": 1})
+    folder.writer.add_metrics(metrics_after(1))
     assert len(Telemetry(folder.run.path).read(NodeProbe)) == 2
     folder.writer.finish()
     assert len(Telemetry(folder.run.path).read(NodeProbe)) == 3

@@ -32,6 +32,7 @@ _MEMORIES: dict[type, int] = {}
 _WEIGHTS: dict[type, Weight] = {}
 _UPDATES: dict[type, Update] = {}
 _STEP_SIZES: dict[type, Weight] = {}
+_MERGED: set[type] = set()
 
 
 def picked_by_type(functions: dict[type, Any]) -> Any:
@@ -59,6 +60,11 @@ def stored(rule: Any, table: Table, at: Any, stride: Any) -> Any:
     return table[at]
 
 
+def unknown(rule: Any, table: Table, at: Any, stride: Any) -> Any:
+    """The step size of an optimizer that does not say it; loops are compiled with it, and never call it."""
+    return np.float32(0)
+
+
 def optimizer_rule(
     rule: type, memory: int, update: Update, weight: Weight | None = None, step_size: Weight | None = None
 ) -> None:
@@ -68,13 +74,14 @@ def optimizer_rule(
     """
     strict = register_jitable(**STRICT)
     _MEMORIES[rule], _WEIGHTS[rule], _UPDATES[rule] = memory, strict(weight or stored), strict(update)
+    _STEP_SIZES[rule] = strict(step_size or unknown)
     if step_size is not None:
-        _STEP_SIZES[rule] = strict(step_size)
+        _MERGED.add(rule)
 
 
 def can_merge(rule: Any) -> bool:
     """Whether workers may update copies of a parameter for a while and then add up the changes."""
-    return type(rule) in _STEP_SIZES
+    return type(rule) in _MERGED
 
 
 def is_rule_type(kind: Any) -> bool:

@@ -68,11 +68,11 @@ def read_table(folder: Folder, info: BlockInfo, *schemas: pa.Schema) -> pa.Recor
     try:
         # After its first eight bytes, a file is a stream of messages. Reading one does not decompress it.
         messages = pa.ipc.MessageReader.open_stream(content.slice(8))
-        schema = pa.ipc.read_schema(messages.read_next_message())
+        schema = pa.ipc.read_schema(_next_message(messages, "schema"))
         found, wanted = _columns(schema), _columns(schemas[0])
         if schema not in schemas:
             raise mismatch(folder, info, f"its columns are {found} instead of {wanted}")
-        message = messages.read_next_message()
+        message = _next_message(messages, "record batch")
         if _is_compressed(message):
             raise mismatch(folder, info, "it is compressed, and could fill the memory")
         table = pa.ipc.read_record_batch(message, schema)
@@ -86,6 +86,14 @@ def read_table(folder: Folder, info: BlockInfo, *schemas: pa.Schema) -> pa.Recor
     if any(_has_nulls(column) for column in table.columns):
         raise mismatch(folder, info, "some of its cells are null")
     return table
+
+
+def _next_message(messages: pa.ipc.MessageReader, kind: str) -> pa.ipc.Message:
+    """The next message, if it is of this kind: pyarrow crashes on others."""
+    message = messages.read_next_message()
+    if message.type != kind:
+        raise ValueError(f"another message where the {kind} should be")
+    return message
 
 
 def _is_compressed(message: pa.ipc.Message) -> bool:
