@@ -55,8 +55,11 @@ def sync_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write `content` so that readers see the whole old file or the whole new one, even after a crash."""
+def replace_file(path: Path, content: bytes, durable: bool = True) -> None:
+    """Write `content` so that readers see the whole old file or the whole new one.
+
+    Even after a crash of the machine, if it is `durable`, which takes a disk some milliseconds.
+    """
     temporary = path.with_name(f".{path.name}.new")
     try:
         with translated_disk_errors(path):
@@ -64,10 +67,12 @@ def replace_file(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
             with temporary.open("xb") as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             temporary.replace(path)
-            sync_to_disk(path.parent)
+            if durable:
+                sync_to_disk(path.parent)
     finally:
         with suppress(OSError):
             temporary.unlink()

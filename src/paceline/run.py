@@ -17,7 +17,6 @@ from paceline.errors import DataError, InterruptedRunError, PacelineError, Usage
 from paceline.files import locked, refuse_existing
 from paceline.models.inputs import open_for
 from paceline.models.registry import check_code, find, resume_command
-from paceline.models.trained import save_model
 from paceline.reports.tensorboard import on_board
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
@@ -131,6 +130,9 @@ def _carry_out(run: RunFolder, coordinator: Coordinator, began: float) -> None:
         with on_interrupt(coordinator.interrupt):
             parameters = coordinator.train(run)
             model, source = coordinator.backend.model, coordinator.dataset.manifest.source
+            # Not needed to begin.
+            from paceline.models.trained import save_model
+
             with _resumable(run):
                 sha256 = save_model(run.path / "model", model, parameters, coordinator.config.model, source)
             coordinator.measure_memory()

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from paceline.data.blocks.folders import open_folder
 from paceline.data.blocks.manifests import kind_of
-from paceline.data.images.dataset import IMAGE_ROWS, ImageDataset
-from paceline.data.sparse.dataset import SPARSE_ROWS, SparseDataset
 from paceline.errors import DataError
+from paceline.imports import import_from
 
-AnyDataset = SparseDataset | ImageDataset
+if TYPE_CHECKING:
+    from paceline.data.images.dataset import ImageDataset
+    from paceline.data.sparse.dataset import SparseDataset
 
-KINDS: dict[str, type[AnyDataset]] = {SPARSE_ROWS.name: SparseDataset, IMAGE_ROWS.name: ImageDataset}
+AnyDataset: TypeAlias = "SparseDataset | ImageDataset"
+
+# Imported when one is opened: a run needs one of them.
+KINDS = {"rows": "paceline.data.sparse.dataset:SparseDataset", "images": "paceline.data.images.dataset:ImageDataset"}
 
 
 def open_dataset(path: Path | str) -> AnyDataset:
@@ -23,4 +28,5 @@ def open_dataset(path: Path | str) -> AnyDataset:
             f"`{path}` holds {kind}, which this version of paceline cannot read; it reads {' and '.join(KINDS)}",
             "prepare the data again, or update paceline",
         )
-    return KINDS[kind](path)
+    found: AnyDataset = import_from(KINDS[kind])(path)
+    return found

@@ -66,7 +66,7 @@ def write_facts(run: Path, facts: Facts) -> None:
     path = run / FOLDER / FILE
     with translated_disk_errors(path):
         path.parent.mkdir(exist_ok=True)
-    replace_file(path, msgspec.json.format(msgspec.json.encode(facts), indent=2) + b"\n")
+    replace_file(path, msgspec.json.format(msgspec.json.encode(facts), indent=2) + b"\n", durable=False)
 
 
 def read_facts(run: Path) -> Facts | None:
