@@ -49,6 +49,18 @@ def test_settling_adds_up_what_every_worker_changed(name: str) -> None:
     assert np.array_equal(store.table, before)
 
 
+@pytest.mark.parametrize("num_hot", [1, 15, 16, 16_384])
+def test_copies_are_named_by_the_integers_of_keys_or_not_at_all(num_hot: int) -> None:
+    """The last row that loops may name is below the most that 32 bits hold."""
+    for features in (1_000, 2**32 - 1 - 17 * 16_384, 2**32 - 1 - 17 * (num_hot + 64), 2**32 - 2):
+        table = TableLayout(features, layout().groups)
+        named = PrivateCopies(table, 16, num_hot).of(15)
+        last = named.first + num_hot
+        assert not PrivateCopies.can_be_named(table, 16, num_hot) or last < 2**32
+    assert PrivateCopies.can_be_named(layout(), 16, num_hot)
+    assert not PrivateCopies.can_be_named(TableLayout(2**32 - 2, layout().groups), 16, num_hot)
+
+
 def test_private_parts_do_not_share_cache_lines_with_each_other() -> None:
     """16 weights fill a line, so 16 keys between two parts keep them apart wherever the array begins."""
     private = PrivateCopies(layout(), num_workers=4, num_hot=15)

@@ -35,7 +35,7 @@ class RowSlice(NamedTuple):
 def addresses(blocks: Iterable[tuple[int, NDArray[np.int32], Any]]) -> NDArray[np.int64]:
     """The table of blocks that follow each other: the position of the first row, the order of rows, and the rows.
 
-    Whoever uses the table must keep the arrays.
+    The caller must keep the arrays for as long as the table is in use.
     """
     table = []
     for start, order, rows in blocks:

@@ -25,7 +25,7 @@ from paceline.kernels.gate import READ, passes, read_clock, set_clock, slowest
 from paceline.kernels.jit import compiled, nanoseconds, reassociated
 from paceline.kernels.numbering import number_keys
 from paceline.kernels.private import FIRST_MERGE, merge_due, replace_keys
-from paceline.kernels.reading import count_slice, read_slice, slice_of
+from paceline.kernels.reading import read_slice, slice_of
 from paceline.kernels.rules import picked_by_type
 from paceline.kernels.tables import TableArrays, apply_gradient, gather, row_dim
 
@@ -146,24 +146,23 @@ def train_clocks(model: Any, table: Any, blocks: NDArray[np.int64], given: Any, 
     while done < given.num_clocks:
         clock = read_clock(clocks, ranks[0])
         if phase == AT_GATE:
-            for j in range(ranks.size):
-                start, stop = slice_of(given, done, ranks[j])
-                if count_slice(blocks, start, stop) > rows.keys.size:
-                    rows.nonzeros[0] = count_slice(blocks, start, stop)
-                    return done, phase, losses
             if not passes(clocks, clock, 0, spins, handed_in, part):
                 return done, phase, losses
+            new_losses = 0.0
             for j in range(ranks.size):
                 rank = ranks[j]
                 start, stop = slice_of(given, done, rank)
                 began = nanoseconds()
-                read_slice(blocks, start, stop, rows)
+                if not read_slice(blocks, start, stop, rows):
+                    # All of this clock is computed again: nobody has seen any of it.
+                    return done, phase, losses
                 handed_in[part, READ] += nanoseconds() - began
                 count, more = compute_step(model, table, rows, stop - start, buffers, 0, 0)
-                losses += more
+                new_losses += more
                 keys = buffers.distinct[: count if stop > start else 0]
                 deal_out(pushes.columns, keys, buffers.sums, pushes.ends[rank], pushes.keys[rank], pushes.sums[rank])
                 pushes.rows[rank, 0] = stop - start
+            losses += new_losses
             set_clock(handed_in, part, clock + 1)
             phase = HANDED_IN
         if not passes(handed_in, clock + 1, 0, spins, handed_in, part):

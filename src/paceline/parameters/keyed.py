@@ -130,6 +130,12 @@ class PrivateCopies:
         self._products = np.zeros(num_hot + 1, np.float32)
         self._rows_so_far = np.zeros((num_workers, LINE), np.int64)
 
+    @staticmethod
+    def can_be_named(layout: TableLayout, num_workers: int, num_hot: int) -> bool:
+        """Whether the integers of keys can name the rows of all copies too, as loops over batches do."""
+        last = layout.num_keys + num_workers * (num_hot + 4 * KEYS_PER_LINE)
+        return last <= np.iinfo(layout.key_dtype).max
+
     def watch(self, rows: Any) -> None:
         """Learn from some rows how the hottest keys move together."""
         mean_products(rows.offsets, rows.keys, rows.values, self._products)

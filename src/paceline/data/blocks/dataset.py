@@ -43,7 +43,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             if split.rows != sum(block.rows for block in split.blocks):
                 raise ValueError(f"the blocks of `{name}` do not have its {split.rows} rows")
         if not self.train.rows:
-            raise ValueError("there are no training rows")
+            raise ValueError("it has no training rows")
 
 
 class Buffer(Protocol[R]):

@@ -91,7 +91,8 @@ class EmbeddedBackend:
             return 0
         if table is None or not table.can_merge:
             return 0
-        return min(PRIVATE_HOT_KEYS, len(self._dataset.manifest.hot_keys))
+        hot = min(PRIVATE_HOT_KEYS, len(self._dataset.manifest.hot_keys))
+        return hot if PrivateCopies.can_be_named(table, config.workers, hot) else 0
 
     def restore(self, progress: Progress, states: States | None) -> None:
         self._from = progress
