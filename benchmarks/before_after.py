@@ -81,6 +81,8 @@ CASES: dict[str, Case] = {
 def paceline(source: Path, place: Path, *words: str) -> str:
     """Run a command of the checkout at `source`; return its output."""
     env = os.environ | {"PYTHONPATH": str(source / "src"), "PYTHONUNBUFFERED": "1"}
+    # As when it is installed: pip compiles modules once, a start never does.
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-P", "-m", "paceline", *words]
     done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, check=False, timeout=900)
     if done.returncode:

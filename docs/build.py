@@ -48,7 +48,7 @@ def reference() -> str:
     parts = ["# Commands\n\nWritten by `make docs` from `paceline COMMAND --help`.\n", help_text(top)]
     for heading, commands in cli.sections.items():
         parts.append(f"## {heading}\n")
-        for command in commands:
+        for command in commands.values():
             context = context_of(command, top)
             below = command.commands.values() if isinstance(command, click.Group) else []
             contexts = [context, *(context_of(child, context) for child in below)]

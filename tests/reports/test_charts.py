@@ -15,7 +15,6 @@ from paceline.reports.charts import (
     Line,
     line_chart,
     line_class,
-    quantity,
     scale,
     stacked_bar,
 )
@@ -73,11 +72,3 @@ def test_bars_add_up() -> None:
     assert re.findall(r"width:([\d.]+)%", bar) == ["25.00", "62.50"]
     assert ">25%<" in bar
     assert 'title="compute: 62.5%"' in bar
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [(0.0, "s", "0.00 microseconds"), (123.4, "s", "123 seconds"), (2e6, "rows", "2.00 million rows")],
-)
-def test_quantities_read_well(value: float, unit: str, text: str) -> None:
-    assert quantity(value, unit) == text

@@ -12,19 +12,21 @@ from typing import Any
 
 import click
 
-from paceline.cli import data, demo, explain, matrices, train, use
 from paceline.cli.commands import CONTEXT, CommandGroup
 from paceline.cli.progress import print_notice
 from paceline.errors import OUT_OF_MEMORY, PacelineError, PacelineWarning, printable
 from paceline.training.interrupts import remember_interrupts
 
+# The module of each command, imported when it is needed.
 SECTIONS = {
-    "Start here": [demo.demo],
-    "Data": [data.generate, data.prepare],
-    "Train": [train.train, train.resume, train.sweep],
-    "Use a model": [use.evaluate, use.predict],
-    "Understand a run": [explain.diagnose, explain.plan, explain.doctor, explain.report, explain.compare],
-    "Matrices": [matrices.trace, matrices.matmul],
+    "Start here": ["paceline.cli.demo:demo"],
+    "Data": ["paceline.cli.data:generate", "paceline.cli.data:prepare"],
+    "Train": ["paceline.cli.train:train", "paceline.cli.train:resume", "paceline.cli.train:sweep"],
+    "Use a model": ["paceline.cli.use:evaluate", "paceline.cli.use:predict"],
+    "Understand a run": [
+        f"paceline.cli.explain:{name}" for name in ("diagnose", "plan", "doctor", "report", "compare")
+    ],
+    "Matrices": ["paceline.cli.matrices:trace", "paceline.cli.matrices:matmul"],
 }
 
 # For what paceline does not foresee: output that cannot be written, files that cannot be read.

@@ -6,12 +6,14 @@ Commands are under headings, examples at the end, all within 80 columns on any t
 from __future__ import annotations
 
 import re
+from collections import UserDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from paceline.imports import import_from
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "terminal_width": 80}
 NEVER_CUT_OFF = 1000
@@ -45,16 +47,24 @@ class Command(click.Command):
         write_examples(formatter, (self.epilog or "").splitlines())
 
 
+class CommandsByPlace(UserDict[str, Any]):
+    """Commands by their names. They are kept as `module:command` and imported when they are asked for."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        command: click.Command = import_from(self.data[name])
+        return command
+
+
 class CommandGroup(click.Group):
-    """Commands under headings, with the first example of each."""
+    """Commands under headings, with the first example of each; `sections` names them as `module:command`."""
 
     context_class = Context
 
-    def __init__(self, *args: Any, sections: Mapping[str, Sequence[click.Command]], **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.sections = sections
-        for command in chain.from_iterable(sections.values()):
-            self.add_command(command)
+    def __init__(self, name: str, *, sections: Mapping[str, Sequence[str]], **settings: Any) -> None:
+        named = {heading: {one.partition(":")[2]: one for one in places} for heading, places in sections.items()}
+        everything = {one: place for places in named.values() for one, place in places.items()}
+        super().__init__(name, CommandsByPlace(everything), **settings)
+        self.sections = {heading: CommandsByPlace(places) for heading, places in named.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -63,7 +73,7 @@ class CommandGroup(click.Group):
         width = max(map(len, self.commands))
         for heading, commands in self.sections.items():
             with formatter.section(heading):
-                rows = [((one.name or "").ljust(width), one.get_short_help_str(NEVER_CUT_OFF)) for one in commands]
+                rows = [(name.ljust(width), one.get_short_help_str(NEVER_CUT_OFF)) for name, one in commands.items()]
                 formatter.write_dl(rows)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

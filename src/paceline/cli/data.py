@@ -61,7 +61,10 @@ def images(**options: Any) -> None:
 
 
 generate = CommandGroup(
-    "generate", sections={"Commands": [clicks, images]}, help="Generate synthetic data.", epilog=clicks.epilog
+    "generate",
+    sections={"Commands": ["paceline.cli.data:clicks", "paceline.cli.data:images"]},
+    help="Generate synthetic data.",
+    epilog=clicks.epilog,
 )
 
 

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from paceline.reports.markup import Markup, element
+from paceline.reports.units import prefix_of, quantity
 
 WIDTH, HEIGHT = 460, 240
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 14, 42
@@ -19,13 +20,6 @@ MOST_POINTS = 300
 # Points that show their value under the pointer take some hundred bytes each.
 MOST_HOVERS = 400
 MOST_DOTS = 40
-PREFIXES = {
-    "rows": ((1e9, "billion rows"), (1e6, "million rows"), (1e3, "thousand rows"), (1, "rows")),
-    "B": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")),
-    "B/s": ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")),
-    "s": ((1, "seconds"), (1e-3, "milliseconds"), (1e-6, "microseconds")),
-    "%": ((0.01, "%"),),
-}
 # Values that differ by less are drawn as a flat line.
 FLAT = 1e-300
 # A part of a bar needs at least this share to have room for its number.
@@ -92,27 +86,9 @@ def scale(values: Sequence[float], unit: str, num_ticks: int, *, at_ticks: bool)
     else:
         last = math.floor(high / step + 1e-9)
     ticks = [number * step for number in range(first, last + 1) if number * step >= low - 1e-9 * step]
-    factor, name = _prefix(max(abs(low), abs(high)), unit)
+    factor, name = prefix_of(max(abs(low), abs(high)), unit)
     digits = max(0, -math.floor(math.log10(step / factor) + 1e-9))
     return Scale(low, high, ticks, [f"{tick / factor:,.{digits}f}" for tick in ticks], name, unit)
-
-
-def _prefix(value: float, unit: str) -> tuple[float, str]:
-    """The factor and the name of the unit in which a value is written."""
-    prefixes = PREFIXES.get(unit, ((1, unit),))
-    return next((prefix for prefix in prefixes if abs(value) >= prefix[0]), prefixes[-1])
-
-
-def quantity(value: float, unit: str) -> str:
-    """A number with its unit, in three or four digits.
-
-    >>> quantity(1_234_567.0, "B/s"), quantity(0.0042, "s"), quantity(0.5, "%")
-    ('1.23 MB/s', '4.20 milliseconds', '50.0 %')
-    """
-    factor, name = _prefix(value, unit)
-    scaled = value / factor
-    digits = max(0, 2 - (math.floor(math.log10(abs(scaled))) if scaled else 0)) if unit in PREFIXES else 4
-    return f"{scaled:,.{min(digits, 4)}f} {name}".strip()
 
 
 def line_legend(names: Sequence[str]) -> Markup:

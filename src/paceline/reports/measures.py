@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from paceline.models.registry import METRICS
-from paceline.reports.charts import quantity
+from paceline.reports.units import quantity
 
 NOTHING = "–"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.errors import counted
-from paceline.reports.charts import MOST_LINES, Line, line_chart, line_legend, quantity
+from paceline.reports.charts import MOST_LINES, Line, line_chart, line_legend
 from paceline.reports.layout import charts, missing, note, section
 from paceline.reports.markup import Markup, element
+from paceline.reports.units import quantity
 from paceline.run_folder import RunFolder
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import LeftOut, NodeProbe

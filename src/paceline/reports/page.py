@@ -12,13 +12,14 @@ from typing import Any
 
 from paceline.errors import counted
 from paceline.files import replace_file
-from paceline.reports.charts import MOST_LINES, Line, bars, line_chart, line_legend, quantity, stacked_bar
+from paceline.reports.charts import MOST_LINES, Line, bars, line_chart, line_legend, stacked_bar
 from paceline.reports.curves import LINE_NAMES, curves_of_one
 from paceline.reports.layout import charts, document, facts, missing, note, prose, section, table
 from paceline.reports.markup import Markup, element
 from paceline.reports.measures import glance, label_of, movement
 from paceline.reports.nodes import nodes_section
 from paceline.reports.phases import PHASES, WorkerTime, leads, phase_shares, phases_of, steps_of, time_by_worker
+from paceline.reports.units import quantity
 from paceline.run_folder import TRAIN, RunFolder, flat
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import StepSample, WorkerChunk

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
-import pyarrow.fs
 
 from paceline.errors import DataError
 from paceline.files import check_name
@@ -14,35 +14,64 @@ from paceline.files import check_name
 SCHEMES = "s3://, gs://, hdfs:// and file:// are possible"
 
 
-class Folder:
-    """A folder in a file system. Local files are mapped, not copied; others are read whole, over the network.
+class Folder(Protocol):
+    """`name` is how any process of this machine finds it, `str` what the user called it."""
 
-    `name` is how any process of this machine finds it, `shown` what the user called it.
-    """
+    name: str
 
-    def __init__(self, file_system: pa.fs.FileSystem, path: str, name: str, shown: str) -> None:
-        self._files = file_system
+    def exists(self) -> bool: ...
+
+    def read(self, file: str) -> pa.Buffer:
+        """The content of a file; raises `FileNotFoundError` if there is none."""
+
+
+class LocalFolder:
+    """A folder of this machine. Its files are mapped, not copied."""
+
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self.name = name
-        self._shown = shown
+        self.name = str(path.resolve())
+
+    def exists(self) -> bool:
+        return self._path.exists()
+
+    def read(self, file: str) -> pa.Buffer:
+        path = self._path / file
+        # Opening a named pipe would wait for a writer.
+        if path.exists() and not path.is_file():
+            raise DataError(f"`{path}` is not a regular file", "prepare the data again")
+        with pa.memory_map(str(path)) as source:
+            return source.read_buffer()
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+
+class StoredFolder:
+    """A folder in a file system of pyarrow's. Its files are read whole, over the network."""
+
+    def __init__(self, url: str) -> None:
+        # Only here: it takes a hundredth of a second to import.
+
+        self.name = url
+        self._nothing = pa.fs.FileType.NotFound
+        try:
+            self._files, self._path = pa.fs.FileSystem.from_uri(url)
+        except (ValueError, ImportError, OSError) as error:
+            raise _unreachable(url, error) from None
 
     def exists(self) -> bool:
         try:
-            return bool(self._files.get_file_info(self._path).type != pa.fs.FileType.NotFound)
+            return bool(self._files.get_file_info(self._path).type != self._nothing)
         except OSError as error:
             raise _unreachable(self.name, error) from None
 
     def read(self, file: str) -> pa.Buffer:
-        """The content of a file; raises `FileNotFoundError` if there is none."""
-        path = f"{self._path}/{file}"
-        # Opening a named pipe would wait for a writer.
-        if isinstance(self._files, pa.fs.LocalFileSystem) and Path(path).exists() and not Path(path).is_file():
-            raise DataError(f"`{path}` is not a regular file", "prepare the data again")
-        with self._files.open_input_file(path) as source:
+        with self._files.open_input_file(f"{self._path}/{file}") as source:
             return source.read_buffer()
 
     def __str__(self) -> str:
-        return self._shown
+        return self.name
 
 
 def open_folder(place: Path | str) -> Folder:
@@ -55,12 +84,8 @@ def open_folder(place: Path | str) -> Folder:
     if isinstance(place, Path) or "://" not in url or url.startswith("file://"):
         path = Path(unquote(urlparse(url).path) if url.startswith("file://") else place)
         check_name(path)
-        return Folder(pa.fs.LocalFileSystem(use_mmap=True), str(path), str(path.resolve()), str(path))
-    try:
-        file_system, path_there = pa.fs.FileSystem.from_uri(url)
-    except (ValueError, ImportError, OSError) as error:
-        raise _unreachable(url, error) from None
-    return Folder(file_system, path_there, url, url)
+        return LocalFolder(path)
+    return StoredFolder(url)
 
 
 def _unreachable(url: str, error: Exception) -> DataError:
