@@ -5,8 +5,9 @@
 For every case, each number of workers is measured in turn, `--rounds` times, each in a process of its own. What the
 machine can do is measured in the same rounds: as many independent processes as the most workers, each with one worker
 pinned to a core, at the same settings. Their total is the ceiling, because they share caches and memory but no
-parameters. Over Ray the ceiling is not measured; cases name their shards. The test loss is reported beside each rate: a
-run that is faster and learns worse is not faster.
+parameters. Rates are those of runs that train for `SECONDS`: all of them, also the independent ones, open the data once
+in that time. Over Ray the ceiling is not measured; cases name their shards. The test loss, after `EPOCHS` epochs, is
+reported beside each rate: a run that is faster and learns worse is not faster.
 
 Prints one JSON line per measurement, then a table. `--write` keeps the table and a plot under benchmarks/results/.
 """
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple
 from embedded import FEATURES, HERE, machine
 
 EPOCHS = 4
+SECONDS = 4.0
 READY_SECONDS = 120.0
 
 
@@ -71,20 +73,26 @@ class Measured(NamedTuple):
     loss: float
 
 
-def train(data: str, flags: dict[str, Any], ready: str = "") -> dict[str, Any]:
-    """Train in this process; return the result. With `ready`, wait for the other processes first."""
+def train(data: str, flags: dict[str, Any], ready: str = "") -> Measured:
+    """Train in this process, once for the loss and once for the rate. With `ready` only for the rate, and together
+    with other processes.
+    """
     import paceline
 
-    if ready:
-        Path(ready, str(os.getpid())).touch()
-        deadline = time.monotonic() + READY_SECONDS
-        while not Path(ready, "go").exists():
-            if time.monotonic() > deadline:
-                sys.exit("error: the other processes did not start")
-            time.sleep(0.001)
     with tempfile.TemporaryDirectory() as folder:
-        settings = {"epochs": EPOCHS, "checkpoint_every": 0, **flags}
-        return paceline.train(data=data, run=f"{folder}/run", **settings).result
+        settings = {"checkpoint_every": 0, **flags}
+        loss = 0.0
+        if ready:
+            Path(ready, str(os.getpid())).touch()
+            deadline = time.monotonic() + READY_SECONDS
+            while not Path(ready, "go").exists():
+                if time.monotonic() > deadline:
+                    sys.exit("error: the other processes did not start")
+                time.sleep(0.001)
+        else:
+            loss = paceline.train(data=data, run=f"{folder}/loss", epochs=EPOCHS, **settings).result["test"]["loss"]
+        timed = paceline.train(data=data, run=f"{folder}/rate", seconds=SECONDS, **settings)
+        return Measured(timed.result["rows_per_second"], loss)
 
 
 def start(data: str, flags: dict[str, Any], ready: str = "", core: int | None = None) -> subprocess.Popen[str]:
@@ -97,8 +105,7 @@ def collect(process: subprocess.Popen[str]) -> Measured:
     out, _ = process.communicate()
     if process.returncode:
         sys.exit("error: a measurement failed")
-    result = json.loads(out.splitlines()[-1])
-    return Measured(result["rows_per_second"], result["loss"])
+    return Measured(*json.loads(out.splitlines()[-1]))
 
 
 def ceiling(data: str, flags: dict[str, Any], count: int) -> Measured:
@@ -112,7 +119,7 @@ def ceiling(data: str, flags: dict[str, Any], count: int) -> Measured:
             time.sleep(0.01)
         Path(ready, "go").touch()
         found = [collect(process) for process in processes]
-    return Measured(sum(one.rate for one in found), statistics.median(one.loss for one in found))
+    return Measured(sum(one.rate for one in found), 0.0)
 
 
 def measure_case(name: str, case: Case, data: str, workers: list[int], rounds: int) -> dict[str, list[Measured]]:
@@ -156,7 +163,8 @@ def rate(measured: list[Measured]) -> float:
 def cell(measured: list[Measured] | None) -> str:
     if not measured:
         return ""
-    return f"{rate(measured) / 1e6:.2f} ({statistics.median(one.loss for one in measured):.4f})"
+    loss = statistics.median(one.loss for one in measured)
+    return f"{rate(measured) / 1e6:.2f}" + (f" ({loss:.4f})" if loss else "")
 
 
 def draw(found: dict[str, dict[str, list[Measured]]], path: Path) -> None:
@@ -183,9 +191,9 @@ def main() -> None:
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        result = train(*json.loads(arguments.measure))
-        print(json.dumps({"rows_per_second": result["rows_per_second"], "loss": result["test"]["loss"]}))
+        print(json.dumps(train(*json.loads(arguments.measure))))
         return
+    import paceline
     from paceline.data.synthetic import generate_clicks
 
     with tempfile.TemporaryDirectory() as temporary:
@@ -196,15 +204,15 @@ def main() -> None:
         chosen = {name: case for name, case in CASES.items() if arguments.only in name}
         for case in chosen.values():
             # The first run compiles.
-            collect(start(str(data), {**case.flags, "workers": 2, "epochs": 0, "steps": 2}))
+            paceline.train(data=str(data), run=f"{temporary}/{time.time_ns()}", workers=2, steps=2, **case.flags)
         found = {
             name: measure_case(name, case, str(data), arguments.workers, arguments.rounds)
             for name, case in chosen.items()
         }
     head = (
         f"# Rate and loss by workers, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. {arguments.rows:,} click rows, "
-        f"{FEATURES:,} features, {EPOCHS} epochs, medians of {arguments.rounds} rounds; "
-        f"`python benchmarks/scaling.py`. Millions of rows per second, and the test loss in brackets.\n\n"
+        f"{FEATURES:,} features, medians of {arguments.rounds} rounds; `python benchmarks/scaling.py`. Millions of "
+        f"rows per second over {SECONDS:g} seconds, and the test loss after {EPOCHS} epochs in brackets.\n\n"
     )
     text = head + table(found, arguments.workers)
     print(text)

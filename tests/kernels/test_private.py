@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.kernels.private import Private, mean_products, merge_all, merge_due, replace_keys
+from paceline.kernels.private import HIDDEN, Private, mean_products, merge_all, merge_due, merge_hidden, replace_keys
 from paceline.kernels.tables import TableArrays
 from paceline.parameters.optimizers import rule_at
 from paceline.settings import OptimizerConfig
@@ -23,23 +23,23 @@ def table_of(rate: float, num_rows: int) -> TableArrays:
 def copies(num_hot: int, num_workers: int = 2, first: int = FIRST, **more: Any) -> Private:
     products = np.ones(num_hot + 1, np.float32)
     settings: dict[str, Any] = {"batch_size": 1, "curvature": 0.25, "products": products} | more
-    return Private(first, num_hot, np.zeros(num_hot + 1, np.float32), np.zeros(1, np.int64), num_workers, **settings)
+    return Private(first, num_hot, np.zeros(num_hot + 1, np.float32), np.zeros(2, np.int64), num_workers, **settings)
 
 
 @pytest.mark.parametrize(
     ("before", "now", "merged"),
     [
-        (0, 64, 64),
-        (64, 128, 64),
-        (192, 256, 256),
-        (256, 320, 64),
-        (960, 1024, 1024),
+        (0, 256, 256),
+        (256, 512, 256),
+        (768, 1024, 1024),
+        (1024, 1280, 256),
+        (3840, 4096, 1024),
         (200, 300, 256),
         (900, 1900, 1024),
     ],
 )
 def test_each_level_is_merged_when_it_is_due(before: int, now: int, merged: int) -> None:
-    """The 64 hottest every 64 rows, the next 192 every 256, the next 768 every 1,024; the bias whenever any is."""
+    """The 256 hottest every 256 rows, the next 768 every 1,024; the bias whenever any is."""
     arrays, private = table_of(0.0, FIRST + 1025), copies(1024)
     arrays.numbers[FIRST:] = 1
     private.num_rows[0] = now
@@ -67,6 +67,16 @@ def test_all_workers_together_go_the_whole_way_at_most(rate: float, num_workers:
     assert moved >= min(0.9, 0.9 * num_workers * way)
     if rate < 1e-6 or num_workers == 1:
         assert moved == pytest.approx(num_workers * way, rel=1e-5)
+
+
+def test_nothing_is_hidden_after_a_merge_at_pace_n() -> None:
+    arrays, private = table_of(0.0, FIRST + 1025), copies(1024, clocks=4)
+    arrays.numbers[FIRST:] = 1
+    private.num_rows[HIDDEN] = 3
+    merge_hidden(arrays, private)
+    assert arrays.numbers[:1024].tolist() == [1.0] * 1024
+    assert arrays.numbers[BIAS] == 1
+    assert private.num_rows[HIDDEN] == 0
 
 
 def test_rows_of_copies_take_the_place_of_hot_keys() -> None:

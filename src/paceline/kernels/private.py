@@ -1,7 +1,9 @@
 """How do many workers update the same few hot keys without waiting for each other's cache lines?
 
-At pace async, each worker of one process has its own copies of the hottest keys and the bias, in rows of the table that
-nobody else touches, and merges them with the table now and then: the hottest most often.
+Each worker of one process has its own copies of the hottest keys and the bias, in rows of the table that nobody else
+touches, and merges them with the table now and then. At pace async it merges the hottest most often. At pace N it
+merges all of them after every few clocks, and only then lets others know how far it is: whoever passes the gate finds
+in the table what the gate promises.
 """
 
 from __future__ import annotations
@@ -17,19 +19,22 @@ from paceline.kernels.rules import Table, memory, step_size
 
 Floats = NDArray[np.float32]
 
-FIRST_MERGE = 64
+FIRST_MERGE = 256
 MERGE_GROWTH = 4
 # Not all keys of a row move the same way: of the bound that `mean_products` gives, this much was found to be right.
 TOGETHER = 0.25
 ONE = np.uint64(1)
+# Where a worker counts the clocks that it has not yet told the others about.
+HIDDEN = 1
 
 
 class Private(NamedTuple):
     """A worker's own copies of the hottest keys: the first `num_hot` of the table, followed by the bias.
 
     They begin at row `first` of the table; `base` is what they were when last merged, and `num_rows[0]` counts the
-    worker's rows so far. How much of a change is merged depends on the number of workers, the rows per update, the
-    `curvature` of the loss and the keys' `products` (`mean_products`).
+    worker's rows so far. At pace N all are merged every `clocks` clocks, and `num_rows[HIDDEN]` counts those since the
+    last time; at async `clocks` is 0. How much of a change is merged depends on the number of workers, the rows per
+    update, the `curvature` of the loss and the keys' `products` (`mean_products`).
     """
 
     first: int
@@ -40,6 +45,7 @@ class Private(NamedTuple):
     batch_size: int
     curvature: float
     products: Floats
+    clocks: int = 0
 
 
 @compiled
@@ -88,6 +94,15 @@ def merge_due(arrays: Any, private: Private, new_rows: int) -> None:
     while start < num_hot and row // period != (row - new_rows) // period:
         merge(arrays.groups, table, start, private, start, stop - start, period)
         start, stop, period = stop, min(stop * MERGE_GROWTH, num_hot), period * MERGE_GROWTH
+
+
+@compiled
+def merge_hidden(arrays: Any, private: Private) -> None:
+    """Merge all copies at pace N: what was hidden from the others is in the table now."""
+    table, num_rows = arrays.numbers, private.num_rows[HIDDEN] * private.batch_size
+    merge(arrays.bias_groups, table, arrays.bias, private, private.num_hot, 1, num_rows)
+    merge(arrays.groups, table, 0, private, 0, private.num_hot, num_rows)
+    private.num_rows[HIDDEN] = 0
 
 
 @compiled

@@ -24,7 +24,7 @@ from paceline.kernels.fold import add_in, deal_out
 from paceline.kernels.gate import READ, passes, read_clock, set_clock, slowest
 from paceline.kernels.jit import compiled, nanoseconds, reassociated
 from paceline.kernels.numbering import number_keys
-from paceline.kernels.private import FIRST_MERGE, merge_due, replace_keys
+from paceline.kernels.private import FIRST_MERGE, HIDDEN, merge_due, merge_hidden, replace_keys
 from paceline.kernels.reading import read_slice, slice_of
 from paceline.kernels.rules import picked_by_type
 from paceline.kernels.tables import TableArrays, apply_gradient, gather, row_dim
@@ -107,7 +107,7 @@ def train_batches(
     bias = private.first + private.num_hot if hot else table.bias
     own = TableArrays(table.groups, table.bias_groups, table.numbers, bias)
     clocks, rank, leads = gate.clocks, gate.rank, gate.leads
-    clock = read_clock(clocks, rank)
+    clock = read_clock(clocks, rank) + private.num_rows[HIDDEN]
     while start < stop:
         if not passes(clocks, clock, gate.staleness, gate.spins, leads, rank):
             break
@@ -121,12 +121,17 @@ def train_batches(
         losses += more
         keys = buffers.distinct[:count]
         apply_gradient(own.groups, own.bias_groups, own.numbers, own.bias, keys, buffers.sums, num_rows)
-        if hot:
+        start += num_rows
+        clock += 1
+        if private.clocks > 0:
+            private.num_rows[HIDDEN] += 1
+            if private.num_rows[HIDDEN] < private.clocks:
+                continue
+            merge_hidden(table, private)
+        elif hot:
             private.num_rows[0] += num_rows
             if private.num_rows[0] // FIRST_MERGE != (private.num_rows[0] - num_rows) // FIRST_MERGE:
                 merge_due(table, private, num_rows)
-        start += num_rows
-        clock += 1
         set_clock(clocks, rank, clock)
     return start, losses
 

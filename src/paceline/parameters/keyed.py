@@ -1,7 +1,7 @@
 """Where do parameters by key live? In one flat table, of all keys or of those that one shard holds.
 
 In one process the table is memory that every worker reads and writes. Behind its rows there may be space for each
-worker's private copies of the hottest keys, which the loop for single rows uses at pace async.
+worker's private copies of the hottest keys, which compiled loops use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from paceline.kernels.fold import add_in
 from paceline.kernels.gate import LINE
-from paceline.kernels.private import Private, mean_products, merge_all
+from paceline.kernels.private import Private, mean_products, merge_all, merge_hidden
 from paceline.kernels.tables import TableArrays, apply_gradient, fill_normal, fill_uniform, gather, read_all
 from paceline.parameters.layout import Rules, TableLayout
 from paceline.parameters.scratch import DIRECT_KEYS, Fold
@@ -116,9 +116,12 @@ class PrivateCopies:
     """Each worker's own copies of the hottest keys and the bias, behind the rows of a store (`kernels/private.py`)."""
 
     def __init__(
-        self, layout: TableLayout, num_workers: int, num_hot: int, batch_size: int = 1, curvature: float = 0.0
-    ) -> None:
+        self, layout: TableLayout, num_workers: int, num_hot: int, batch_size: int = 1, curvature: float = 0.0,
+        clocks: int = 0,
+    ) -> None:  # fmt: skip
+        """At pace N, they are merged every `clocks` clocks."""
         self.num_hot = num_hot
+        self._clocks = clocks
         self._num_workers = num_workers
         self._batch_size = batch_size
         self._curvature = curvature
@@ -144,8 +147,13 @@ class PrivateCopies:
         """A worker's copies."""
         return Private(
             self._first + rank * self._stride, self.num_hot, self._bases[rank], self._rows_so_far[rank],
-            self._num_workers, self._batch_size, self._curvature, self._products,
+            self._num_workers, self._batch_size, self._curvature, self._products, self._clocks,
         )  # fmt: skip
+
+    def show(self, store: KeyedStore, rank: int, trained: int) -> None:
+        """At pace N, let others see all that a worker has done."""
+        if self._clocks:
+            merge_hidden(store.arrays_at(trained), self.of(rank))
 
     def settle(self, store: KeyedStore, trained: int) -> None:
         """Make the rows and all private copies agree. Only while all workers are paused."""

@@ -74,9 +74,9 @@ class Gate:
         self._broken = False
         self.clocks[:, 0] = clock
 
-    def leave(self, rank: int) -> None:
-        """A worker has no more rows: others stop waiting for it."""
-        self.clocks[rank, 0] = GONE
+    def leave(self, ranks: list[int]) -> None:
+        """Workers have no more rows: others stop waiting for them."""
+        self.clocks[ranks, 0] = GONE
 
     def break_up(self) -> None:
         """A worker has failed: all others stop waiting."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,7 +27,7 @@ def store(clicks: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             assert uri.startswith("store://")
             return files, uri.removeprefix("store://")
 
-    monkeypatch.setattr("paceline.data.blocks.folders.pa.fs.FileSystem", FileSystem)
+    monkeypatch.setattr("pyarrow.fs.FileSystem", FileSystem)
     return f"store://{clicks.name}/"
 
 
@@ -44,6 +46,13 @@ def test_what_is_not_there(store: str) -> None:
 def test_a_file_url_is_a_folder_here(clicks: Path) -> None:
     assert open_folder(f"file://{clicks}").name == str(clicks)
     assert SparseDataset(f"file://{clicks}").fingerprint == SparseDataset(clicks).fingerprint
+
+
+def test_a_new_process_can_read_from_a_store() -> None:
+    """Nothing else in it has imported pyarrow's file systems."""
+    code = "from paceline.data.blocks.folders import open_folder; open_folder('nonsense://bucket/clicks')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "DataError: `nonsense://bucket/clicks` cannot be reached" in done.stderr
 
 
 def test_a_url_that_nobody_reads() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,9 @@ class Running:
         self.works = works
         settings = OptimizerConfig(name="sgd", learning_rate=0.5, decay_rows=10, decay_power=1.0)
         feed = QueueRows(100, 4, 1, **START)
-        self.loop = StepLoop(ranks, feed, self.draw, self.steps, self.gate, self.waits, settings)
+        self.loop = StepLoop(
+            ranks, feed, self.draw, self.steps, self.gate, self.waits, settings, partial(self.gate.leave, ranks)
+        )
 
     def draw(self) -> Iterator[Drawn[list[float]]]:
         for number, work in enumerate(self.works):
@@ -213,11 +216,9 @@ def test_two_threads_share_a_queue_and_train_on_every_row_once() -> None:
 
     loops = []
     for rank in range(workers):
-        pieces = draw_pieces(feed, rank, 3, config_of())
-        steps: Any = Counting()
-        loops.append(
-            StepLoop([rank], feed, lambda pieces=pieces: pieces, steps, gate, gate.leads[rank], OptimizerConfig())  # type: ignore[misc]
-        )
+        draw, steps = partial(draw_pieces, feed, rank, 3, config_of()), Counting()
+        leave = partial(gate.leave, [rank])
+        loops.append(StepLoop([rank], feed, draw, steps, gate, gate.leads[rank], OptimizerConfig(), leave))
     threads = [threading.Thread(target=loop.run) for loop in loops]
     for thread in threads:
         thread.start()
@@ -241,7 +242,7 @@ def test_a_loop_draws_clocks_as_well_as_pieces(clock: FakeClock) -> None:
     running = Running(clock, [], [0, 1])
     loop = StepLoop(
         [0, 1], feed, lambda: draw_clocks(feed, [0, 1], 1), Keeping(clock, running.waits), running.gate, running.waits,
-        OptimizerConfig(),
+        OptimizerConfig(), lambda: None,
     )  # fmt: skip
     loop.run()
     assert [(work.start, work.stop) for work in taken] == [(0, 6), (6, 10)]

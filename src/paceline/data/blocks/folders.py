@@ -51,12 +51,13 @@ class StoredFolder:
     """A folder in a file system of pyarrow's. Its files are read whole, over the network."""
 
     def __init__(self, url: str) -> None:
-        # Only here: it takes a hundredth of a second to import.
+        # Not at the top: it takes a hundredth of a second.
+        from pyarrow import fs
 
         self.name = url
-        self._nothing = pa.fs.FileType.NotFound
+        self._nothing = fs.FileType.NotFound
         try:
-            self._files, self._path = pa.fs.FileSystem.from_uri(url)
+            self._files, self._path = fs.FileSystem.from_uri(url)
         except (ValueError, ImportError, OSError) as error:
             raise _unreachable(url, error) from None
 

@@ -61,8 +61,9 @@ class EpochBlocks:
 
         Of `parts` threads that ask for the same rows, each opens and shuffles a part of the blocks.
         """
-        if parts > 1:
-            self.in_place(*(start + (stop - start) * i // parts for i in (part, part + 1)))
+        if parts == 1:
+            return self._find_rows(start, stop)
+        self.in_place(*(start + (stop - start) * i // parts for i in (part, part + 1)))
         with self._lock:
             return self._find(start, stop)
 

@@ -14,7 +14,7 @@ import numpy as np
 from paceline.data.blocks.reader import EpochBlocks, Reader
 from paceline.data.rows import ClockRows, Clocks, EpochOrder, Piece, QueueRows, RowFeed
 from paceline.engines.local import LocalEngine
-from paceline.kernels.gate import LINE
+from paceline.kernels.gate import LINE, UNBOUNDED
 from paceline.kernels.steps import ClockGate
 from paceline.machine import num_cores
 from paceline.models.metrics import Quality
@@ -39,6 +39,9 @@ from paceline.training.feeds import make_feed
 from paceline.training.pace import Gate, Pace
 
 PRIVATE_HOT_KEYS = 16_384
+# At pace N all of them are merged every time, so there are fewer, and only if many rows lie between two merges.
+PRIVATE_HOT_KEYS_AT_PACE_N = 4096
+FEWEST_ROWS_BETWEEN_MERGES = 256
 
 
 class EmbeddedBackend:
@@ -68,8 +71,9 @@ class EmbeddedBackend:
         self._private: PrivateCopies | None = None
         if layout.table is not None:
             check_updates(config, dataset, layout)
+            hot, clocks = self._num_private(pace)
             self._private = PrivateCopies(
-                layout.table, config.workers, self._num_private(), config.batch_size, self.model.curvature or 0.0
+                layout.table, config.workers, hot, config.batch_size, self.model.curvature or 0.0, clocks
             )
             self._table = KeyedStore(layout.table, private_rows=self._private.num_rows)
             if self._private.num_hot:
@@ -84,15 +88,23 @@ class EmbeddedBackend:
 
     # -- parameters
 
-    def _num_private(self) -> int:
-        """Private copies pay if workers write the same few weights all the time; pace N must see every clock."""
+    def _num_private(self, pace: Pace) -> tuple[int, int]:
+        """How many keys each worker has its own copies of, and at pace N after how many clocks it merges them.
+
+        They pay if workers write the same few weights all the time.
+        """
         config, table = self._config, self.model.layout.table
-        if config.pace != "async" or config.workers == 1 or self.model.curvature is None:
-            return 0
+        if pace.fold == "mean" or config.workers == 1 or self.model.curvature is None:
+            return 0, 0
         if table is None or not table.can_merge:
-            return 0
-        hot = min(PRIVATE_HOT_KEYS, len(self._dataset.manifest.hot_keys))
-        return hot if PrivateCopies.can_be_named(table, config.workers, hot) else 0
+            return 0, 0
+        clocks, most = 0, PRIVATE_HOT_KEYS
+        if pace.staleness < UNBOUNDED:
+            clocks, most = pace.staleness // 2, PRIVATE_HOT_KEYS_AT_PACE_N
+            if config.batch_size == 1 or clocks * config.batch_size < FEWEST_ROWS_BETWEEN_MERGES:
+                return 0, 0
+        hot = min(most, len(self._dataset.manifest.hot_keys))
+        return (hot, clocks) if hot and PrivateCopies.can_be_named(table, config.workers, hot) else (0, 0)
 
     def restore(self, progress: Progress, states: States | None) -> None:
         self._from = progress
@@ -153,7 +165,7 @@ class EmbeddedBackend:
             steps = [kind(blocks, model, table, own(rank), gate.view(rank)) for rank in range(config.workers)]
         return feed, [
             StepLoop([rank], feed, partial(draw_pieces, feed, rank, one.most, config), one, gate, gate.leads[rank],
-                     config.optimizer)
+                     config.optimizer, partial(self._leave, rank))
             for rank, one in enumerate(steps)
         ]  # fmt: skip
 
@@ -179,9 +191,16 @@ class EmbeddedBackend:
                 for own, one in zip(ranks, gates, strict=True)
             ]
         return feed, [
-            StepLoop(own, feed, partial(draw_clocks, feed, own, one.most), one, gate, waits, config.optimizer)
+            StepLoop(own, feed, partial(draw_clocks, feed, own, one.most), one, gate, waits, config.optimizer,
+                     partial(gate.leave, own))
             for own, one, waits in zip(ranks, steps, handed_in, strict=True)
-        ]
+        ]  # fmt: skip
+
+    def _leave(self, rank: int) -> None:
+        """A worker has no more rows."""
+        if self._private is not None and self._table is not None:
+            self._private.show(self._table, rank, self._feed.position)
+        self._gate.leave([rank])
 
     def _plain_workers(self, order: EpochOrder, alone: bool) -> list[PlainWorker]:
         config, readers = self._config, self._make_readers(order)

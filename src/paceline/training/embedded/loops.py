@@ -77,7 +77,8 @@ class StepLoop(Generic[Work]):
     """One thread: one worker or, in sync, several, which it takes through every clock.
 
     A clock of sync is the same whichever thread computes it, so workers beyond the cores share threads. `waits` is
-    where the steps note how long they waited and read.
+    where the steps note how long they waited and read, and
+    `leave` tells the others not to wait for these workers.
     """
 
     ranks: list[int]
@@ -87,6 +88,7 @@ class StepLoop(Generic[Work]):
     gate: Gate
     waits: NDArray[np.int64]
     settings: OptimizerConfig
+    leave: Callable[[], None]
 
     def __post_init__(self) -> None:
         self.losses: Any = 0.0
@@ -99,8 +101,7 @@ class StepLoop(Generic[Work]):
         for drawn in self.draw():
             self.train(drawn)
         self.meter.pause()
-        for rank in self.ranks:
-            self.gate.leave(rank)
+        self.leave()
 
     def train(self, drawn: Drawn[Work]) -> None:
         """Train on a piece of work."""
