@@ -84,7 +84,8 @@ def _make(part: tuple[Split, int, int], features: int, seed: int, skew: Skew) ->
     keys = np.empty(num_rows * nonzeros, np.uint32)
     values = np.empty(num_rows * nonzeros, np.float32)
     labels = np.empty(num_rows, np.uint8)
-    fill_clicks(seed, first, NUM_NUMBERS, sizes, skew, keys, values, labels)
+    logs = np.empty(len(sizes), np.float64)
+    fill_clicks(seed, first, NUM_NUMBERS, sizes, skew, logs, keys, values, labels)
     return split, Batch(labels, np.arange(num_rows + 1, dtype=np.int64) * nonzeros, keys, values)
 
 

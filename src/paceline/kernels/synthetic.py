@@ -53,9 +53,15 @@ def hidden_weight(key: int) -> float:
 
 @compiled
 def fill_clicks(seed: int, first_row: int, num_numbers: int, vocabularies: NDArray[np.int64], skew: Skew,
-                keys: NDArray[np.uint32], values: NDArray[np.float32], labels: NDArray[np.uint8]) -> None:  # fmt: skip
-    """Fill rows `first_row` onwards: numbers at keys 0 …, then one key of each vocabulary, value 1."""
+                logs: NDArray[np.float64], keys: NDArray[np.uint32], values: NDArray[np.float32],
+                labels: NDArray[np.uint8]) -> None:  # fmt: skip
+    """Fill rows `first_row` onwards: numbers at keys 0 …, then one key of each vocabulary, value 1.
+
+    `logs` is scratch with room for one number per vocabulary.
+    """
     nonzeros = num_numbers + vocabularies.size
+    for v in range(vocabularies.size):
+        logs[v] = np.log(float(vocabularies[v]))
     for i in range(labels.size):
         row, at = first_row + i, i * nonzeros
         score = HIDDEN_BIAS
@@ -69,7 +75,7 @@ def fill_clicks(seed: int, first_row: int, num_numbers: int, vocabularies: NDArr
             size = vocabularies[v]
             u = uniform(seed, row, num_numbers + v)
             share = max(skew.cubic * (u * u * u), skew.slope * u + skew.shift)
-            rank = min(np.int64(np.exp(share * np.log(float(size))) - 1.0), size - 1)
+            rank = min(np.int64(np.exp(share * logs[v]) - 1.0), size - 1)
             # Ranks are scattered over the vocabulary: hot keys lie anywhere, as in data that comes from outside.
             key = first_key + (rank * 2654435761) % size
             keys[at + num_numbers + v] = key
