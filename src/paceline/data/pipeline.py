@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from paceline.machine import num_cores
 
-MOST_THREADS = 16  # one thread writes what they parse, so more would only wait, and fill memory
+MOST_THREADS = 32  # each has a chunk and its rows in memory
 AHEAD = 6  # chunks in flight beyond one per thread, for when the calling thread is busy
 
 T = TypeVar("T")
