@@ -13,7 +13,7 @@ from paceline.machine import num_cores
 
 NO_COUNTS = np.zeros(0, np.int64)
 NUM_PARTS = 1 << PART_BITS
-FEWEST_SLOTS = 1 << 12
+FEWEST_SLOTS, MOST_SLOTS = 1 << 12, 1 << 17  # of a dictionary of counts; where it leaves the caches, sorting is faster
 
 
 class KeyOrder:
@@ -72,7 +72,9 @@ def most_frequent(arrays: list[NDArray[Any]], most: int) -> tuple[NDArray[Any], 
         parts = list(threads.map(lambda part: _count([pieces[part] for pieces in dealt]), range(NUM_PARTS)))
     keys, counts = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     if len(keys) > most:
-        least = np.partition(counts, len(keys) - most)[len(keys) - most]
+        # Fewer than `most` keys can occur as often as the last entry of the tally.
+        tally = np.bincount(np.minimum(counts, counts.sum() // most + 1))
+        least = int(np.flatnonzero(np.cumsum(tally[::-1])[::-1] >= most)[-1])
         more, as_often = counts > least, keys[counts == least]
         num_least = most - np.count_nonzero(more)
         last = np.partition(as_often, num_least - 1)[num_least - 1]
@@ -97,7 +99,9 @@ def _count(pieces: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]
         while position < len(keys):
             position, num_keys = count_keys(keys, position, counts, num_keys)
             if position < len(keys):
-                larger = np.zeros((4 * len(counts), 2), counts.dtype)
+                if len(counts) == MOST_SLOTS:
+                    return np.unique(np.concatenate(pieces), return_counts=True)
+                larger = np.zeros((2 * len(counts), 2), counts.dtype)
                 move_counts(counts, larger)
                 counts = larger
     used = counts[counts[:, 0] != 0]
