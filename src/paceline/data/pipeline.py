@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TypeVar
@@ -55,4 +55,6 @@ def parse_in_order(chunks: Iterator[T], parse: Callable[[T], U]) -> Iterator[U]:
         closed.set()
         room.release()
         reader.join()
+        if isinstance(chunks, Generator):
+            chunks.close()
         parsers.shutdown(wait=True, cancel_futures=True)

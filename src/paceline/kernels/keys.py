@@ -16,8 +16,8 @@ from paceline.kernels.jit import compiled, inlined
 Keys = NDArray[Any]  # uint32 or uint64
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-MARKS = 4096
-MARK_SHIFT = np.uint64(64 - 12)
+MARKS = 16384
+MARK_SHIFT = np.uint64(64 - 14)
 PART_BITS = 4
 PART_SHIFT = np.uint64(64 - PART_BITS)
 

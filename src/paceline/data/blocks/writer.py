@@ -14,7 +14,7 @@ from paceline.data.blocks.files import BlockInfo, R, SplitInfo
 from paceline.data.blocks.manifests import seal
 from paceline.data.blocks.partial import PartialFolder
 from paceline.errors import DataError, UsageError
-from paceline.files import refuse_existing, replace_file, sync_to_disk, translated_disk_errors
+from paceline.files import refuse_existing, replace_file, translated_disk_errors
 from paceline.machine import num_cores
 
 FEWEST_THREADS, MOST_THREADS = 2, 16  # each has a block in memory, and waits for the disk now and then
@@ -78,12 +78,13 @@ class DatasetWriter(Generic[R, D]):
                 "the input has no training rows", "check the paths, and that --test-fraction leaves some rows"
             )
         manifest = seal(msgspec.json.encode(self._intake.manifest(train, test)))
-        replace_file(self._partial.path / "manifest.json", manifest)
+        # Nothing waits for the disk, which may take longer than all the rest. If the machine crashes before everything
+        # is there, checksums tell.
+        replace_file(self._partial.path / "manifest.json", manifest, durable=False)
         refuse_existing(self.out)
         if self.out.is_dir():
             self.out.rmdir()
         self._partial.move_into_place()
-        sync_to_disk(self.out.parent)
         return self._reopen(self.out)
 
     def _append(self, ready: Iterable[tuple[Split, R]]) -> None:

@@ -78,7 +78,7 @@ class ImageIntake:
     def rest(self) -> Iterator[tuple[Split, Images]]:
         return iter(())
 
-    def complete(self, split: Split, block: list[Images]) -> list[Images]:  # noqa: ARG002 (images are stored as they are)
+    def complete(self, split: Split, block: list[Images]) -> list[Images]:
         return list(block)
 
     def manifest(self, train: SplitInfo, test: SplitInfo) -> ImageManifest:
