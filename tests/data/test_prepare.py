@@ -65,11 +65,38 @@ def test_the_result_does_not_depend_on_chunks_or_threads(tmp_path: Path, monkeyp
     manifests = []
     for chunk_bytes, threads in ((100, 4), (1000, 1), (7777, 3), (4 << 20, 2)):
         monkeypatch.setattr(sources, "CHUNK_BYTES", chunk_bytes)
-        monkeypatch.setattr(os, "cpu_count", lambda threads=threads: threads)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, threads=threads: set(range(threads)))
         made = run(tmp_path, path, test_fraction=0.2, seed=3)
         manifests.append(made.dataset.manifest)
     assert len(manifests[0].train.blocks) > 5
     assert all(manifest == manifests[0] for manifest in manifests)
+
+
+@pytest.mark.parametrize(("test_fraction", "fingerprint"), [(0.0, "1c4e1c2b427d6008"), (0.25, "11dd70e7d46ec56b")])
+def test_the_bytes_do_not_depend_on_the_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test_fraction: float, fingerprint: str
+) -> None:
+    """The fingerprints are those of a version in which one thread renumbered all keys."""
+    monkeypatch.setattr(block_files, "BLOCK_ROWS", 100)
+    monkeypatch.setattr(blocks, "SAMPLE_ROWS", 300)
+    monkeypatch.setattr(blocks, "HOT_KEYS", 50)
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 3_000)
+    chance = np.random.default_rng(0)
+    path = write(tmp_path / "in.tsv", "".join(criteo_text(chance) for _ in range(1_500)))
+    found = []
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, threads=threads: set(range(threads)))
+        made = run(tmp_path, path, hash_bits=10, test_fraction=test_fraction)
+        assert made.dataset.fingerprint == fingerprint
+        found.append({file.name: file.read_bytes() for file in Path(str(made.dataset.folder)).iterdir()})
+    assert len(found[0]) > 15
+    assert found[0] == found[1] == found[2]
+
+
+def criteo_text(chance: np.random.Generator) -> str:
+    integers = [str(number) if number < 40 else "" for number in chance.integers(0, 50, 13)]
+    strings = [f"{int(50 * number**3):x}" if number > 0.1 else "" for number in chance.random(26)]
+    return "\t".join([str(chance.integers(2)), *integers, *strings]) + "\n"
 
 
 def test_test_rows_from_their_own_source(tmp_path: Path) -> None:

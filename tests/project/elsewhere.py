@@ -39,6 +39,7 @@ TESTED_IN = {
         "data/prepare_rows.py",
         "data/prepare_settings.py",
     ),
+    "data/test_synthetic.py": ("kernels/synthetic.py",),
     "faults/test_disk.py": ("__main__.py",),
     "faults/test_lost_dense_roles.py": (
         "training/cluster/piece_exchange.py",
@@ -80,7 +81,6 @@ TESTED_IN = {
     "torch/test_store.py": ("torch/optimizers.py", "torch/resident.py"),
     "training/cluster/test_allreduce_exchange.py": ("training/cluster/notes.py",),
     "training/cluster/test_keyed_steps.py": ("training/cluster/steps.py",),
-    "training/test_checkpoint.py": ("data/synthetic.py", "kernels/synthetic.py"),
     "training/test_coordinator.py": ("training/backend.py", "training/checks.py"),
     "wire/test_connection.py": ("wire/spinning.py",),
 }

@@ -10,7 +10,7 @@ import click
 
 from paceline.cli.commands import Command, CommandGroup, command, number, option
 from paceline.cli.progress import print_notice
-from paceline.data.limits import INDEX_BASES, INTEGERS, LABEL_KINDS
+from paceline.data.limits import INDEX_BASES, INTEGERS, LABEL_KINDS, SKEW_NAMES
 from paceline.data.prepare_settings import FORMATS, PrepareConfig, PrepareProgress
 from paceline.errors import counted, nothing_written, one_of
 
@@ -28,6 +28,8 @@ seed = number("--seed", "Random seed.", default=0)
 @command("paceline generate clicks --rows 1000000 --features 33762578 --out data/clicks")
 @train_rows
 @number("--features", "Number of features. The default is Criteo's.", default=33_762_578)
+@option("--skew", None, "How hot the hottest features are: log-uniform ranks, or as hot as in Criteo's data.",
+        click.Choice(SKEW_NAMES), default="log-uniform")  # fmt: skip
 @new_dataset
 @seed
 @test_rows

@@ -15,6 +15,8 @@ Integers = Literal["log", "bucket"]
 INTEGERS: tuple[Integers, ...] = get_args(Integers)
 IndexBase = Literal["auto", "0", "1"]
 INDEX_BASES: tuple[IndexBase, ...] = get_args(IndexBase)
+SkewName = Literal["log-uniform", "criteo"]
+SKEW_NAMES: tuple[SkewName, ...] = get_args(SkewName)
 
 
 def check_limits(*settings: tuple[str, int | None, int, int, str]) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TypeVar
 
 from paceline.machine import num_cores
 
-MOST_THREADS = 16  # one thread writes what they parse, so more would only wait, and fill memory
+MOST_THREADS = 32  # each has a chunk and its rows in memory
 AHEAD = 6  # chunks in flight beyond one per thread, for when the calling thread is busy
 
 T = TypeVar("T")
@@ -55,4 +55,6 @@ def parse_in_order(chunks: Iterator[T], parse: Callable[[T], U]) -> Iterator[U]:
         closed.set()
         room.release()
         reader.join()
+        if isinstance(chunks, Generator):
+            chunks.close()
         parsers.shutdown(wait=True, cancel_futures=True)

@@ -1,8 +1,9 @@
 """How does raw input become a dataset?
 
 The whole story: find the files, recognise the format, read them in chunks, parse the chunks on all cores, tell test
-rows from training rows, and write blocks. One thread reads, several parse, and the calling thread hands the rows over
-to be written, in the order of the input, so that neither the result nor the first error depends on timing.
+rows from training rows, and write blocks. One thread reads, several parse, and several complete and write blocks. The
+calling thread says which rows a block has, in the order of the input, so that neither the result nor the first error
+depends on timing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from paceline.data.blocks.dataset import SPLITS, Split
 from paceline.data.blocks.files import R
 from paceline.data.blocks.writer import DatasetWriter
+from paceline.data.pipeline import parse_in_order
 from paceline.data.prepare_images import RawImages
 from paceline.data.prepare_rows import RawRows
 from paceline.data.prepare_settings import PrepareConfig, Prepared, PrepareProgress, check_settings, check_settings_for
@@ -26,6 +28,8 @@ from paceline.data.sources.image_formats import IMAGE_FORMATS, recognise_images
 from paceline.errors import ConfigError, DataError
 from paceline.files import refuse_existing
 from paceline.kernels.hashing import draw
+
+Parts = list[tuple[Split, R]]
 
 PROGRESS_SECONDS = 0.2
 MOST_NAMED = 5  # of the files that are left out
@@ -101,20 +105,37 @@ def _fill(writer: DatasetWriter[R, Any], config: PrepareConfig, opened: RawData[
     """Write all rows; those of the training files may be held out for testing."""
     for split in SPLITS:
         rows = 0
-        for batch, num_bytes in opened.read(split):
-            meter.take(batch.num_rows, num_bytes)
-            if split == "train" and config.test_fraction:
-                # Row i of the input is a test row if its pseudo-random number is below the fraction.
-                drawn = np.empty(batch.num_rows, np.bool_)
-                draw(np.uint64(config.seed), rows, drawn, np.uint64(int(config.test_fraction * 2.0**64)))
-                writer.add("train", batch.select(~drawn))
-                writer.add("test", batch.select(drawn))
-            else:
-                writer.add(split, batch)
-            rows += batch.num_rows
+        for parts, num_bytes in _divide(config, split, opened.read(split)):
+            num_rows = sum(part.num_rows for _, part in parts)
+            meter.take(num_rows, num_bytes)
+            for part_split, part in parts:
+                writer.add(part_split, part)
+            rows += num_rows
         if opened.files[split] and not rows:
             names = ", ".join(f"`{source.name}`" for source in opened.files[split][:5])
             raise DataError(f"no rows in {names}", "check the files, and --format")
+
+
+def _divide(config: PrepareConfig, split: Split, read: Iterator[tuple[R, int]]) -> Iterator[tuple[Parts[R], int]]:
+    """Which rows go into which split, and the bytes read for them."""
+    if split == "test" or not config.test_fraction:
+        return (([(split, rows)], num_bytes) for rows, num_bytes in read)
+    threshold = np.uint64(int(config.test_fraction * 2.0**64))
+
+    def number() -> Iterator[tuple[R, int, int]]:
+        first = 0
+        for rows, num_bytes in read:
+            yield rows, first, num_bytes
+            first += rows.num_rows
+
+    def hold_out(numbered: tuple[R, int, int]) -> tuple[Parts[R], int]:
+        # Row i of the input is a test row if its pseudo-random number is below the fraction.
+        rows, first, num_bytes = numbered
+        drawn = np.empty(rows.num_rows, np.bool_)
+        draw(np.uint64(config.seed), first, drawn, threshold)
+        return [("train", rows.select(~drawn)), ("test", rows.select(drawn))], num_bytes
+
+    return parse_in_order(number(), hold_out)
 
 
 class ReadMeter:

@@ -16,8 +16,10 @@ from paceline.kernels.jit import compiled, inlined
 Keys = NDArray[Any]  # uint32 or uint64
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-MARKS = 4096
-MARK_SHIFT = np.uint64(64 - 12)
+MARKS = 16384
+MARK_SHIFT = np.uint64(64 - 14)
+PART_BITS = 4
+PART_SHIFT = np.uint64(64 - PART_BITS)
 
 
 def key_dtype(features: int) -> type:
@@ -131,28 +133,50 @@ def _surely_distinct(keys: Keys, start: int, stop: int, marks: NDArray[np.uint32
 
 
 @compiled
-def tally_runs(keys: Keys, tally: NDArray[np.int64]) -> None:
-    """Count in `tally[n]` the keys that occur n times in sorted `keys`; the last entry is for n and more."""
-    start = 0
-    for k in range(1, keys.size + 1):
-        if k == keys.size or keys[k] != keys[start]:
-            tally[min(k - start, tally.size - 1)] += 1
-            start = k
+def deal_out(keys: Keys, ends: NDArray[np.int64], dealt: Keys) -> None:
+    """Copy `keys` into `dealt`, sorted by the part of all keys that each belongs to; part p ends at `ends[p]`.
+
+    A hash of the key decides. There are 2**PART_BITS parts; `ends` has one more entry, and is all zeros before.
+    """
+    for k in range(keys.size):
+        ends[((np.uint64(keys[k]) * GOLDEN) >> PART_SHIFT) + np.uint64(1)] += 1
+    for part in range(1, ends.size):
+        ends[part] += ends[part - 1]
+    for k in range(keys.size):
+        part_of_key = (np.uint64(keys[k]) * GOLDEN) >> PART_SHIFT
+        dealt[ends[part_of_key]] = keys[k]
+        ends[part_of_key] += 1
 
 
 @compiled
-def pick_runs(keys: Keys, least: int, num_least: int, picked: Keys, counts: NDArray[np.int64]) -> int:
-    """Pick from sorted `keys` those that occur more than `least` times, and `num_least` that occur `least` times.
+def count_keys(keys: Keys, start: int, counts: Keys, num_keys: int) -> tuple[int, int]:
+    """Count `keys[start:]` in a dictionary of (key + 1, count) that has `num_keys` keys, until it is half full.
 
-    They go into `picked`, their frequencies into `counts`; returns their number.
+    Returns the first position that was not counted, and how many keys the dictionary has.
     """
-    start = written = 0
-    for k in range(1, keys.size + 1):
-        if k == keys.size or keys[k] != keys[start]:
-            if k - start > least or (k - start == least and num_least > 0):
-                num_least -= k - start == least
-                picked[written] = keys[start]
-                counts[written] = k - start
-                written += 1
-            start = k
-    return written
+    mask = np.uint64(counts.shape[0] - 1)
+    for k in range(start, keys.size):
+        key = np.uint64(keys[k])
+        slot = ((key * GOLDEN) >> np.uint64(32)) & mask
+        while counts[slot, 0] != 0 and np.uint64(counts[slot, 0]) != key + np.uint64(1):
+            slot = (slot + np.uint64(1)) & mask
+        if counts[slot, 0] == 0:
+            if 2 * num_keys >= counts.shape[0]:
+                return k, num_keys
+            num_keys += 1
+            counts[slot, 0] = key + np.uint64(1)
+        counts[slot, 1] += 1
+    return keys.size, num_keys
+
+
+@compiled
+def move_counts(counts: Keys, larger: Keys) -> None:
+    """Copy a dictionary of counts into a larger one, which is empty."""
+    mask = np.uint64(larger.shape[0] - 1)
+    for i in range(counts.shape[0]):
+        if counts[i, 0] != 0:
+            slot = (((np.uint64(counts[i, 0]) - np.uint64(1)) * GOLDEN) >> np.uint64(32)) & mask
+            while larger[slot, 0] != 0:
+                slot = (slot + np.uint64(1)) & mask
+            larger[slot, 0] = counts[i, 0]
+            larger[slot, 1] = counts[i, 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +15,16 @@ HIDDEN_BIAS = -1.2
 HIDDEN_SPREAD = 0.5
 NUMBER_SCALE = 0.3
 NUMBER_MEAN = 3.0
+
+
+class Skew(NamedTuple):
+    """How often a few keys of a vocabulary occur: the logarithm of rank + 1, as a share of its largest value, is
+    max(`cubic` · u³, `slope` · u + `shift`) for a uniform u.
+    """
+
+    cubic: float
+    slope: float
+    shift: float
 
 
 @compiled
@@ -40,10 +52,16 @@ def hidden_weight(key: int) -> float:
 
 
 @compiled
-def fill_clicks(seed: int, first_row: int, num_numbers: int, vocabularies: NDArray[np.int64], keys: NDArray[np.uint32],
-                values: NDArray[np.float32], labels: NDArray[np.uint8]) -> None:  # fmt: skip
-    """Fill rows `first_row` onwards: numbers at keys 0 …, then one key of each vocabulary, value 1."""
+def fill_clicks(seed: int, first_row: int, num_numbers: int, vocabularies: NDArray[np.int64], skew: Skew,
+                logs: NDArray[np.float64], keys: NDArray[np.uint32], values: NDArray[np.float32],
+                labels: NDArray[np.uint8]) -> None:  # fmt: skip
+    """Fill rows `first_row` onwards: numbers at keys 0 …, then one key of each vocabulary, value 1.
+
+    `logs` is scratch with room for one number per vocabulary.
+    """
     nonzeros = num_numbers + vocabularies.size
+    for v in range(vocabularies.size):
+        logs[v] = np.log(float(vocabularies[v]))
     for i in range(labels.size):
         row, at = first_row + i, i * nonzeros
         score = HIDDEN_BIAS
@@ -55,7 +73,9 @@ def fill_clicks(seed: int, first_row: int, num_numbers: int, vocabularies: NDArr
         first_key = num_numbers
         for v in range(vocabularies.size):
             size = vocabularies[v]
-            rank = min(np.int64(np.exp(uniform(seed, row, num_numbers + v) * np.log(float(size))) - 1.0), size - 1)
+            u = uniform(seed, row, num_numbers + v)
+            share = max(skew.cubic * (u * u * u), skew.slope * u + skew.shift)
+            rank = min(np.int64(np.exp(share * logs[v]) - 1.0), size - 1)
             # Ranks are scattered over the vocabulary: hot keys lie anywhere, as in data that comes from outside.
             key = first_key + (rank * 2654435761) % size
             keys[at + num_numbers + v] = key

@@ -14,9 +14,10 @@ from paceline.data.blocks.files import BlockInfo, R, SplitInfo
 from paceline.data.blocks.manifests import seal
 from paceline.data.blocks.partial import PartialFolder
 from paceline.errors import DataError, UsageError
-from paceline.files import refuse_existing, replace_file, sync_to_disk, translated_disk_errors
+from paceline.files import refuse_existing, replace_file, translated_disk_errors
+from paceline.machine import num_cores
 
-WRITING_THREADS = 2
+FEWEST_THREADS, MOST_THREADS = 2, 16  # each has a block in memory, and waits for the disk now and then
 
 D = TypeVar("D", covariant=True)
 
@@ -29,6 +30,9 @@ class Intake(Protocol[R]):
 
     def rest(self) -> Iterable[tuple[Split, R]]:
         """Rows that were taken and not returned yet."""
+
+    def complete(self, split: Split, block: list[R]) -> list[R]:
+        """The rows of a whole block as they are stored. Runs in several threads at once; may change rows in place."""
 
     def manifest(self, train: SplitInfo, test: SplitInfo) -> msgspec.Struct: ...
 
@@ -48,7 +52,7 @@ class DatasetWriter(Generic[R, D]):
         if not self.out.name:
             raise UsageError("a dataset cannot replace the current folder", "name a new folder: --out NAME")
         self._partial = PartialFolder(self.out)
-        self._blocks = {split: BlockWriter(self._partial.path, split, kind) for split in SPLITS}
+        self._blocks = {split: BlockWriter(self._partial.path, split, kind, intake) for split in SPLITS}
 
     def __enter__(self) -> Self:
         with translated_disk_errors(self.out):
@@ -74,12 +78,13 @@ class DatasetWriter(Generic[R, D]):
                 "the input has no training rows", "check the paths, and that --test-fraction leaves some rows"
             )
         manifest = seal(msgspec.json.encode(self._intake.manifest(train, test)))
-        replace_file(self._partial.path / "manifest.json", manifest)
+        # Nothing waits for the disk, which may take longer than all the rest. If the machine crashes before everything
+        # is there, checksums tell.
+        replace_file(self._partial.path / "manifest.json", manifest, durable=False)
         refuse_existing(self.out)
         if self.out.is_dir():
             self.out.rmdir()
         self._partial.move_into_place()
-        sync_to_disk(self.out.parent)
         return self._reopen(self.out)
 
     def _append(self, ready: Iterable[tuple[Split, R]]) -> None:
@@ -88,15 +93,19 @@ class DatasetWriter(Generic[R, D]):
 
 
 class BlockWriter(Generic[R]):
-    """Writes the rows of one split as blocks. Threads write the files, because allocating pages for them takes time."""
+    """Writes the rows of one split as blocks. The calling thread only says which rows a block has; threads complete
+    them, compute the checksum and write the file.
+    """
 
-    def __init__(self, folder: Path, split: Split, kind: RowKind[R]) -> None:
+    def __init__(self, folder: Path, split: Split, kind: RowKind[R], intake: Intake[R]) -> None:
         self._folder = folder
         self._split = split
         self._kind = kind
+        self._intake = intake
         self._block: list[R] = []
         self._written: list[Future[BlockInfo]] = []
-        self._threads = ThreadPoolExecutor(WRITING_THREADS, thread_name_prefix="paceline-write")
+        self._num_threads = max(FEWEST_THREADS, min(MOST_THREADS, num_cores()))
+        self._threads = ThreadPoolExecutor(self._num_threads, thread_name_prefix="paceline-write")
 
     def append(self, rows: R) -> None:
         """Add rows to the open block, which is written when full. A disk error may surface some blocks later."""
@@ -121,7 +130,12 @@ class BlockWriter(Generic[R]):
 
     def _write(self) -> None:
         path = self._folder / f"{self._split}-{len(self._written):05d}.arrow"
-        self._written.append(self._threads.submit(self._kind.write, path, self._block))
+        self._written.append(self._threads.submit(self._complete, path, self._block))
         self._block = []
-        if len(self._written) > WRITING_THREADS:
-            self._written[-1 - WRITING_THREADS].result()  # no more blocks in memory than threads write
+        if len(self._written) > self._num_threads:
+            self._written[-1 - self._num_threads].result()  # no more blocks in memory than threads write
+
+    def _complete(self, path: Path, block: list[R]) -> BlockInfo:
+        stored = self._intake.complete(self._split, block)
+        block.clear()  # what was copied need not stay in memory until the file is written
+        return self._kind.write(path, stored)

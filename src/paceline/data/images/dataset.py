@@ -78,6 +78,9 @@ class ImageIntake:
     def rest(self) -> Iterator[tuple[Split, Images]]:
         return iter(())
 
+    def complete(self, split: Split, block: list[Images]) -> list[Images]:
+        return list(block)
+
     def manifest(self, train: SplitInfo, test: SplitInfo) -> ImageManifest:
         return ImageManifest(
             kind="images",

@@ -6,6 +6,7 @@ the places that became free. Models use the input's keys; `KeyOrder` converts be
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ from paceline.data.blocks.files import BLOCK_ROWS, SplitInfo
 from paceline.data.blocks.writer import DatasetWriter
 from paceline.data.labels import RULES, Labels
 from paceline.data.limits import LabelKind
-from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.batch import Batch, concatenate
 from paceline.data.sparse.blocks import RowBuffer, SparseManifest, fits, read_block, write_block
 from paceline.data.sparse.key_order import NO_COUNTS, KeyOrder, most_frequent
 from paceline.errors import DataError
@@ -98,9 +99,10 @@ class SparseIntake:
         self._sample: dict[Split, list[Batch]] = {"train": [], "test": []}
         self._positives: dict[Split, int] = {"train": 0, "test": 0}
         self._largest_key = 0
+        self._counting = threading.Lock()
 
     def take(self, split: Split, rows: Batch) -> Iterator[tuple[Split, Batch]]:
-        """Rows with the blocks' keys, once there are enough to choose the hottest. Keys must be distinct per row."""
+        """The rows, once there are enough to choose the hottest keys. Keys must be distinct per row."""
         if rows.labels.dtype != self._label_dtype:
             raise DataError(
                 f"labels are {rows.labels.dtype}; `{self._labels}` are stored as {np.dtype(self._label_dtype)}",
@@ -117,7 +119,7 @@ class SparseIntake:
             # Parsers already use the integers of the blocks; nothing is copied then.
             rows = rows._replace(keys=rows.keys.astype(key_dtype(self._declared), copy=False))
         if self._order is not None:
-            yield split, self._renumber(self._order, split, rows)
+            yield split, rows
             return
         self._sample[split].append(rows)
         train_rows = sum(batch.num_rows for batch in self._sample["train"])
@@ -126,7 +128,7 @@ class SparseIntake:
             yield from self.rest()
 
     def rest(self) -> Iterator[tuple[Split, Batch]]:
-        """Rank keys by how often they occur in the training rows held back, and renumber and release all of those."""
+        """Rank keys by how often they occur in the training rows held back, and release all rows that were."""
         if self._order is not None:
             return
         keys, counts = most_frequent([batch.keys for batch in self._sample["train"]], HOT_KEYS)
@@ -134,7 +136,21 @@ class SparseIntake:
         self._counts["train"] = np.zeros(len(keys), np.int64)
         for split in SPLITS:
             while self._sample[split]:
-                yield split, self._renumber(self._order, split, self._sample[split].pop(0))
+                yield split, self._sample[split].pop(0)
+
+    def complete(self, split: Split, block: list[Batch]) -> list[Batch]:
+        """One batch of all rows with the blocks' keys, counted. Runs in several threads at once."""
+        assert self._order is not None
+        rows = concatenate(block)
+        counts = np.zeros_like(self._counts[split])
+        self._order.renumber(rows.keys, counts)
+        with self._counting:
+            self._counts[split] += counts
+            if self._labels == "two-classes":
+                self._positives[split] += int(np.count_nonzero(rows.labels))
+            elif self._labels == "classes":
+                self._classes = max(self._classes, 1 + int(rows.labels.max()))
+        return [rows]
 
     def manifest(self, train: SplitInfo, test: SplitInfo) -> SparseManifest:
         assert self._order is not None
@@ -148,11 +164,3 @@ class SparseIntake:
             source=self._source,
             labels=Labels.of(self._labels, self._classes),
         )
-
-    def _renumber(self, order: KeyOrder, split: Split, rows: Batch) -> Batch:
-        if self._labels == "two-classes":
-            self._positives[split] += int(np.count_nonzero(rows.labels))
-        elif self._labels == "classes":
-            self._classes = max(self._classes, 1 + int(rows.labels.max()))
-        order.renumber(rows.keys, self._counts[split])
-        return rows

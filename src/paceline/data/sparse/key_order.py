@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.keys import fill_dictionary, pick_runs, renumber, tally_runs
+from paceline.kernels.keys import PART_BITS, count_keys, deal_out, fill_dictionary, move_counts, renumber
+from paceline.machine import num_cores
 
 NO_COUNTS = np.zeros(0, np.int64)
+NUM_PARTS = 1 << PART_BITS
+FEWEST_SLOTS, MOST_SLOTS = 1 << 12, 1 << 17  # of a dictionary of counts; where it leaves the caches, sorting is faster
 
 
 class KeyOrder:
@@ -61,13 +65,44 @@ def most_frequent(arrays: list[NDArray[Any]], most: int) -> tuple[NDArray[Any], 
     >>> keys.tolist(), counts.tolist()
     ([3, 5], [2, 2])
     """
-    keys = np.concatenate([*arrays, np.zeros(0, np.uint32)])
-    keys.sort()
-    tally = np.zeros(len(keys) // most + 3, np.int64)  # fewer than `most` keys can occur as often as the last entry
-    tally_runs(keys, tally)
-    as_often = np.cumsum(tally[::-1])[::-1]  # keys that occur n times or more
-    least = max(1, int(np.searchsorted(-as_often, -most, side="right")) - 1)
-    more = int(as_often[least + 1]) if least + 1 < len(as_often) else 0
-    picked, counts = np.empty(most, keys.dtype), np.empty(most, np.int64)
-    num_picked = pick_runs(keys, least, most - more, picked, counts)
-    return picked[:num_picked], counts[:num_picked]
+    if not arrays:
+        return np.zeros(0, np.uint32), NO_COUNTS
+    with ThreadPoolExecutor(num_cores(), thread_name_prefix="paceline-count") as threads:
+        dealt = list(threads.map(_deal_out, arrays))
+        parts = list(threads.map(lambda part: _count([pieces[part] for pieces in dealt]), range(NUM_PARTS)))
+    keys, counts = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    if len(keys) > most:
+        # Fewer than `most` keys can occur as often as the last entry of the tally.
+        tally = np.bincount(np.minimum(counts, counts.sum() // most + 1))
+        least = int(np.flatnonzero(np.cumsum(tally[::-1])[::-1] >= most)[-1])
+        more, as_often = counts > least, keys[counts == least]
+        num_least = most - np.count_nonzero(more)
+        last = np.partition(as_often, num_least - 1)[num_least - 1]
+        chosen = more | (counts == least) & (keys <= last)
+        keys, counts = keys[chosen], counts[chosen]
+    order = np.argsort(keys)
+    return keys[order], counts[order]
+
+
+def _deal_out(keys: NDArray[Any]) -> list[NDArray[Any]]:
+    """The keys of each part: together they are all keys, and no key is in two parts."""
+    ends, dealt = np.zeros(NUM_PARTS + 1, np.int64), np.empty_like(keys)
+    deal_out(keys, ends, dealt)
+    return np.split(dealt, ends[: NUM_PARTS - 1])
+
+
+def _count(pieces: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The distinct keys of all pieces, in no order, and how often each occurs."""
+    counts, num_keys = np.zeros((FEWEST_SLOTS, 2), pieces[0].dtype), 0
+    for keys in pieces:
+        position = 0
+        while position < len(keys):
+            position, num_keys = count_keys(keys, position, counts, num_keys)
+            if position < len(keys):
+                if len(counts) == MOST_SLOTS:
+                    return np.unique(np.concatenate(pieces), return_counts=True)
+                larger = np.zeros((2 * len(counts), 2), counts.dtype)
+                move_counts(counts, larger)
+                counts = larger
+    used = counts[counts[:, 0] != 0]
+    return used[:, 0] - np.ones(1, used.dtype), used[:, 1].astype(np.int64)
