@@ -94,6 +94,15 @@ class TestWords:
         found = diagnose(make_planted(tmp_path / "run", "network"))
         assert any(line.startswith("connections had data in flight for 100% of the time") for line in found["evidence"])
 
+    def test_balanced(self, tmp_path: Path) -> None:
+        """Faster workers would wait for the shard, and a faster shard for the workers."""
+        found = diagnose(make_planted(tmp_path / "run", "balanced"))
+        assert found["bottleneck"] == "balanced"
+        assert found["sentence"].startswith("balanced: no single resource limits this run.")
+        assert found["recommendation"] in found["sentence"]
+        assert all(gain < 1.1 for gain in found["gains"].values())
+        assert set(found) == FIELDS
+
     def test_inconclusive(self, tmp_path: Path) -> None:
         found = diagnose(make_planted(tmp_path / "run", "worker-compute", unexplained=0.5))
         assert found["bottleneck"] == "inconclusive"

@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 from paceline.diagnosis.evidence import Evidence
 from paceline.diagnosis.simulator import Demand, PaceRules, Topology
-from paceline.diagnosis.verdict import World, each_step, rate
+from paceline.diagnosis.verdict import WORTH_TRYING, World, each_step, rate
 from paceline.settings import RunConfig
 from paceline.telemetry.facts import TIMES_LARGER, Facts
 from paceline.training.pace import Pace
 
-WORTH_TRYING = 1.1
 BYTES_OF_FLOAT32, BYTES_OF_KEY = 4, 4
 
 

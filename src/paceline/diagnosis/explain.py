@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from paceline.diagnosis.advice import Advice, advise
 from paceline.diagnosis.evidence import Evidence, gather_evidence
 from paceline.diagnosis.topology import best_links
-from paceline.diagnosis.verdict import LARGEST_REPLAY_ERROR, Verdict, judge, most
+from paceline.diagnosis.verdict import BALANCED, INCONCLUSIVE, LARGEST_REPLAY_ERROR, Verdict, judge, most
 from paceline.errors import ConfigError, DataError, UsageError
 from paceline.run_folder import TRAIN, RunFolder
 
@@ -104,10 +104,15 @@ def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice]
             f"inconclusive: allreduce is not simulated; workers spent {evidence.phases['push']:.0%} of their time "
             f"on it and waiting for each other, and {evidence.phases['compute']:.0%} computing."
         )
-    if bottleneck == "inconclusive":
+    if bottleneck == INCONCLUSIVE:
         return (
             f"inconclusive: the replay is off by {verdict.replay_error:.1%}, more than {LARGEST_REPLAY_ERROR:.0%}; "
             f"it would name {best} ({_times(verdict.gains[best])})."
+        )
+    if bottleneck == BALANCED:
+        return (
+            "balanced: no single resource limits this run. Infinitely fast, each of them alone would make it less "
+            f"than 10% faster. {_recommendation(advice, bottleneck)}"
         )
     low, high = map(_plain, verdict.interval)
     return (
@@ -117,7 +122,7 @@ def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice]
 
 
 def _recommendation(advice: list[Advice], bottleneck: str) -> str:
-    if bottleneck == "inconclusive":
+    if bottleneck == INCONCLUSIVE:
         return "No advice: the replay is unreliable for this run."
     if not advice:
         return "No change that the simulator knows would make it 10% faster."

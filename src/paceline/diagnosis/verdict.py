@@ -1,7 +1,7 @@
 """What limited a run? Its replay, with one resource after another made faster.
 
-The bottleneck is the resource whose removal would gain most. If the replay itself is far from what was measured, the
-verdict is `inconclusive`.
+The bottleneck is the resource whose removal would gain most. If no resource would gain 10 %, the run is `balanced`. If
+the replay itself is far from what was measured, the verdict is `inconclusive`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ STEPS = 300
 STEPS_TOGETHER = 1200
 FEWEST_STEPS = 25
 RESAMPLES = 12
+# Gains below this are not worth naming, nor is a change that gains less.
+WORTH_TRYING = 1.1
 # The gain from which slow workers are worth naming: some are always a little slower.
 STRAGGLING = 1.2
+BALANCED, INCONCLUSIVE = "balanced", "inconclusive"
 
 
 class World(NamedTuple):
@@ -117,8 +120,9 @@ def judge(evidence: Evidence) -> Verdict:
     }
     # What the simulator does not know looks like the workers' own work.
     told = error <= LARGEST_REPLAY_ERROR and evidence.is_simulated
+    name = found if gains[found] >= WORTH_TRYING else BALANCED
     return Verdict(
-        bottleneck=found if told else "inconclusive",
+        bottleneck=name if told else INCONCLUSIVE,
         gains=gains,
         doubled=doubled,
         interval=_interval(world, RESOURCES[found], gains[found]),
