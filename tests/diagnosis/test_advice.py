@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from paceline.diagnosis.advice import (
-    WORTH_TRYING,
     advise,
     half_values,
     more_keys_in_larger_batches,
@@ -16,7 +15,7 @@ from paceline.diagnosis.advice import (
     with_shards,
 )
 from paceline.diagnosis.evidence import gather_evidence
-from paceline.diagnosis.verdict import World, rate
+from paceline.diagnosis.verdict import WORTH_TRYING, World, rate
 from paceline.telemetry.facts import TIMES_LARGER
 from tests.diagnosis.folders import PLANTS, make_embedded, make_planted, record_facts
 
