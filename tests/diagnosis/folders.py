@@ -18,6 +18,7 @@ from paceline.data.datasets import open_dataset
 from paceline.models.registry import find
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
+from paceline.telemetry.ceilings import Ceilings
 from paceline.telemetry.facts import Facts, write_facts
 from paceline.telemetry.gather_facts import count_keys, facts_of
 from paceline.telemetry.records import ConnectionProbe, NodeProbe, Record, Reply, ShardChunk, StepSample, WorkerChunk
@@ -103,6 +104,15 @@ def record_facts(run: RunFolder, data: Path, **changes: Any) -> Facts:
     (run.path / "config.toml").write_bytes(to_toml(config))
     write_facts(run.path, facts)
     return facts
+
+
+def ceilings(gathers: float) -> Ceilings:
+    return Ceilings(
+        measured="", processor="", cores=1, copy_bytes_per_second=1.0, copy_bytes_per_second_all_cores=1.0,
+        table_bytes=1, gathers_per_second=gathers, gathers_per_second_all_cores=gathers, matrix_flop_per_second=1.0,
+        folder="", disk_read_bytes_per_second=None, loopback_bytes_per_second=1.0, loopback_round_trip_seconds=1.0,
+        left_out={},
+    )  # fmt: skip
 
 
 def worker_chunks(rank: int, node: str, step: Step, lasts: float) -> list[Record]:

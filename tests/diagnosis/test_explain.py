@@ -32,22 +32,13 @@ from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import NodeProbe
 from paceline.training.embedded import backend as embedded
 from paceline.training.embedded.loops import StepLoop
-from tests.diagnosis.folders import PLANTS, make_embedded, make_planted, record_facts
+from tests.diagnosis.folders import PLANTS, ceilings, make_embedded, make_planted, record_facts
 from tests.reports.folders import write_records
 
 FIELDS = {
     "bottleneck", "sentence", "gain_if_removed", "gain_interval", "next_bottleneck", "phases", "replay_error",
     "evidence", "recommendation", "gains", "gains_if_doubled", "advice", "rows_per_second", "nodes",
 }  # fmt: skip
-
-
-def ceilings(gathers: float) -> Ceilings:
-    return Ceilings(
-        measured="", processor="", cores=1, copy_bytes_per_second=1.0, copy_bytes_per_second_all_cores=1.0,
-        table_bytes=1, gathers_per_second=gathers, gathers_per_second_all_cores=gathers, matrix_flop_per_second=1.0,
-        folder="", disk_read_bytes_per_second=None, loopback_bytes_per_second=1.0, loopback_round_trip_seconds=1.0,
-        left_out={},
-    )  # fmt: skip
 
 
 def record_ceilings(run: RunFolder, found: Ceilings) -> None:

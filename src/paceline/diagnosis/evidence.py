@@ -122,7 +122,7 @@ def _gathers_per_row(facts: Facts, batch_size: int) -> float:
 
 def _crowded(topology: Topology, workers: Sequence[Sequence[WorkerChunk]],
              shards: Mapping[int, Sequence[ShardChunk]]) -> list[bool]:  # fmt: skip
-    """For each node, whether roles on its machine had to wait for a core: they are more, and used nearly all of them."""
+    """For each node, whether roles on its machine waited for cores: they are more, and used nearly all of them."""
     roles = [0] * len(topology.cores)
     used = [0.0] * len(topology.cores)
     own: Sequence[Sequence[WorkerChunk] | Sequence[ShardChunk]]

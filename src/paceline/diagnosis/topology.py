@@ -84,7 +84,7 @@ def _free_cores(nodes: set[str], chunks: Sequence[WorkerChunk], shards: Sequence
         for own in by_rank(chunk for chunk in kind if chunk.node in nodes).values()
     )
     others = max(0.0, busy - ours)
-    roles = len({(type(chunk), chunk.rank) for chunk in (*chunks, *shards) if chunk.node in nodes})
+    roles = sum(len({chunk.rank for chunk in kind if chunk.node in nodes}) for kind in (chunks, shards))
     return cores if others < TAKEN and roles <= cores else max(cores / 4, cores - others)
 
 

@@ -96,6 +96,7 @@ class Verdict(NamedTuple):
     """The bottleneck, the gains of removing each resource (and of doubling it), and the replay's own error."""
 
     bottleneck: str
+    why_inconclusive: str
     gains: dict[str, float]
     doubled: dict[str, float]
     interval: tuple[float, float]
@@ -118,17 +119,33 @@ def judge(evidence: Evidence) -> Verdict:
         for name, change in RESOURCES.items()
         if name != found and not math.isinf(after)
     }
-    # What the simulator does not know looks like the workers' own work.
-    told = error <= LARGEST_REPLAY_ERROR and evidence.is_simulated
+    why = why_inconclusive(evidence, error)
     name = found if gains[found] >= WORTH_TRYING else BALANCED
     return Verdict(
-        bottleneck=name if told else INCONCLUSIVE,
+        bottleneck=INCONCLUSIVE if why else name,
+        why_inconclusive=why,
         gains=gains,
         doubled=doubled,
         interval=_interval(world, RESOURCES[found], gains[found]),
         next_bottleneck=most(rest) if rest else found,
         replay_error=error,
     )
+
+
+def why_inconclusive(evidence: Evidence, replay_error: float) -> str:
+    """Why a run cannot be judged; empty if it can."""
+    phases, steady = evidence.phases, evidence.steady
+    if not evidence.is_simulated:
+        return (
+            f"allreduce is not simulated; workers spent {phases['push']:.0%} of their time on it and waiting for each "
+            f"other, and {phases['compute']:.0%} computing"
+        )
+    if steady.needed_seconds:
+        return f"the run was too short to tell; train for at least {steady.needed_seconds:.0f} seconds"
+    # What the simulator does not know looks like the workers' own work.
+    if replay_error > LARGEST_REPLAY_ERROR:
+        return f"the replay is off by {replay_error:.1%}, more than {LARGEST_REPLAY_ERROR:.0%}"
+    return ""
 
 
 def most(gains: dict[str, float]) -> str:

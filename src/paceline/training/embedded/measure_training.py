@@ -6,17 +6,27 @@ in a run with one worker. So `doctor` trains for a moment with different numbers
 
 from __future__ import annotations
 
+import math
+import os
+import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from paceline.data.blocks.reader import Reader
+from paceline.data.rows import EpochOrder
 from paceline.data.sparse.dataset import SparseDataset
 from paceline.data.synthetic import generate_clicks
 from paceline.machine import num_cores
 from paceline.models.registry import find
+from paceline.parameters.keyed import KeyedStore
 from paceline.settings import RunConfig
 from paceline.telemetry.ceilings import TrainingSpeed
+from paceline.telemetry.probes import read_cores
 from paceline.telemetry.records import WorkerChunk
 from paceline.training.backend import Due
 from paceline.training.embedded.backend import EmbeddedBackend
@@ -27,6 +37,11 @@ CASES = [
     ("4", 100), ("4", 1000),
 ]  # fmt: skip
 MODEL = "logistic"
+KEY_BATCHES = (100, 1000)
+MOST_KEY_BATCHES = 50
+# Windows are repeated while other programs use this many cores, so many times at most.
+MOST_OTHERS = 0.2
+PATIENCE = 4
 
 
 class Amount(NamedTuple):
@@ -51,7 +66,14 @@ def worker_counts(cores: int) -> list[int]:
     return sorted({1, min(2, cores), max(1, cores // 2), cores})
 
 
-def measure_training(say: Callable[[str], None], amount: Amount = FULL_AMOUNT) -> list[TrainingSpeed]:
+class Training(NamedTuple):
+    """What was measured: see `Ceilings`."""
+
+    speeds: list[TrainingSpeed]
+    key_seconds: float
+
+
+def measure_training(say: Callable[[str], None], amount: Amount = FULL_AMOUNT) -> Training:
     """Rows per second of each case, with one worker up to one per core; takes about half a second each."""
     with tempfile.TemporaryDirectory(prefix="paceline-doctor-") as folder:
         say("training: generating rows")
@@ -65,24 +87,68 @@ def measure_training(say: Callable[[str], None], amount: Amount = FULL_AMOUNT) -
             for pace, batch_size in CASES:
                 speed = _speed(dataset, str(data), pace, workers, batch_size, amount)
                 found.append(TrainingSpeed(pace=pace, workers=workers, batch_size=batch_size, rows_per_second=speed))
-        return found
+        return Training(found, _key_seconds(dataset, str(data), amount))
+
+
+def _key_seconds(dataset: SparseDataset, data: str, amount: Amount) -> float:
+    """What it takes to apply a gradient to a key and to gather its value again, in batches: what large ones take more
+    than small ones.
+    """
+    config = RunConfig(data=data, model=MODEL, batch_size=max(KEY_BATCHES))
+    layout = find(MODEL).build(config, dataset, config.batch_size).layout.table
+    assert layout is not None
+    store, reader = (
+        KeyedStore(layout),
+        Reader(dataset, EpochOrder([block.rows for block in dataset.split("train").blocks], 0)),
+    )
+    store.warm_up()
+    points = []
+    for size in KEY_BATCHES:
+        starts = range(0, min(amount.rows, MOST_KEY_BATCHES * size) - size + 1, size)
+        batches = [np.unique(reader.between(start, start + size).keys) for start in starts]
+        sums = np.zeros(max(map(len, batches)), np.float32)
+        best = math.inf
+        for _ in range(1 + amount.windows):
+            began = time.perf_counter()
+            for keys in batches:
+                store.apply(keys, sums[: len(keys)], size, 0)
+                store.gather(keys, sums[: len(keys)])
+            best = min(best, (time.perf_counter() - began) / len(batches))
+        points.append((statistics.fmean(map(len, batches)), best))
+    (few, small), (many, large) = points
+    return max(0.0, large - small) / (many - few)
 
 
 def _speed(dataset: SparseDataset, data: str, pace: str, workers: int, batch_size: int, amount: Amount) -> float:
-    """The best of some windows: other programs can only make a machine look slower."""
+    """The best of some windows in which other programs left the cores alone, or of all if there are none."""
+    most = PATIENCE * amount.windows
     config = RunConfig(
         data=data, model=MODEL, pace=int(pace) if pace.isdigit() else pace, workers=workers, batch_size=batch_size,
-        epochs=1 + amount.windows * workers,
+        epochs=1 + most * workers,
     )  # fmt: skip
     backend = EmbeddedBackend(config, dataset, find(MODEL))
-    found = []
+    quiet: list[float] = []
+    noisy: list[float] = []
     try:
         backend.make_ready()
         # In the first epoch memory is touched for the first time.
-        for window in range(1 + amount.windows):
+        backend.run_segment(amount.rows, lambda _: Due.NOTHING, lambda _: None)
+        for window in range(1, most + 1):
+            backend.records()
+            began, before = time.perf_counter(), _used_by_others()
             backend.run_segment((1 + window * workers) * amount.rows, lambda _: Due.NOTHING, lambda _: None)
+            others = (_used_by_others() - before) / (time.perf_counter() - began)
             chunks = [record for record in backend.records() if isinstance(record, WorkerChunk)]
-            found.append(sum(chunk.rows / chunk.seconds for chunk in chunks if chunk.seconds > 0))
+            rate = sum(chunk.rows / chunk.seconds for chunk in chunks if chunk.seconds > 0)
+            (quiet if others < MOST_OTHERS else noisy).append(rate)
+            if len(quiet) == amount.windows:
+                break
     finally:
         backend.close()
-    return max(found[1:])
+    return max(quiet or noisy)
+
+
+def _used_by_others() -> float:
+    """Processor seconds of all other programs so far."""
+    own = os.times()
+    return sum(core.busy for core in read_cores()) - own.user - own.system
