@@ -34,12 +34,13 @@ from paceline.diagnosis.changes import (
     with_larger_batches,
     world_of,
 )
-from paceline.diagnosis.embedded import Setup, embedded_gain
+from paceline.diagnosis.embedded import Setup, embedded_gain, slower_in_larger_batches
 from paceline.diagnosis.evidence import Evidence, gather_evidence
 from paceline.diagnosis.verdict import World, rate
 from paceline.machine import num_cores
 from paceline.run_folder import RunFolder
 from paceline.telemetry.ceilings import load_ceilings
+from paceline.telemetry.facts import TIMES_LARGER
 
 HERE = Path(__file__).parent
 WITHIN = 0.2
@@ -142,7 +143,8 @@ def predicted(before: Case, after: Case, evidence: Evidence) -> Range:
     def change(each: World) -> World:
         if after.batch_size != before.batch_size:
             more_keys = more_keys_in_larger_batches(evidence.config, evidence.facts)
-            return with_larger_batches(each, more_keys, whole_model=False)
+            slower = slower_in_larger_batches(evidence, TIMES_LARGER)
+            return with_larger_batches(each, more_keys, whole_model=False, slower=slower)
         return at_pace(resized(each, after.workers, after.shards, evidence.company), pace_of(after), keyed=True)
 
     return gain_of(world, change, rate(world))

@@ -57,7 +57,7 @@ def record_training(run: RunFolder, gain: dict[str, float], each: float = 1e5) -
         TrainingSpeed(pace=pace, workers=workers, batch_size=size, rows_per_second=each * (times if workers > 1 else 1))
         for pace, times in gain.items() for workers in (1, 2) for size in (ROWS, 2 * ROWS)
     ]  # fmt: skip
-    found = msgspec.structs.replace(ceilings(1e9), training=training, key_seconds=1e-8)
+    found = msgspec.structs.replace(ceilings(1e9), training=training)
     write_facts(run.path, msgspec.structs.replace(run.facts, ceilings=found))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from paceline.diagnosis.steady import FEWEST_STEPS, steady_part
@@ -46,6 +47,13 @@ def test_epochs_that_are_alike_count_together() -> None:
     found = steady_part(chunks([400, 400, 405, 400]), probes([0.0] * 4), num_rows=400)
     assert len(found.chunks) == 3
     assert (found.first_epoch, found.from_disk) == (0, 0)
+
+
+def test_both_parts_have_all_workers() -> None:
+    """One worker alone in the first epoch, after its first second, is slower than two; that tells nothing."""
+    late = [msgspec.structs.replace(chunk, rank=1, time=chunk.time + 0.5) for chunk in chunks([100, 100, 100, 100])]
+    found = steady_part([*chunks([100, 100, 100, 100]), *late], [], num_rows=380)
+    assert found.first_epoch == 0
 
 
 def test_a_run_that_never_ended_its_first_epoch() -> None:

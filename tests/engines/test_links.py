@@ -33,7 +33,7 @@ from paceline.training.embedded import measure_training as training
 from tests.telemetry.test_measure_ceilings import SMALL
 
 measuring.measure_ceilings = partial(measuring.measure_ceilings, effort=SMALL)
-training.measure_training = lambda say: training.Training([], 0.0)
+training.measure_training = lambda say: []
 main()
 """
 

@@ -15,7 +15,6 @@ from paceline.telemetry import measure_ceilings as measuring
 from paceline.telemetry.ceilings import Ceilings, TrainingSpeed, load_ceilings, save_ceilings
 from paceline.telemetry.measure_ceilings import measure_ceilings
 from paceline.training.embedded import measure_training as measuring_training
-from paceline.training.embedded.measure_training import Training
 from tests.conftest import Command
 from tests.telemetry.test_measure_ceilings import SMALL, quiet
 
@@ -87,7 +86,7 @@ class TestCommand:
     @pytest.fixture(autouse=True)
     def _measure_little(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(measuring, "measure_ceilings", partial(measure_ceilings, effort=SMALL))
-        monkeypatch.setattr(measuring_training, "measure_training", lambda _: Training(SPEEDS, 1e-8))
+        monkeypatch.setattr(measuring_training, "measure_training", lambda _: SPEEDS)
 
     def test_json_is_one_object(self, command: Command, cache: Path, tmp_path: Path) -> None:
         done = command("doctor", "--json", "--folder", tmp_path)

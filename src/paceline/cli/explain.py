@@ -116,8 +116,8 @@ def doctor(folder: Path, address: str | None, as_json: bool) -> None:
         from paceline.engines.links import measure_links
 
         links = measure_links(address, say)
-    ceilings, trained = measure_ceilings(folder, say), measure_training(say)
-    ceilings = msgspec.structs.replace(ceilings, links=links, training=trained.speeds, key_seconds=trained.key_seconds)
+    ceilings = measure_ceilings(folder, say)
+    ceilings = msgspec.structs.replace(ceilings, links=links, training=measure_training(say))
     if as_json:
         click.echo(msgspec.json.encode(ceilings))
     else:

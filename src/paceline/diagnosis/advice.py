@@ -19,7 +19,7 @@ from paceline.diagnosis.changes import (
     with_workers,
     world_of,
 )
-from paceline.diagnosis.embedded import embedded_gain, setup_of
+from paceline.diagnosis.embedded import embedded_gain, setup_of, slower_in_larger_batches
 from paceline.diagnosis.evidence import Evidence
 from paceline.diagnosis.verdict import WORTH_TRYING, rate
 from paceline.telemetry.facts import TIMES_LARGER
@@ -111,5 +111,6 @@ def _paces(evidence: Evidence) -> Iterator[Advice]:
 def _larger_batches(evidence: Evidence) -> Iterator[Advice]:
     config, world = evidence.config, world_of(evidence)
     if more_keys := more_keys_in_larger_batches(config, evidence.facts):
-        change = partial(with_larger_batches, more_keys=more_keys, whole_model=config.wire.pull == "all")
+        slower = slower_in_larger_batches(evidence, TIMES_LARGER)
+        change = partial(with_larger_batches, more_keys=more_keys, whole_model=config.wire.pull == "all", slower=slower)
         yield Advice(f"`--batch-size {TIMES_LARGER * config.batch_size}`", gain_of(world, change, rate(world)))

@@ -107,25 +107,25 @@ def more_keys_in_larger_batches(config: RunConfig, facts: Facts) -> float:
     return large / facts.keys_per_batch[config.batch_size] if large else 0.0
 
 
-def with_larger_batches(world: World, more_keys: float, whole_model: bool) -> World:
+def with_larger_batches(world: World, more_keys: float, whole_model: bool, slower: float = 1.0) -> World:
     """Steps of `TIMES_LARGER` times the rows: work per row stays the same, work per key happens less often, and so does
     pulling the whole model, if that is pulled.
 
-    What a frame takes regardless of its size stays as it is.
+    What a frame takes regardless of its size stays as it is. Work on rows and keys takes `slower` times as long,
+    because caches hold less of a larger batch.
     """
 
-    def sized(parts: tuple[float, ...], fixed: float = 0.0) -> tuple[float, ...]:
-        return tuple(fixed + max(0.0, part - fixed) * more_keys for part in parts)
+    def sized(parts: tuple[float, ...], fixed: float = 0.0, times: float = 1.0) -> tuple[float, ...]:
+        return tuple(fixed + max(0.0, part - fixed) * more_keys * times for part in parts)
 
     def joined(own: list[Demand]) -> list[Demand]:
         groups = [own[start : start + TIMES_LARGER] for start in range(0, len(own) - TIMES_LARGER + 1, TIMES_LARGER)]
         return [
             few[0]._replace(
-                **{
-                    name: sum(getattr(demand, name) for demand in few) for name in ("delay", "input", "compute", "rows")
-                },
+                **{name: sum(getattr(demand, name) for demand in few) for name in ("delay", "input", "rows")},
+                compute=sum(demand.compute for demand in few) * slower,
                 push=sized((few[0].push,), (few[0].push_fixed or 0.0) * len(few[0].service))[0],
-                service=few[0].service if whole_model else sized(few[0].service, few[0].service_fixed or 0.0),
+                service=few[0].service if whole_model else sized(few[0].service, few[0].service_fixed or 0.0, slower),
                 bytes_out=sized(few[0].bytes_out),
                 bytes_in=few[0].bytes_in if whole_model else sized(few[0].bytes_in),
             )

@@ -11,7 +11,6 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -32,20 +31,12 @@ NOT_LAST = 0.2
 DRAWS = 2000
 
 
-class Sizes(NamedTuple):
-    """What the work on a frame depends on: seconds that each key takes a shard, and each byte both sides; 0 if that is
-    not known. `known`: whether `doctor` had measured them.
-    """
-
-    key_seconds: float
-    byte_seconds: float
-    keys: float
-    known: bool
-
-
 def demands_of(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowded: bool,
-               shards: Sequence[Sequence[ShardChunk]], keyed: bool, sizes: Sizes) -> list[Demand]:  # fmt: skip
-    """A worker's sampled steps, scaled so that their means are those of the exact totals."""
+               shards: Sequence[Sequence[ShardChunk]], keyed: bool, byte_seconds: float) -> list[Demand]:  # fmt: skip
+    """A worker's sampled steps, scaled so that their means are those of the exact totals.
+
+    `byte_seconds` is what sending or receiving a byte takes each side; 0 if that is not known.
+    """
     samples = [sample for sample in samples if len(sample.replies) == len(shards)]
     if not samples:
         raise DataError("no step of this run was recorded with all of its shards", "train for a few more seconds")
@@ -110,7 +101,8 @@ def demands_of(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], cro
                 after_gate=after_gate,
             )
         )
-    return [_with_fixed(demand, sizes) for demand in _spread(found, sampled / len(samples))]
+    found = _spread(found, sampled / len(samples))
+    return [_with_fixed(demand, served, byte_seconds) for demand in found] if byte_seconds and keyed else found
 
 
 def _with_own_work(sample: StepSample) -> StepSample:
@@ -125,15 +117,18 @@ def _with_own_work(sample: StepSample) -> StepSample:
     return msgspec.structs.replace(sample, **shares)
 
 
-def _with_fixed(demand: Demand, sizes: Sizes) -> Demand:
-    """A demand with what its frames take regardless of their size: all that neither keys nor bytes explain."""
+def _with_fixed(demand: Demand, timed: Sequence[float], byte_seconds: float) -> Demand:
+    """A demand with what its frames take regardless of their size: what bytes do not explain of sending and receiving.
+    What shards time themselves is work on keys.
+    """
     frames = len(demand.service)
-    if not frames or not sizes.known:
+    if not frames:
         return demand
-    num_bytes = sum(demand.bytes_out) + sum(demand.bytes_in)
-    push = max(0.0, demand.push - num_bytes * sizes.byte_seconds) / frames
-    sized = num_bytes * sizes.byte_seconds + sizes.keys * sizes.key_seconds
-    return demand._replace(push_fixed=push, service_fixed=max(0.0, sum(demand.service) - sized) / frames)
+    seconds = (sum(demand.bytes_out) + sum(demand.bytes_in)) * byte_seconds
+    return demand._replace(
+        push_fixed=max(0.0, demand.push - seconds) / frames,
+        service_fixed=max(0.0, sum(demand.service) - sum(timed) - seconds) / frames,
+    )
 
 
 def _after_gate(samples: Sequence[StepSample], served: Sequence[float], stretch_of: Sequence[float]) -> float:

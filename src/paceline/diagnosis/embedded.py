@@ -8,6 +8,7 @@ is only a range.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -49,6 +50,20 @@ def embedded_gain(evidence: Evidence, setup: Setup) -> Range:
     if 1 / ALIKE <= evidence.rows_per_second / speeds[0] <= ALIKE:
         return Range(gain, gain)
     return Range(min(gain, ideal), max(gain, ideal))
+
+
+def slower_in_larger_batches(evidence: Evidence, times: int) -> float:
+    """How many times longer a row takes in batches of `times` as many rows while all cores compute; 1 if that is not
+    known, or steps get cheaper: what a step takes besides its rows is counted elsewhere.
+    """
+    ceilings, size = evidence.facts.ceilings, evidence.config.batch_size
+    if ceilings is None or not evidence.facts.traits.keyed:
+        return 1.0
+    cores = max(evidence.topology.cores)
+    now, then = (
+        speed_of(ceilings.training, Setup("async", math.ceil(cores), rows), cores) for rows in (size, times * size)
+    )
+    return max(1.0, now / then) if now and then else 1.0
 
 
 def _guess(before: Setup, after: Setup, ideal: float) -> Range:

@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from paceline.diagnosis.demands import Sizes, demands_of, in_step
-from paceline.diagnosis.simulator import Demand, PaceRules, Topology
+from paceline.diagnosis.demands import demands_of, in_step
+from paceline.diagnosis.simulator import SPIN_SECONDS, Demand, PaceRules, Topology
 from paceline.diagnosis.steady import Steady, rate, steady_part
 from paceline.diagnosis.topology import TAKEN, ConnectionUse, NodeUse, by_rank, connection_use, node_use, topology_of
 from paceline.engines import ENGINES
@@ -22,6 +22,8 @@ from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import ConnectionProbe, NodeProbe, ShardChunk, StepSample, WorkerChunk
 from paceline.training.pace import Pace
 
+# The longest spins, as multiples of the mean one.
+SPIN_VARIES = 1.5
 # Roles that use this share of the cores have to wait for one.
 NEARLY_ALL = 0.7
 
@@ -74,9 +76,9 @@ def gather_evidence(run: RunFolder) -> Evidence:
     chunks_of, shard_chunks_of = by_rank(chunks), by_rank(steady.of(shards))
     crowded = _crowded(topology, [chunks_of[rank] for rank in ranks], shard_chunks_of)
     served = [shard_chunks_of.get(shard, []) for shard in range(len(topology.shards))]
-    sizes = _sizes(facts, config)
+    topology, byte_seconds = topology._replace(spin=_spin(chunks, steady.of(shards))), _byte_seconds(facts)
     demands = [
-        demands_of(chunks_of[rank], samples_of[rank], crowded[node], served, facts.traits.keyed, sizes)
+        demands_of(chunks_of[rank], samples_of[rank], crowded[node], served, facts.traits.keyed, byte_seconds)
         for rank, node in zip(ranks, topology.workers, strict=True)
     ]
     pace, speed = Pace.of(config.pace), rate(chunks)
@@ -138,12 +140,17 @@ def _crowded(topology: Topology, workers: Sequence[Sequence[WorkerChunk]],
     return [full[machine] for machine in topology.machines]
 
 
-def _sizes(facts: Facts, config: RunConfig) -> Sizes:
-    """What keys and bytes take, as far as `doctor` had measured it where the run was started."""
-    best, keys = facts.ceilings, facts.keys_per_batch.get(config.batch_size, 0.0)
-    if best is None or not best.key_seconds or not keys:
-        return Sizes(0.0, 0.0, keys, known=False)
-    return Sizes(best.key_seconds, 1 / best.loopback_bytes_per_second, keys, known=True)
+def _byte_seconds(facts: Facts) -> float:
+    """What a byte takes each side of a connection, as `doctor` measured it on the machine that started the run."""
+    return 1 / facts.ceilings.loopback_bytes_per_second if facts.ceilings else 0.0
+
+
+def _spin(chunks: Sequence[WorkerChunk], shards: Sequence[ShardChunk]) -> float:
+    """How long roles spin while they wait: as long as they may, unless they were seen to spin less."""
+    spun = [sum(chunk.spun for chunk in kind) for kind in (chunks, shards)]
+    waits = sum(chunk.steps for chunk in chunks), sum(chunk.requests for chunk in shards)
+    seen = max(seconds / max(1, count) for seconds, count in zip(spun, waits, strict=True))
+    return min(SPIN_SECONDS, SPIN_VARIES * seen) if seen > 0 else SPIN_SECONDS
 
 
 def _company(chunks: Sequence[WorkerChunk]) -> float:

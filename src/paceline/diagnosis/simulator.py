@@ -58,7 +58,8 @@ class Demand(NamedTuple):
 
 class Topology(NamedTuple):
     """The node of each worker and shard, and the machine of each node, by number; the `cores` that each machine has for
-    them, and the `bandwidth` of each node's link (bytes per second, each way). Usually a node is a machine.
+    them, and the `bandwidth` of each node's link (bytes per second, each way). Usually a node is a machine. A role that
+    waits spins for at most `spin` seconds.
     """
 
     workers: tuple[int, ...]
@@ -67,6 +68,7 @@ class Topology(NamedTuple):
     cores: tuple[float, ...]
     bandwidth: tuple[float, ...]
     latency: float
+    spin: float = SPIN_SECONDS
 
     def cores_of(self, node: int) -> float:
         """The cores that roles on a node share."""
@@ -208,7 +210,7 @@ class _Simulation:
         """A role has nothing to do: it spins for a while, then sleeps."""
         role.spin, role.waits_since = next(self.numbers), self.now
         self.change_spinning(role.node, 1)
-        self.at(self.now + SPIN_SECONDS, partial(self.end_spin, role, role.spin))
+        self.at(self.now + self.topology.spin, partial(self.end_spin, role, role.spin))
 
     def end_spin(self, role: _Worker | _Shard, spin: int) -> None:
         if spin and role.spin == spin:

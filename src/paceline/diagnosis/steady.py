@@ -71,8 +71,8 @@ def steady_part(chunks: Sequence[WorkerChunk], probes: Sequence[NodeProbe], num_
     before = [chunk for chunk in found if chunk.time <= ended]
     after = [chunk for chunk in chunks if chunk.time - chunk.seconds >= ended]
     since = first = 0.0
-    slower = before and by_rank(after).keys() == by_rank(chunks).keys() and rate(after) >= DIFFERS * rate(before)
-    if slower:
+    complete = by_rank(before).keys() == by_rank(after).keys() == by_rank(chunks).keys()
+    if complete and rate(after) >= DIFFERS * rate(before):
         found, since, first = after, ended, rate(before)
     return Steady(
         chunks=found,

@@ -38,8 +38,7 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `matrix_flop` are the additions and multiplications of NumPy's float32 matrix product, on as many threads as its
     BLAS uses. `disk_read` is sequential reading from a file in `folder` that is not cached in memory. `loopback` is one
     connection on 127.0.0.1; `links` are connections to the nodes of a cluster. `training` shows what workers on this
-    machine cost each other, `key_seconds` is what a shard needs to update a key and to answer with its value. What
-    could not be measured is None, and `left_out` says why.
+    machine cost each other. What could not be measured is None, and `left_out` says why.
     """
 
     measured: str
@@ -58,7 +57,6 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     left_out: dict[str, str]
     links: list[LinkCeiling] = []
     training: list[TrainingSpeed] = []
-    key_seconds: float = 0.0
 
 
 def ceilings_path() -> Path:

@@ -16,9 +16,8 @@ def test_every_case_with_every_number_of_workers(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(measuring, "CASES", [("async", 1), ("sync", 100), ("4", 100)])
     said: list[str] = []
     found = measure_training(said.append, LITTLE)
-    assert [(one.pace, one.workers, one.batch_size) for one in found.speeds] == [
+    assert [(one.pace, one.workers, one.batch_size) for one in found] == [
         ("async", 1, 1), ("sync", 1, 100), ("4", 1, 100), ("async", 2, 1), ("sync", 2, 100), ("4", 2, 100),
     ]  # fmt: skip
-    assert all(isinstance(one, TrainingSpeed) and one.rows_per_second > 0 for one in found.speeds)
-    assert 0 <= found.key_seconds < 1e-3
+    assert all(isinstance(one, TrainingSpeed) and one.rows_per_second > 0 for one in found)
     assert said[-1] == "training, 2 workers"

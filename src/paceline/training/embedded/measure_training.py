@@ -6,24 +6,17 @@ in a run with one worker. So `doctor` trains for a moment with different numbers
 
 from __future__ import annotations
 
-import math
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from paceline.data.blocks.reader import Reader
-from paceline.data.rows import EpochOrder
 from paceline.data.sparse.dataset import SparseDataset
 from paceline.data.synthetic import generate_clicks
 from paceline.machine import num_cores
 from paceline.models.registry import find
-from paceline.parameters.keyed import KeyedStore
 from paceline.settings import RunConfig
 from paceline.telemetry.ceilings import TrainingSpeed
 from paceline.telemetry.probes import read_cores
@@ -37,8 +30,6 @@ CASES = [
     ("4", 100), ("4", 1000),
 ]  # fmt: skip
 MODEL = "logistic"
-KEY_BATCHES = (100, 1000)
-MOST_KEY_BATCHES = 50
 # Windows are repeated while other programs use this many cores, so many times at most.
 MOST_OTHERS = 0.2
 PATIENCE = 4
@@ -66,14 +57,7 @@ def worker_counts(cores: int) -> list[int]:
     return sorted({1, min(2, cores), max(1, cores // 2), cores})
 
 
-class Training(NamedTuple):
-    """What was measured: see `Ceilings`."""
-
-    speeds: list[TrainingSpeed]
-    key_seconds: float
-
-
-def measure_training(say: Callable[[str], None], amount: Amount = FULL_AMOUNT) -> Training:
+def measure_training(say: Callable[[str], None], amount: Amount = FULL_AMOUNT) -> list[TrainingSpeed]:
     """Rows per second of each case, with one worker up to one per core; takes about half a second each."""
     with tempfile.TemporaryDirectory(prefix="paceline-doctor-") as folder:
         say("training: generating rows")
@@ -87,36 +71,7 @@ def measure_training(say: Callable[[str], None], amount: Amount = FULL_AMOUNT) -
             for pace, batch_size in CASES:
                 speed = _speed(dataset, str(data), pace, workers, batch_size, amount)
                 found.append(TrainingSpeed(pace=pace, workers=workers, batch_size=batch_size, rows_per_second=speed))
-        return Training(found, _key_seconds(dataset, str(data), amount))
-
-
-def _key_seconds(dataset: SparseDataset, data: str, amount: Amount) -> float:
-    """What it takes to apply a gradient to a key and to gather its value again, in batches: what large ones take more
-    than small ones.
-    """
-    config = RunConfig(data=data, model=MODEL, batch_size=max(KEY_BATCHES))
-    layout = find(MODEL).build(config, dataset, config.batch_size).layout.table
-    assert layout is not None
-    store, reader = (
-        KeyedStore(layout),
-        Reader(dataset, EpochOrder([block.rows for block in dataset.split("train").blocks], 0)),
-    )
-    store.warm_up()
-    points = []
-    for size in KEY_BATCHES:
-        starts = range(0, min(amount.rows, MOST_KEY_BATCHES * size) - size + 1, size)
-        batches = [np.unique(reader.between(start, start + size).keys) for start in starts]
-        sums = np.zeros(max(map(len, batches)), np.float32)
-        best = math.inf
-        for _ in range(1 + amount.windows):
-            began = time.perf_counter()
-            for keys in batches:
-                store.apply(keys, sums[: len(keys)], size, 0)
-                store.gather(keys, sums[: len(keys)])
-            best = min(best, (time.perf_counter() - began) / len(batches))
-        points.append((statistics.fmean(map(len, batches)), best))
-    (few, small), (many, large) = points
-    return max(0.0, large - small) / (many - few)
+        return found
 
 
 def _speed(dataset: SparseDataset, data: str, pace: str, workers: int, batch_size: int, amount: Amount) -> float:
