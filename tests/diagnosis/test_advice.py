@@ -86,6 +86,12 @@ class TestEmbedded:
         assert gains["`--workers 4`"].told == f"{low:.1f}–4.0×"
         assert gains["`--pace async --workers 4`"].gain.high > 4
 
+    def test_only_cores_that_the_run_may_use(self, tmp_path: Path) -> None:
+        run = make_embedded(tmp_path / "run", cores=16, ranks=((0,),))
+        write_facts(run.path, msgspec.structs.replace(run.facts, cores=3))
+        (one,) = advise(gather_evidence(run))
+        assert one.what == "`--workers 3`"
+
     def test_no_advice_for_a_busy_machine(self, tmp_path: Path) -> None:
         evidence = gather_evidence(make_embedded(tmp_path / "run", cores=2, others=1.0))
         assert evidence.taken_cores > 0.5

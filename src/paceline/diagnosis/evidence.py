@@ -69,6 +69,8 @@ def gather_evidence(run: RunFolder) -> Evidence:
     shards = telemetry.read(ShardChunk)
     connections = telemetry.read(ConnectionProbe)
     topology = topology_of(config, ranks, chunks, shards, probes, connections, facts.ceilings)
+    if facts.cores and not ENGINES[config.engine].has_processes:
+        topology = topology._replace(cores=tuple(min(cores, facts.cores) for cores in topology.cores))
     threads = len({sample.rank for sample in samples})
     if not ENGINES[config.engine].has_processes and threads < len(ranks):
         # Workers that take turns use no more cores than there are threads.
