@@ -22,7 +22,10 @@ def speeds(pace: str, workers: int, seconds_per_row: float, seconds_per_step: fl
     ]  # fmt: skip
 
 
-MEASURED = [*speeds("sync", 1, 1e-6), *speeds("sync", 4, 2e-6, 1e-4), *speeds("4", 1, 1e-6), *speeds("async", 1, 5e-7)]
+MEASURED = [
+    *speeds("sync", 1, 1e-6), *speeds("sync", 4, 2e-6, 1e-4), *speeds("4", 1, 1e-6), *speeds("4", 4, 1e-6),
+    *speeds("async", 1, 5e-7),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -37,7 +40,9 @@ MEASURED = [*speeds("sync", 1, 1e-6), *speeds("sync", 4, 2e-6, 1e-4), *speeds("4
         (Setup("sync", 2, 1000), 4, 2 / (1e-6 + (2.1e-6 - 1e-6) / 3)),
         (Setup("sync", 16, 1000), 4, 4 / 2.1e-6),
         (Setup(8, 1, 100), 4, 1e6),
+        # Single rows were not measured, nor was async with four workers.
         (Setup("async", 1, 1), 4, 0.0),
+        (Setup("async", 1, 100), 4, 0.0),
     ],
 )
 def test_between_and_beyond_what_was_measured(setup: Setup, cores: float, rows_per_second: float) -> None:

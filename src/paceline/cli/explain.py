@@ -105,7 +105,7 @@ def doctor(folder: Path, address: str | None, as_json: bool) -> None:
 
     from paceline.telemetry.ceilings import load_ceilings, save_ceilings
     from paceline.telemetry.measure_ceilings import measure_ceilings
-    from paceline.training.embedded.measure_training import measure_training
+    from paceline.training.embedded.measure_training import BUSY, has_all_cases, measure_training
 
     def say(what: str) -> None:
         click.echo(f"measuring {what} …", err=True)
@@ -116,8 +116,9 @@ def doctor(folder: Path, address: str | None, as_json: bool) -> None:
         from paceline.engines.links import measure_links
 
         links = measure_links(address, say)
-    ceilings = measure_ceilings(folder, say)
-    ceilings = msgspec.structs.replace(ceilings, links=links, training=measure_training(say))
+    ceilings, training = measure_ceilings(folder, say), measure_training(say)
+    left_out = ceilings.left_out if has_all_cases(training) else {**ceilings.left_out, "some training": BUSY}
+    ceilings = msgspec.structs.replace(ceilings, links=links, training=training, left_out=left_out)
     if as_json:
         click.echo(msgspec.json.encode(ceilings))
     else:
@@ -155,13 +156,14 @@ def print_ceilings(best: Ceilings) -> None:
     counts = sorted({one.workers for one in best.training})
     kinds = dict.fromkeys((one.pace, one.batch_size) for one in best.training)
     if best.training:
-        speed_of = {(one.pace, one.batch_size, one.workers): one.rows_per_second for one in best.training}
+        speed_of = {(one.pace, one.batch_size, one.workers): one.rows_per_second / 1e6 for one in best.training}
+
+        def told(*case: Any) -> str:
+            return number(speed_of.get(case), 2)
+
         print_table(
             ("training, M rows/s", *(f"{count} worker{'s' if count > 1 else ''}" for count in counts)),
-            [
-                (f"pace {pace}, batch {size:,}", *(number(speed_of[pace, size, count] / 1e6, 2) for count in counts))
-                for pace, size in kinds
-            ],
+            [(f"pace {pace}, batch {size:,}", *(told(pace, size, count) for count in counts)) for pace, size in kinds],
         )
     for name, reason in best.left_out.items():
         print_notice(f"{name} was not measured: {reason}")

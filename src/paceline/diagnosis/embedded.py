@@ -80,7 +80,7 @@ def _guess(before: Setup, after: Setup, ideal: float) -> Range:
 
 
 def speed_of(training: Sequence[TrainingSpeed], setup: Setup, cores: float) -> float:
-    """Rows per second at these settings, between and beyond those that were measured; 0 if none were.
+    """Rows per second at these settings, between and beyond those that were measured; 0 if too few were.
 
     >>> found = [TrainingSpeed(pace="sync", workers=w, batch_size=100, rows_per_second=1e6 * w) for w in (1, 2)]
     >>> found += [TrainingSpeed(pace="sync", workers=w, batch_size=200, rows_per_second=1e6 * w) for w in (1, 2)]
@@ -90,15 +90,14 @@ def speed_of(training: Sequence[TrainingSpeed], setup: Setup, cores: float) -> f
     kind = setup.pace if isinstance(setup.pace, str) and not setup.pace.isdigit() else "4"
     # Steps of one row each have a loop of their own.
     own = [one for one in training if one.pace == kind and (one.batch_size == 1) == (setup.batch_size == 1)]
-    counts = sorted({one.workers for one in own})
-    if not counts:
+    counts = sorted({one.workers for one in training})
+    by_count = [[one for one in own if one.workers == count] for count in counts]
+    if not counts or min(map(len, by_count)) < (1 if setup.batch_size == 1 else 2):
         return 0.0
     workers = min(float(setup.workers), cores)
     times = []
-    for count in counts:
-        points = sorted(
-            (one.batch_size, one.workers * one.batch_size / one.rows_per_second) for one in own if one.workers == count
-        )
+    for count, measured in zip(counts, by_count, strict=True):
+        points = sorted((one.batch_size, count * one.batch_size / one.rows_per_second) for one in measured)
         times.append((float(count), _between([(float(x), y) for x, y in points], setup.batch_size)))
     # More workers than were tried share cores as those did.
     reached = min(workers, times[-1][0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,9 +30,10 @@ CASES = [
     ("4", 100), ("4", 1000),
 ]  # fmt: skip
 MODEL = "logistic"
-# Windows are repeated while other programs use this many cores, so many times at most.
-MOST_OTHERS = 0.2
-PATIENCE = 4
+BUSY = "other programs used the cores; predictions for embedded runs will be ranges"
+# Windows in which other programs use this many cores do not count; at most this many times as many are tried.
+MOST_OTHERS = 0.25
+PATIENCE = 6
 
 
 class Amount(NamedTuple):
@@ -58,7 +59,10 @@ def worker_counts(cores: int) -> list[int]:
 
 
 def measure_training(say: Callable[[str], None], amount: Amount = FULL_AMOUNT) -> list[TrainingSpeed]:
-    """Rows per second of each case, with one worker up to one per core; takes about half a second each."""
+    """Rows per second of each case, with one worker up to one per core; takes about half a second each.
+
+    Without those during which other programs used the cores all the time.
+    """
     with tempfile.TemporaryDirectory(prefix="paceline-doctor-") as folder:
         say("training: generating rows")
         data = Path(folder) / "clicks"
@@ -70,12 +74,20 @@ def measure_training(say: Callable[[str], None], amount: Amount = FULL_AMOUNT) -
             say(f"training, {workers} worker{'s' if workers > 1 else ''}")
             for pace, batch_size in CASES:
                 speed = _speed(dataset, str(data), pace, workers, batch_size, amount)
-                found.append(TrainingSpeed(pace=pace, workers=workers, batch_size=batch_size, rows_per_second=speed))
+                if speed is not None:
+                    one = TrainingSpeed(pace=pace, workers=workers, batch_size=batch_size, rows_per_second=speed)
+                    found.append(one)
         return found
 
 
-def _speed(dataset: SparseDataset, data: str, pace: str, workers: int, batch_size: int, amount: Amount) -> float:
-    """The best of some windows in which other programs left the cores alone, or of all if there are none."""
+def has_all_cases(speeds: Sequence[TrainingSpeed]) -> bool:
+    """Whether every case was measured with every number of workers."""
+    return len(speeds) == len(CASES) * len(worker_counts(num_cores()))
+
+
+def _speed(dataset: SparseDataset, data: str, pace: str, workers: int, batch_size: int,
+           amount: Amount) -> float | None:  # fmt: skip
+    """The best of some windows in which other programs left the cores alone; None if there are none."""
     most = PATIENCE * amount.windows
     config = RunConfig(
         data=data, model=MODEL, pace=int(pace) if pace.isdigit() else pace, workers=workers, batch_size=batch_size,
@@ -83,7 +95,6 @@ def _speed(dataset: SparseDataset, data: str, pace: str, workers: int, batch_siz
     )  # fmt: skip
     backend = EmbeddedBackend(config, dataset, find(MODEL))
     quiet: list[float] = []
-    noisy: list[float] = []
     try:
         backend.make_ready()
         # In the first epoch memory is touched for the first time.
@@ -95,12 +106,13 @@ def _speed(dataset: SparseDataset, data: str, pace: str, workers: int, batch_siz
             others = (_used_by_others() - before) / (time.perf_counter() - began)
             chunks = [record for record in backend.records() if isinstance(record, WorkerChunk)]
             rate = sum(chunk.rows / chunk.seconds for chunk in chunks if chunk.seconds > 0)
-            (quiet if others < MOST_OTHERS else noisy).append(rate)
+            if others < MOST_OTHERS:
+                quiet.append(rate)
             if len(quiet) == amount.windows:
                 break
     finally:
         backend.close()
-    return max(quiet or noisy)
+    return max(quiet, default=None)
 
 
 def _used_by_others() -> float:
