@@ -25,22 +25,20 @@ from typing import Any, NamedTuple
 
 from cluster import environment, make_data, say, session, wait_for
 from embedded import machine
+from paceline.diagnosis.advice import larger_batches_gain
 from paceline.diagnosis.changes import (
     Range,
     at_pace,
     gain_of,
-    more_keys_in_larger_batches,
     resized,
-    with_larger_batches,
     world_of,
 )
-from paceline.diagnosis.embedded import Setup, embedded_gain, slower_in_larger_batches
+from paceline.diagnosis.embedded import Setup, embedded_gain
 from paceline.diagnosis.evidence import Evidence, gather_evidence
 from paceline.diagnosis.verdict import World, rate
 from paceline.machine import num_cores
 from paceline.run_folder import RunFolder
 from paceline.telemetry.ceilings import load_ceilings
-from paceline.telemetry.facts import TIMES_LARGER
 
 HERE = Path(__file__).parent
 WITHIN = 0.2
@@ -138,13 +136,11 @@ def predicted(before: Case, after: Case, evidence: Evidence) -> Range:
     """How many times faster the changed run would be, according to a run before the change."""
     if before.engine == "local":
         return embedded_gain(evidence, Setup(pace_of(after), after.workers, after.batch_size))
+    if after.batch_size != before.batch_size:
+        return larger_batches_gain(evidence)
     world = world_of(evidence)
 
     def change(each: World) -> World:
-        if after.batch_size != before.batch_size:
-            more_keys = more_keys_in_larger_batches(evidence.config, evidence.facts)
-            slower = slower_in_larger_batches(evidence, TIMES_LARGER)
-            return with_larger_batches(each, more_keys, whole_model=False, slower=slower)
         return at_pace(resized(each, after.workers, after.shards, evidence.company), pace_of(after), keyed=True)
 
     return gain_of(world, change, rate(world))
@@ -181,6 +177,7 @@ def judge_pair(before: Case, after: Case, folder: Path, rounds: int) -> dict[str
         "replay_error": round(worst, 3),
         "others": round(busy, 2),
         "holds": off <= WITHIN and not wrong_sign,
+        "wide": high > (1 + WITHIN) * low,
         "replay_holds": max(map(abs, errors)) <= REPLAY_WITHIN,
     }  # fmt: skip
     say(line)
@@ -188,13 +185,13 @@ def judge_pair(before: Case, after: Case, folder: Path, rounds: int) -> dict[str
 
 
 def markdown(lines: list[dict[str, Any]], flags: argparse.Namespace) -> str:
-    held, replayed = (sum(line[name] for line in lines) for name in ("holds", "replay_holds"))
+    held, replayed, wide = (sum(line[name] for line in lines) for name in ("holds", "replay_holds", "wide"))
     out = (
         f"# Predicted and measured changes, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. {flags.rows:,} click rows, "
         f"AdaGrad, {flags.seconds:g} seconds per run, medians of {flags.rounds} rounds. "
         f"`python benchmarks/predictions.py`.\n\n"
         f"{held} of {len(lines)} predictions are within {WITHIN:.0%} of what was measured, and have its sign; "
-        f"{replayed} of {len(lines)} replays are within {REPLAY_WITHIN:.0%}. Workers + shards over Ray. Others: cores "
+        f"{wide} of them are ranges that are wider than that. {replayed} of {len(lines)} replays are within {REPLAY_WITHIN:.0%}. Workers + shards over Ray. Others: cores "
         f"that other programs used in the worst of a pair's runs.\n\n"
         f"| run | change | predicted | measured | off by | replay off by | others | holds |\n"
         f"|---|---|---|---|---|---|---|---|\n"
