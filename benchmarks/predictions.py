@@ -33,7 +33,7 @@ from paceline.diagnosis.changes import (
     resized,
     world_of,
 )
-from paceline.diagnosis.embedded import Setup, embedded_gain
+from paceline.diagnosis.embedded import EmbeddedSetup, embedded_gain
 from paceline.diagnosis.evidence import Evidence, gather_evidence
 from paceline.diagnosis.verdict import World, rate
 from paceline.machine import num_cores
@@ -135,7 +135,7 @@ def used_by_others(run: Path) -> float:
 def predicted(before: Case, after: Case, evidence: Evidence) -> Range:
     """How many times faster the changed run would be, according to a run before the change."""
     if before.engine == "local":
-        return embedded_gain(evidence, Setup(pace_of(after), after.workers, after.batch_size))
+        return embedded_gain(evidence, EmbeddedSetup(pace_of(after), after.workers, after.batch_size))
     if after.batch_size != before.batch_size:
         return larger_batches_gain(evidence)
     world = world_of(evidence)

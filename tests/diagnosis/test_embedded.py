@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from paceline.diagnosis.embedded import Setup, embedded_gain, speed_of
+from paceline.diagnosis.embedded import EmbeddedSetup, embedded_gain, speed_of
 from paceline.diagnosis.evidence import gather_evidence
 from paceline.telemetry.ceilings import TrainingSpeed
 from paceline.telemetry.facts import write_facts
@@ -31,21 +31,21 @@ MEASURED = [
 @pytest.mark.parametrize(
     ("setup", "cores", "rows_per_second"),
     [
-        (Setup("sync", 1, 100), 4, 1e6),
-        (Setup("sync", 4, 100), 4, 4 / 3e-6),
+        (EmbeddedSetup("sync", 1, 100), 4, 1e6),
+        (EmbeddedSetup("sync", 4, 100), 4, 4 / 3e-6),
         # A step of 500 rows: those, and what a step takes whatever its size.
-        (Setup("sync", 4, 500), 4, 4 / 2.2e-6),
-        (Setup("sync", 4, 4000), 4, 4 / 2.025e-6),
+        (EmbeddedSetup("sync", 4, 500), 4, 4 / 2.2e-6),
+        (EmbeddedSetup("sync", 4, 4000), 4, 4 / 2.025e-6),
         # Between one worker and four; and more than there are cores.
-        (Setup("sync", 2, 1000), 4, 2 / (1e-6 + (2.1e-6 - 1e-6) / 3)),
-        (Setup("sync", 16, 1000), 4, 4 / 2.1e-6),
-        (Setup(8, 1, 100), 4, 1e6),
+        (EmbeddedSetup("sync", 2, 1000), 4, 2 / (1e-6 + (2.1e-6 - 1e-6) / 3)),
+        (EmbeddedSetup("sync", 16, 1000), 4, 4 / 2.1e-6),
+        (EmbeddedSetup(8, 1, 100), 4, 1e6),
         # Single rows were not measured, nor was async with four workers.
-        (Setup("async", 1, 1), 4, 0.0),
-        (Setup("async", 1, 100), 4, 0.0),
+        (EmbeddedSetup("async", 1, 1), 4, 0.0),
+        (EmbeddedSetup("async", 1, 100), 4, 0.0),
     ],
 )
-def test_between_and_beyond_what_was_measured(setup: Setup, cores: float, rows_per_second: float) -> None:
+def test_between_and_beyond_what_was_measured(setup: EmbeddedSetup, cores: float, rows_per_second: float) -> None:
     assert speed_of(MEASURED, setup, cores) == pytest.approx(rows_per_second)
 
 
@@ -56,7 +56,7 @@ def test_steps_unlike_those_that_were_measured_are_given_a_range(tmp_path: Path)
         training = [*speeds("sync", 1, 1e-5 / times), *speeds("sync", 4, 2e-5 / times)]
         found = msgspec.structs.replace(ceilings(1e9), training=training)
         write_facts(run.path, msgspec.structs.replace(run.facts, ceilings=found))
-        gain = embedded_gain(gather_evidence(run), Setup("sync", 4, ROWS))
+        gain = embedded_gain(gather_evidence(run), EmbeddedSetup("sync", 4, ROWS))
         assert gain.low == pytest.approx(2.0)
         assert gain.is_known == known
         assert known or gain.high == pytest.approx(4.0)

@@ -24,7 +24,7 @@ LEAST_SHARE_OF_CORES = 0.4
 FOLD, LARGER_BATCHES = 1.6, 1.3
 
 
-class Setup(NamedTuple):
+class EmbeddedSetup(NamedTuple):
     """How an embedded run trains."""
 
     pace: str | int
@@ -32,13 +32,13 @@ class Setup(NamedTuple):
     batch_size: int
 
 
-def setup_of(evidence: Evidence) -> Setup:
+def setup_of(evidence: Evidence) -> EmbeddedSetup:
     """The settings of a run."""
     config = evidence.config
-    return Setup(config.pace, config.workers, config.batch_size)
+    return EmbeddedSetup(config.pace, config.workers, config.batch_size)
 
 
-def embedded_gain(evidence: Evidence, setup: Setup) -> Range:
+def embedded_gain(evidence: Evidence, setup: EmbeddedSetup) -> Range:
     """How many times faster an embedded run would be."""
     before, cores = setup_of(evidence), evidence.topology.cores[0]
     ideal = min(setup.workers, cores) / min(before.workers, cores)
@@ -61,12 +61,13 @@ def slower_in_larger_batches(evidence: Evidence, times: int) -> float:
         return 1.0
     cores = max(evidence.topology.cores)
     now, then = (
-        speed_of(ceilings.training, Setup("async", math.ceil(cores), rows), cores) for rows in (size, times * size)
+        speed_of(ceilings.training, EmbeddedSetup("async", math.ceil(cores), rows), cores)
+        for rows in (size, times * size)
     )
     return max(1.0, now / then) if now and then else 1.0
 
 
-def _guess(before: Setup, after: Setup, ideal: float) -> Range:
+def _guess(before: EmbeddedSetup, after: EmbeddedSetup, ideal: float) -> Range:
     """A range that holds on most machines."""
     least = 1 + LEAST_SHARE_OF_CORES * (ideal - 1)
     low, high = min(least, ideal), max(least, ideal)
@@ -79,12 +80,12 @@ def _guess(before: Setup, after: Setup, ideal: float) -> Range:
     return Range(low, high)
 
 
-def speed_of(training: Sequence[TrainingSpeed], setup: Setup, cores: float) -> float:
+def speed_of(training: Sequence[TrainingSpeed], setup: EmbeddedSetup, cores: float) -> float:
     """Rows per second at these settings, between and beyond those that were measured; 0 if too few were.
 
     >>> found = [TrainingSpeed(pace="sync", workers=w, batch_size=100, rows_per_second=1e6 * w) for w in (1, 2)]
     >>> found += [TrainingSpeed(pace="sync", workers=w, batch_size=200, rows_per_second=1e6 * w) for w in (1, 2)]
-    >>> [round(speed_of(found, Setup("sync", workers, 400), cores=2)) for workers in (1, 2, 4)]
+    >>> [round(speed_of(found, EmbeddedSetup("sync", workers, 400), cores=2)) for workers in (1, 2, 4)]
     [1000000, 2000000, 2000000]
     """
     kind = setup.pace if isinstance(setup.pace, str) and not setup.pace.isdigit() else "4"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from paceline.config import MOST_WORKERS
 from paceline.diagnosis.changes import Range, at_pace, over_shards, possible_worlds, resized, world_of
-from paceline.diagnosis.embedded import Setup, embedded_gain
+from paceline.diagnosis.embedded import EmbeddedSetup, embedded_gain
 from paceline.diagnosis.evidence import Evidence
 from paceline.diagnosis.simulator import Topology
 from paceline.diagnosis.verdict import RESOURCES, STEPS_TOGETHER, World, most, rate, why_inconclusive
@@ -126,7 +126,7 @@ def predict(evidence: Evidence, choice: Choice) -> Prediction:
     }
     interval = Range(min(rates), max(rates))
     if not evidence.topology.shards and evidence.facts.traits.keyed:
-        gain = embedded_gain(evidence, Setup(choice.pace, choice.workers, evidence.config.batch_size))
+        gain = embedded_gain(evidence, EmbeddedSetup(choice.pace, choice.workers, evidence.config.batch_size))
         interval = Range(*(evidence.rows_per_second * each for each in gain))
     return Prediction(choice, interval.likely, interval, most(gains), len(set(worlds[0].topology.machines)))
 
