@@ -188,7 +188,7 @@ def markdown(lines: list[dict[str, Any]], flags: argparse.Namespace) -> str:
     held, replayed, wide = (sum(line[name] for line in lines) for name in ("holds", "replay_holds", "wide"))
     out = (
         f"# Predicted and measured changes, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. {flags.rows:,} click rows, "
-        f"AdaGrad, {flags.seconds:g} seconds per run, medians of {flags.rounds} rounds. "
+        f"AdaGrad, {flags.seconds:g} seconds per run, {flags.rounds} round{'s' * (flags.rounds > 1)}. "
         f"`python benchmarks/predictions.py`.\n\n"
         f"{held} of {len(lines)} predictions are within {WITHIN:.0%} of what was measured, and have its sign; "
         f"{wide} of them are ranges that are wider than that. "
