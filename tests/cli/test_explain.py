@@ -101,7 +101,8 @@ class TestPlan:
         run = make_embedded(tmp_path / "run", cores=4)
         outcome = command("plan", run.path, "--workers", "1..4")
         assert outcome.code == 0
-        head, *lines, foot = outcome.out.splitlines()
+        head, *lines, foot, note = outcome.out.splitlines()
+        assert note == "ranges: `paceline doctor` before the next run lets it tell more exactly"
         assert head.split()[:4] == ["pace", "workers", "shards", "links"]
         assert [line.split()[:3] for line in lines] == [
             [pace, workers, "–"] for pace in ("sync", "async") for workers in ("1", "2", "4")

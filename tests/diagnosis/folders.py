@@ -18,6 +18,7 @@ from paceline.data.datasets import open_dataset
 from paceline.models.registry import find
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
+from paceline.telemetry.ceilings import Ceilings
 from paceline.telemetry.facts import Facts, write_facts
 from paceline.telemetry.gather_facts import count_keys, facts_of
 from paceline.telemetry.records import ConnectionProbe, NodeProbe, Record, Reply, ShardChunk, StepSample, WorkerChunk
@@ -53,13 +54,15 @@ PLANTS: dict[str, Step] = {
     "shard-compute": Step(service=4e-3),
     "straggler": Step(compute=4e-3),
 }
+# The shard needs as long for three workers' frames as each worker needs for its own work.
+EVEN = Step(service=5e-4, reading=1e-4, compute=1.2e-3, push=1e-4)
 
 
 def make_planted(path: Path, plant: str, *, seed: int = 0, num_workers: int = 3, unexplained: float = 0.0,
                  data: str = "data/nowhere", result: bool = False) -> RunFolder:  # fmt: skip
     """A run over Ray with one shard that something limits; a part of each step may be `unexplained` by all else."""
     sync = plant == "straggler"
-    step, bandwidth = PLANTS[plant], 1e8 if plant == "network" else 1e10
+    step, bandwidth = (EVEN if plant == "balanced" else PLANTS[plant]), 1e8 if plant == "network" else 1e10
     steps = [step._replace(compute=step.compute * (4 if sync and rank == 1 else 1)) for rank in range(num_workers)]
     trip = 2 * LATENCY + (step.sent + step.received) / bandwidth + step.service
     if sync:
@@ -101,6 +104,15 @@ def record_facts(run: RunFolder, data: Path, **changes: Any) -> Facts:
     (run.path / "config.toml").write_bytes(to_toml(config))
     write_facts(run.path, facts)
     return facts
+
+
+def ceilings(gathers: float) -> Ceilings:
+    return Ceilings(
+        measured="", processor="", cores=1, copy_bytes_per_second=1.0, copy_bytes_per_second_all_cores=1.0,
+        table_bytes=1, gathers_per_second=gathers, gathers_per_second_all_cores=gathers, matrix_flop_per_second=1.0,
+        folder="", disk_read_bytes_per_second=None, loopback_bytes_per_second=1.0, loopback_round_trip_seconds=1.0,
+        left_out={},
+    )  # fmt: skip
 
 
 def worker_chunks(rank: int, node: str, step: Step, lasts: float) -> list[Record]:

@@ -32,22 +32,13 @@ from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import NodeProbe
 from paceline.training.embedded import backend as embedded
 from paceline.training.embedded.loops import StepLoop
-from tests.diagnosis.folders import PLANTS, make_embedded, make_planted, record_facts
+from tests.diagnosis.folders import PLANTS, ceilings, make_embedded, make_planted, record_facts
 from tests.reports.folders import write_records
 
 FIELDS = {
     "bottleneck", "sentence", "gain_if_removed", "gain_interval", "next_bottleneck", "phases", "replay_error",
     "evidence", "recommendation", "gains", "gains_if_doubled", "advice", "rows_per_second", "nodes",
 }  # fmt: skip
-
-
-def ceilings(gathers: float) -> Ceilings:
-    return Ceilings(
-        measured="", processor="", cores=1, copy_bytes_per_second=1.0, copy_bytes_per_second_all_cores=1.0,
-        table_bytes=1, gathers_per_second=gathers, gathers_per_second_all_cores=gathers, matrix_flop_per_second=1.0,
-        folder="", disk_read_bytes_per_second=None, loopback_bytes_per_second=1.0, loopback_round_trip_seconds=1.0,
-        left_out={},
-    )  # fmt: skip
 
 
 def record_ceilings(run: RunFolder, found: Ceilings) -> None:
@@ -93,6 +84,15 @@ class TestWords:
     def test_what_connections_waited_for(self, tmp_path: Path) -> None:
         found = diagnose(make_planted(tmp_path / "run", "network"))
         assert any(line.startswith("connections had data in flight for 100% of the time") for line in found["evidence"])
+
+    def test_balanced(self, tmp_path: Path) -> None:
+        """Faster workers would wait for the shard, and a faster shard for the workers."""
+        found = diagnose(make_planted(tmp_path / "run", "balanced"))
+        assert found["bottleneck"] == "balanced"
+        assert found["sentence"].startswith("balanced: no single resource limits this run.")
+        assert found["recommendation"] in found["sentence"]
+        assert all(gain < 1.1 for gain in found["gains"].values())
+        assert set(found) == FIELDS
 
     def test_inconclusive(self, tmp_path: Path) -> None:
         found = diagnose(make_planted(tmp_path / "run", "worker-compute", unexplained=0.5))

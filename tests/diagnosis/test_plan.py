@@ -13,6 +13,7 @@ from paceline.config import MOST_WORKERS
 from paceline.diagnosis.evidence import gather_evidence
 from paceline.diagnosis.plan import MOST_CHOICES, Choice, bandwidths, choices, counts, plan_of, predict
 from paceline.errors import ConfigError
+from paceline.reports.terminal import print_plan
 from tests.diagnosis.folders import make_embedded, make_planted, record_facts
 
 
@@ -98,7 +99,9 @@ class TestPredictions:
         evidence = gather_evidence(make_embedded(tmp_path / "run", cores=4))
         for workers, rows in ((1, 1e5), (2, 2e5), (4, 4e5), (8, 4e5)):
             found = predict(evidence, Choice("async", workers, 1, None))
-            assert found.rows_per_second == pytest.approx(rows, rel=0.02)
+            assert found.interval.low <= rows * 1.02
+            assert found.interval.high >= rows * 0.98
+            assert found.interval.is_known == (workers == 2)
             assert found.limit == "worker-compute"
             assert found.machines == 1
 
@@ -123,8 +126,23 @@ class TestPredictions:
     def test_more_shards_share_the_work(self, tmp_path: Path) -> None:
         evidence = gather_evidence(make_planted(tmp_path / "run", "shard-compute", num_workers=3))
         one, two = (predict(evidence, Choice("async", 3, shards, None)) for shards in (1, 2))
-        assert two.rows_per_second == pytest.approx(2 * one.rows_per_second, rel=0.05)
+        # How much of a shard's work depends on the number of keys is not known.
+        assert two.interval.low == pytest.approx(one.rows_per_second, rel=0.05)
+        assert two.interval.high == pytest.approx(2 * one.rows_per_second, rel=0.05)
         assert (one.limit, one.machines, two.machines) == ("shard-compute", 4, 5)
+
+    def test_predictions_from_an_inconclusive_run_are_marked(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for unexplained in (0.0, 0.5):
+            run = make_planted(tmp_path / f"{unexplained}", "worker-compute", unexplained=unexplained)
+            evidence = gather_evidence(run)
+            found = plan_of(evidence, [predict(evidence, Choice("async", count, 1, None)) for count in (1, 2)])
+            assert [one["reliable"] for one in found["predictions"]] == [not unexplained] * 2
+            print_plan(found)
+            told = capsys.readouterr().out
+            assert told.count("  unreliable") == (2 if unexplained else 0)
+            assert ("do not rely on these predictions: the replay is off by" in told) == bool(unexplained)
 
     def test_sync_is_not_faster_than_async(self, tmp_path: Path) -> None:
         evidence = gather_evidence(make_planted(tmp_path / "run", "straggler"))

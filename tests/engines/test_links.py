@@ -29,9 +29,11 @@ DOCTOR = """
 from functools import partial
 from paceline.cli import main
 from paceline.telemetry import measure_ceilings as measuring
+from paceline.training.embedded import measure_training as training
 from tests.telemetry.test_measure_ceilings import SMALL
 
 measuring.measure_ceilings = partial(measuring.measure_ceilings, effort=SMALL)
+training.measure_training = lambda say: []
 main()
 """
 

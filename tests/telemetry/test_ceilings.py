@@ -12,10 +12,16 @@ import pytest
 
 from paceline.telemetry import ceilings
 from paceline.telemetry import measure_ceilings as measuring
-from paceline.telemetry.ceilings import Ceilings, load_ceilings, save_ceilings
+from paceline.telemetry.ceilings import Ceilings, TrainingSpeed, load_ceilings, save_ceilings
 from paceline.telemetry.measure_ceilings import measure_ceilings
+from paceline.training.embedded import measure_training as measuring_training
 from tests.conftest import Command
 from tests.telemetry.test_measure_ceilings import SMALL, quiet
+
+SPEEDS = [
+    TrainingSpeed(pace="sync", workers=workers, batch_size=1000, rows_per_second=speed)
+    for workers, speed in ((1, 2.1e6), (2, 3.5e6))
+]
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +86,7 @@ class TestCommand:
     @pytest.fixture(autouse=True)
     def _measure_little(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(measuring, "measure_ceilings", partial(measure_ceilings, effort=SMALL))
+        monkeypatch.setattr(measuring_training, "measure_training", lambda _: SPEEDS)
 
     def test_json_is_one_object(self, command: Command, cache: Path, tmp_path: Path) -> None:
         done = command("doctor", "--json", "--folder", tmp_path)
@@ -98,7 +105,8 @@ class TestCommand:
         for line, (title, unit) in zip(
             lines[1:],
             [("memory copy", "GB/s"), ("random reads of 0 MB", "M/s"), ("matrix product, float32", "GFLOP/s"),
-             ("disk read", ""), ("loopback", "GB/s"), ("loopback round trip", "µs")],
+             ("disk read", ""), ("loopback", "GB/s"), ("loopback round trip", "µs"),
+             ("training, M rows/s", "2 workers"), ("pace sync, batch 1,000", "3.50")],
             strict=True,
         ):  # fmt: skip
             assert line.startswith(title)

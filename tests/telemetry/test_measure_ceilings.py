@@ -15,7 +15,7 @@ from paceline.telemetry.ceilings import Ceilings
 from paceline.telemetry.measure_ceilings import Effort, best_rate, measure_ceilings
 
 SMALL = Effort(seconds=0.02, copy_bytes=1 << 16, table_keys=1_000, largest_matrix=32, disk_bytes=1 << 16)
-NUMBERS = [name for name in Ceilings.__struct_fields__ if "_per_second" in name or name.endswith("_seconds")]
+NUMBERS = [name for name in Ceilings.__struct_fields__ if "_per_second" in name or name.endswith("trip_seconds")]
 
 
 def quiet(_: str) -> None:

@@ -99,12 +99,13 @@ def plan(run: str, workers: str, shards: str, bandwidth: str | None, as_json: bo
 def doctor(folder: Path, address: str | None, as_json: bool) -> None:
     """Measure how fast this machine can be, for use in diagnoses.
 
-    Takes about ten seconds, or a little longer with a cluster. Run nothing else at the same time.
+    Takes about half a minute, or a little longer with a cluster. Run nothing else at the same time.
     """
     import msgspec
 
     from paceline.telemetry.ceilings import load_ceilings, save_ceilings
     from paceline.telemetry.measure_ceilings import measure_ceilings
+    from paceline.training.embedded.measure_training import BUSY, has_all_cases, measure_training
 
     def say(what: str) -> None:
         click.echo(f"measuring {what} …", err=True)
@@ -115,7 +116,9 @@ def doctor(folder: Path, address: str | None, as_json: bool) -> None:
         from paceline.engines.links import measure_links
 
         links = measure_links(address, say)
-    ceilings = msgspec.structs.replace(measure_ceilings(folder, say), links=links)
+    ceilings, training = measure_ceilings(folder, say), measure_training(say)
+    left_out = ceilings.left_out if has_all_cases(training) else {**ceilings.left_out, "some training": BUSY}
+    ceilings = msgspec.structs.replace(ceilings, links=links, training=training, left_out=left_out)
     if as_json:
         click.echo(msgspec.json.encode(ceilings))
     else:
@@ -150,6 +153,18 @@ def print_ceilings(best: Ceilings) -> None:
                 for link in best.links
             ],
         )  # fmt: skip
+    counts = sorted({one.workers for one in best.training})
+    kinds = dict.fromkeys((one.pace, one.batch_size) for one in best.training)
+    if best.training:
+        speed_of = {(one.pace, one.batch_size, one.workers): one.rows_per_second / 1e6 for one in best.training}
+
+        def told(*case: Any) -> str:
+            return number(speed_of.get(case), 2)
+
+        print_table(
+            ("training, M rows/s", *(f"{count} worker{'s' if count > 1 else ''}" for count in counts)),
+            [(f"pace {pace}, batch {size:,}", *(told(pace, size, count) for count in counts)) for pace, size in kinds],
+        )
     for name, reason in best.left_out.items():
         print_notice(f"{name} was not measured: {reason}")
 

@@ -1,170 +1,143 @@
-"""What could be tried next? Changes that a user can make, each put to the simulator."""
+"""What could be tried next? Changes that a user can make, and how many times faster each would be."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
+from paceline.diagnosis.changes import (
+    Range,
+    at_pace,
+    gain_of,
+    half_values,
+    keys_alone,
+    more_keys_in_larger_batches,
+    resized,
+    with_larger_batches,
+    with_shards,
+    with_workers,
+    world_of,
+)
+from paceline.diagnosis.embedded import embedded_gain, setup_of, slower_in_larger_batches
 from paceline.diagnosis.evidence import Evidence
-from paceline.diagnosis.simulator import Demand, PaceRules, Topology
-from paceline.diagnosis.verdict import World, each_step, rate
-from paceline.settings import RunConfig
-from paceline.telemetry.facts import TIMES_LARGER, Facts
-from paceline.training.pace import Pace
+from paceline.diagnosis.simulator import Topology
+from paceline.diagnosis.verdict import WORTH_TRYING, rate
+from paceline.telemetry.facts import TIMES_LARGER
 
-WORTH_TRYING = 1.1
-BYTES_OF_FLOAT32, BYTES_OF_KEY = 4, 4
+# How many times longer work on a batch takes at most, if another role has used the core and its caches since the last.
+COLD_CACHES = 1.7
 
 
 class Advice(NamedTuple):
-    """Something to try, and how many times faster it would be."""
+    """Something to try, and how many times faster it would be.
+
+    `learns_differently`: it changes which rows an update is made of, or which values a gradient is computed from.
+    """
 
     what: str
-    gain: float
+    gain: Range
+    learns_differently: bool = True
+
+    @property
+    def told(self) -> str:
+        """The gain in words: a range if it is one."""
+        if self.gain.is_known:
+            return f"{self.gain.likely:.1f}×"
+        return f"{self.gain.low:.1f}–{self.gain.high:.1f}×"
 
 
 def advise(evidence: Evidence) -> list[Advice]:
-    """What would make a run at least 10% faster, best first."""
-    world = World(evidence.demands, evidence.topology, evidence.rules)
-    base = rate(world)
-    found = [Advice(what, rate(changed) / base) for what, changed in _changes(evidence, world)]
-    return sorted((one for one in found if one.gain >= WORTH_TRYING), key=lambda one: -one.gain)
+    """What would make a run at least 10% faster, best first; nothing if other programs had the cores that it needed."""
+    if not evidence.is_simulated or evidence.taken_cores:
+        return []
+    found = list(_embedded(evidence) if not evidence.topology.shards else _on_a_cluster(evidence))
+    return sorted((one for one in found if one.gain.likely >= WORTH_TRYING), key=lambda one: -one.gain.likely)
 
 
-def _changes(evidence: Evidence, world: World) -> Iterator[tuple[str, World]]:
-    config, keyed = evidence.config, evidence.facts.traits.keyed
-    if not evidence.is_simulated:
-        return
-    if config.pace != "async":
-        yield "`--pace async`", at_pace(world, "async", keyed)
-    if config.pace == "sync":
-        yield "`--pace 4`", at_pace(world, 4, keyed)
-    if more_keys := more_keys_in_larger_batches(config, evidence.facts):
-        larger = with_larger_batches(world, more_keys, config.wire.pull == "all")
-        yield f"`--batch-size {TIMES_LARGER * config.batch_size}`", larger
-    if not world.topology.shards:
-        # PyTorch spreads each step over the cores by itself. One thread alone does not show what threads cost each
-        # other at a gate or a lock; only keyed models in async have neither.
-        is_alike = keyed and (config.pace == "async" or config.workers > 1)
-        if config.workers < world.topology.cores[0] and is_alike:
-            topology = world.topology._replace(workers=(*world.topology.workers, 0))
-            more = world._replace(demands=[*world.demands, world.demands[-1]], topology=topology)
-            yield f"`--workers {config.workers + 1}`", more
-        return
-    if config.wire.values == "float32" and config.wire.pull == "keys" and keyed:
-        yield "`--set wire.values=bfloat16`", half_values(world)
-    if config.wire.pull == "all":
-        yield "`--set wire.pull=keys`", keys_alone(world)
-    yield (
-        f"`--shards {2 * config.shards}`, each new one on its own machine",
-        with_shards(world, 2 * len(world.topology.shards)),
-    )
-    yield f"`--workers {2 * config.workers}`, each new one on its own machine", with_workers(world)
-
-
-def at_pace(world: World, pace: str | int, keyed: bool) -> World:
-    """The same run at another pace."""
-    other = Pace.of(pace)
-    return world._replace(rules=PaceRules(other.staleness, other.in_flight(keyed)))
-
-
-def more_keys_in_larger_batches(config: RunConfig, facts: Facts) -> float:
-    """How many times more distinct keys a batch of `TIMES_LARGER` times the rows has. Batches share many of their keys;
-    without keys, every batch needs all parameters.
-
-    0 if that was not recorded, or the data has too few rows for such batches.
-    """
+def _embedded(evidence: Evidence) -> Iterator[Advice]:
+    config, facts = evidence.config, evidence.facts
     if not facts.traits.keyed:
-        return 1.0 if TIMES_LARGER * config.batch_size * config.workers <= facts.rows else 0.0
-    large = facts.keys_per_batch.get(TIMES_LARGER * config.batch_size, 0.0)
-    return large / facts.keys_per_batch[config.batch_size] if large else 0.0
+        # PyTorch spreads each step over the cores by itself.
+        yield from _paces(evidence)
+        yield from _larger_batches(evidence)
+        return
+    now, free = setup_of(evidence), int(evidence.topology.cores[0])
+    more = now._replace(workers=free) if free > now.workers else now
+    if more != now:
+        yield Advice(f"`--workers {free}`", embedded_gain(evidence, more), config.pace == "sync")
+    for pace in dict.fromkeys(("async", 4 if config.pace == "sync" else "async")):
+        if pace != config.pace:
+            yield Advice(f"`--pace {pace}`", embedded_gain(evidence, now._replace(pace=pace)))
+            if more != now:
+                both = f"`--pace {pace} --workers {free}`"
+                yield Advice(both, embedded_gain(evidence, more._replace(pace=pace)))
+    if more_keys_in_larger_batches(config, facts):
+        size = TIMES_LARGER * config.batch_size
+        yield Advice(f"`--batch-size {size}`", embedded_gain(evidence, now._replace(batch_size=size)))
 
 
-def with_larger_batches(world: World, more_keys: float, whole_model: bool) -> World:
-    """Steps of `TIMES_LARGER` times the rows: work per row stays the same, work per key happens less often, and so does
-    pulling the whole model, if that is pulled.
+def _on_a_cluster(evidence: Evidence) -> Iterator[Advice]:
+    config, keyed, world = evidence.config, evidence.facts.traits.keyed, world_of(evidence)
+    gain = partial(gain_of, world, base=rate(world))
+    yield from _paces(evidence)
+    yield from _larger_batches(evidence)
+    if config.wire.values == "float32" and config.wire.pull == "keys" and keyed:
+        yield Advice("`--set wire.values=bfloat16`", gain(half_values))
+    if config.wire.pull == "all":
+        yield Advice("`--set wire.pull=keys`", gain(keys_alone), learns_differently=False)
+    workers, shards = 2 * config.workers, 2 * config.shards
+    cores = evidence.topology.cores[0]
+    if len(evidence.topology.cores) == 1 and config.workers + config.shards < cores:
+        for count_workers, count_shards, what in (
+            (config.workers, shards, f"`--shards {shards}`"),
+            (workers, config.shards, f"`--workers {workers}`"),
+            (workers, shards, f"`--workers {workers} --shards {shards}`"),
+        ):
+            if count_workers + count_shards <= cores:
+                change = partial(resized, workers=count_workers, shards=count_shards, company=evidence.company)
+                yield Advice(what, gain(change), count_workers > config.workers)
+        return
+    apart = "each new one on its own machine"
+    yield Advice(f"`--shards {shards}`, {apart}", gain(partial(with_shards, count=shards)), learns_differently=False)
+    yield Advice(f"`--workers {workers}`, {apart}", gain(with_workers))
 
-    What a step costs regardless of its size is not known separately, so the real gain is rather larger.
+
+def _paces(evidence: Evidence) -> Iterator[Advice]:
+    config, keyed, world = evidence.config, evidence.facts.traits.keyed, world_of(evidence)
+    base = rate(world)
+    if config.pace != "async":
+        yield Advice("`--pace async`", gain_of(world, lambda each: at_pace(each, "async", keyed), base))
+    if config.pace == "sync":
+        yield Advice("`--pace 4`", gain_of(world, lambda each: at_pace(each, 4, keyed), base))
+
+
+def _larger_batches(evidence: Evidence) -> Iterator[Advice]:
+    if more_keys_in_larger_batches(evidence.config, evidence.facts):
+        yield Advice(f"`--batch-size {TIMES_LARGER * evidence.config.batch_size}`", larger_batches_gain(evidence))
+
+
+def larger_batches_gain(evidence: Evidence) -> Range:
+    """How many times faster the run would be with `TIMES_LARGER` times the rows per batch.
+
+    If roles take turns on a core, each finds less of a larger batch in the caches; how much less is not known.
     """
-
-    def sized(parts: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(part * more_keys for part in parts)
-
-    def joined(own: list[Demand]) -> list[Demand]:
-        groups = [own[start : start + TIMES_LARGER] for start in range(0, len(own) - TIMES_LARGER + 1, TIMES_LARGER)]
-        return [
-            few[0]._replace(
-                **{
-                    name: sum(getattr(demand, name) for demand in few) for name in ("delay", "input", "compute", "rows")
-                },
-                push=few[0].push * more_keys,
-                service=few[0].service if whole_model else sized(few[0].service),
-                bytes_out=sized(few[0].bytes_out),
-                bytes_in=few[0].bytes_in if whole_model else sized(few[0].bytes_in),
-            )
-            for few in groups or [own[:1] * TIMES_LARGER]
-        ]
-
-    return world._replace(demands=[joined(own) for own in world.demands])
+    config, world = evidence.config, world_of(evidence)
+    more_keys = more_keys_in_larger_batches(config, evidence.facts)
+    least, base = slower_in_larger_batches(evidence, TIMES_LARGER), rate(world)
+    take_turns = evidence.facts.traits.keyed and _roles_take_turns(evidence.topology)
+    gains = [
+        gain_of(
+            world,
+            partial(with_larger_batches, more_keys=more_keys, whole_model=config.wire.pull == "all", slower=slower),
+            base,
+        )
+        for slower in (least, max(least, COLD_CACHES if take_turns else 1.0))
+    ]
+    return Range(min(gain.low for gain in gains), max(gain.high for gain in gains))
 
 
-def half_values(world: World) -> World:
-    """Values of two bytes instead of four on the wire; keys stay."""
-    pushed = (BYTES_OF_KEY + BYTES_OF_FLOAT32 / 2) / (BYTES_OF_KEY + BYTES_OF_FLOAT32)
-
-    def change(demand: Demand) -> Demand:
-        out, into = (size * pushed for size in demand.bytes_out), (size / 2 for size in demand.bytes_in)
-        return demand._replace(bytes_out=tuple(out), bytes_in=tuple(into))
-
-    return each_step(world, change)
-
-
-def keys_alone(world: World) -> World:
-    """Pull the batch's keys instead of the whole model: as many values come back as keys go out."""
-    share = BYTES_OF_FLOAT32 / (BYTES_OF_KEY + BYTES_OF_FLOAT32)
-
-    def change(demand: Demand) -> Demand:
-        sizes = tuple(size * share for size in demand.bytes_out)
-        shrunk = [new / old if old else 1.0 for new, old in zip(sizes, demand.bytes_in, strict=True)]
-        service = tuple(seconds * each for seconds, each in zip(demand.service, shrunk, strict=True))
-        return demand._replace(bytes_in=sizes, service=service)
-
-    return each_step(world, change)
-
-
-def with_workers(world: World) -> World:
-    """Twice as many workers: a copy of each on a node and machine of its own, like the original's."""
-    topology, nodes = world.topology, len(world.topology.machines)
-    workers = (*topology.workers, *range(nodes, nodes + len(topology.workers)))
-    return world._replace(
-        demands=[*world.demands, *world.demands],
-        topology=_with_machines(topology, topology.workers)._replace(workers=workers),
-    )
-
-
-def with_shards(world: World, count: int) -> World:
-    """The parameters over `count` shards, each new one on a node and machine of its own like the first one's."""
-    topology, nodes = world.topology, len(world.topology.machines)
-    new = max(0, count - len(topology.shards))
-    shards = (*topology.shards[:count], *range(nodes, nodes + new))
-    changed = each_step(world, lambda demand: over_shards(demand, count))
-    return changed._replace(topology=_with_machines(topology, topology.shards[:1] * new)._replace(shards=shards))
-
-
-def over_shards(demand: Demand, count: int) -> Demand:
-    """The same batch with its keys spread evenly over `count` shards."""
-    return demand._replace(
-        service=(sum(demand.service) / count,) * count,
-        bytes_out=(sum(demand.bytes_out) / count,) * count,
-        bytes_in=(sum(demand.bytes_in) / count,) * count,
-    )
-
-
-def _with_machines(topology: Topology, like: Sequence[int]) -> Topology:
-    """One more node, on a machine of its own, for each of these nodes, and like it."""
-    machines = len(topology.cores)
-    return topology._replace(
-        machines=(*topology.machines, *range(machines, machines + len(like))),
-        cores=(*topology.cores, *(topology.cores_of(node) for node in like)),
-        bandwidth=(*topology.bandwidth, *(topology.bandwidth[node] for node in like)),
-    )
+def _roles_take_turns(topology: Topology) -> bool:
+    """Whether a machine has more roles than cores."""
+    machines = [topology.machines[node] for node in (*topology.workers, *topology.shards)]
+    return any(machines.count(machine) > cores for machine, cores in enumerate(topology.cores))

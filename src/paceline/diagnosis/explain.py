@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from paceline.diagnosis.advice import Advice, advise
 from paceline.diagnosis.evidence import Evidence, gather_evidence
 from paceline.diagnosis.topology import best_links
-from paceline.diagnosis.verdict import LARGEST_REPLAY_ERROR, Verdict, judge, most
+from paceline.diagnosis.verdict import BALANCED, INCONCLUSIVE, Verdict, judge, most
 from paceline.errors import ConfigError, DataError, UsageError
 from paceline.run_folder import TRAIN, RunFolder
 
@@ -18,6 +18,7 @@ NEAR_CEILING = 0.6
 # If readers wait for the disk for this share of the time, the disk is what input waits for.
 DISK_PRESSURE = 0.2
 MOST_TIMES = 99.0
+CHECK_LOSS = "Check the test loss then: it may differ."
 
 
 class Words(NamedTuple):
@@ -36,6 +37,8 @@ WORDS = {
     "shard-compute": Words("shard-bound: with infinitely fast shards", "the shards' processors"),
     "straggler": Words("held up by stragglers: with every worker as fast as the median", "the slowest worker"),
 }
+# What other programs on the machine make slower.
+ON_CORES = {"worker-compute", "memory-bandwidth", "shard-compute", "straggler"}
 
 
 def write_diagnosis(run: RunFolder) -> dict[str, Any]:
@@ -60,7 +63,8 @@ def ensure_diagnosis(run: RunFolder) -> None:
 def diagnose(run: RunFolder) -> dict[str, Any]:
     """The content of `diagnosis.json`: a function of the run folder alone. `DataError` if too little was recorded."""
     evidence = gather_evidence(run)
-    verdict, advice = judge(evidence), advise(evidence)
+    verdict = judge(evidence)
+    advice = advise(evidence) if verdict.bottleneck != INCONCLUSIVE else []
     bottleneck = _refined(verdict.bottleneck, evidence)
     best = most(verdict.gains)
     return {
@@ -72,10 +76,13 @@ def diagnose(run: RunFolder) -> dict[str, Any]:
         "phases": evidence.phases,
         "replay_error": verdict.replay_error,
         "evidence": _lines(evidence, verdict),
-        "recommendation": _recommendation(advice, bottleneck),
+        "recommendation": _recommendation(advice, bottleneck, evidence),
         "gains": {name: _number(gain) for name, gain in verdict.gains.items()},
         "gains_if_doubled": {name: _number(gain) for name, gain in verdict.doubled.items()},
-        "advice": [{"try": one.what, "gain": _number(one.gain)} for one in advice],
+        "advice": [
+            {"try": one.what, "gain": _number(one.gain.likely), "interval": [_number(each) for each in one.gain]}
+            for one in advice
+        ],
         "rows_per_second": evidence.rows_per_second,
         "nodes": [node._asdict() for node in evidence.nodes],
     }
@@ -99,40 +106,51 @@ def _gather_ceiling(evidence: Evidence) -> float | None:
 
 
 def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice], evidence: Evidence) -> str:
-    if not evidence.is_simulated:
+    told = _recommendation(advice, bottleneck, evidence)
+    if bottleneck == INCONCLUSIVE:
+        would = f"; it would name {best} ({_times(verdict.gains[best])})" if evidence.is_simulated else ""
+        return f"inconclusive: {verdict.why_inconclusive}{would}."
+    if bottleneck == BALANCED:
         return (
-            f"inconclusive: allreduce is not simulated; workers spent {evidence.phases['push']:.0%} of their time "
-            f"on it and waiting for each other, and {evidence.phases['compute']:.0%} computing."
+            "balanced: no single resource limits this run. Infinitely fast, each of them alone would make it less "
+            f"than 10% faster. {told}"
         )
-    if bottleneck == "inconclusive":
-        return (
-            f"inconclusive: the replay is off by {verdict.replay_error:.1%}, more than {LARGEST_REPLAY_ERROR:.0%}; "
-            f"it would name {best} ({_times(verdict.gains[best])})."
-        )
+    if evidence.taken_cores and bottleneck in ON_CORES:
+        return f"{WORDS[bottleneck].bound.partition(':')[0]} on a busy machine. {told}"
     low, high = map(_plain, verdict.interval)
     return (
         f"{WORDS[bottleneck].bound} this run would be {_times(verdict.gains[best])} faster ({low}–{high}); "
-        f"then {WORDS[verdict.next_bottleneck].limits} would limit it. {_recommendation(advice, bottleneck)}"
+        f"then {WORDS[verdict.next_bottleneck].limits} would limit it. {told}"
     )
 
 
-def _recommendation(advice: list[Advice], bottleneck: str) -> str:
-    if bottleneck == "inconclusive":
+def _recommendation(advice: list[Advice], bottleneck: str, evidence: Evidence) -> str:
+    if bottleneck == INCONCLUSIVE:
         return "No advice: the replay is unreliable for this run."
+    if taken := evidence.taken_cores:
+        return (
+            f"No advice: the machine was busy. Other programs used {taken:.1f} of the cores that this run needed; "
+            "train again when they do not."
+        )
     if not advice:
         return "No change that the simulator knows would make it 10% faster."
-    return "Try " + " or ".join(f"{one.what} ({one.gain:.1f}×)" for one in advice[:2]) + "."
+    best = advice[:2]
+    told = "Try " + " or ".join(f"{one.what} ({one.told})" for one in best) + "."
+    return f"{told} {CHECK_LOSS}" if any(one.learns_differently for one in best) else told
 
 
 def _lines(evidence: Evidence, verdict: Verdict) -> list[str]:
     shares = ", ".join(f"{name} {share:.0%}" for name, share in evidence.phases.items())
+    part = "later epochs" if evidence.steady.first_epoch else "without the first second"
     lines = [
-        f"{evidence.rows_per_second:,.0f} rows/s, without the first second; "
-        f"the replay is off by {verdict.replay_error:.1%}",
+        f"{evidence.rows_per_second:,.0f} rows/s, {part}; the replay is off by {verdict.replay_error:.1%}",
+        *_first_epoch(evidence),
         f"a worker's time: {shares}",
         "gains if infinitely fast: " + ", ".join(f"{name} {_times(gain, 2)}" for name, gain in verdict.gains.items()),
         "gains if twice as fast: " + ", ".join(f"{name} {_times(gain, 2)}" for name, gain in verdict.doubled.items()),
     ]
+    if taken := evidence.taken_cores:
+        lines.append(f"the machine was busy: other programs used {taken:.1f} cores that this run needed")
     lines += [
         f"node {node.node}: {node.cores} cores {node.cpu:.0%} busy, {node.memory_bytes / 1e9:.1f} GB in use, "
         f"network {node.network_sent_bytes_per_second / 1e6:.1f} MB/s out and "
@@ -156,6 +174,21 @@ def _lines(evidence: Evidence, verdict: Verdict) -> list[str]:
     elif evidence.facts.traits.keyed:
         lines.append("the keys per batch were not recorded, so memory and larger batches were not judged")
     return lines
+
+
+def _first_epoch(evidence: Evidence) -> list[str]:
+    """What is to be known about the first epoch, in which rows may come from a disk."""
+    steady = evidence.steady
+    read = f", while it read {steady.from_disk / 1e6:,.0f} MB/s from disk" if steady.from_disk else ""
+    if steady.first_epoch:
+        return [f"the first epoch made {steady.first_epoch:,.0f} rows/s{read}; only later epochs count here"]
+    if steady.only_first and steady.from_disk:
+        seconds = 2 * evidence.facts.rows / evidence.rows_per_second
+        return [
+            f"all of this run was its first epoch{read}; later epochs may be faster: train for {seconds:,.0f} seconds "
+            "or more to see them"
+        ]
+    return []
 
 
 def _against_links(evidence: Evidence) -> list[str]:

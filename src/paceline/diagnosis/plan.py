@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from paceline.config import MOST_WORKERS
-from paceline.diagnosis.advice import at_pace, over_shards
+from paceline.diagnosis.changes import Range, at_pace, over_shards, possible_worlds, resized, world_of
+from paceline.diagnosis.embedded import EmbeddedSetup, embedded_gain
 from paceline.diagnosis.evidence import Evidence
 from paceline.diagnosis.simulator import Topology
-from paceline.diagnosis.verdict import RESOURCES, STEPS_TOGETHER, World, most, rate
+from paceline.diagnosis.verdict import RESOURCES, STEPS_TOGETHER, World, most, rate, why_inconclusive
 from paceline.errors import ConfigError
 
 BITS = 8
@@ -25,7 +26,7 @@ BITS = 8
 LEAST_LATENCY_SECONDS = 5e-5
 UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 MOST_CHOICES = 400
-FROM_ONE_WORKER = "one worker does not show what several on a machine cost each other: expect less, most of all in sync"
+RANGES = "ranges: `paceline doctor` before the next run lets it tell more exactly"
 
 
 class Choice(NamedTuple):
@@ -38,10 +39,14 @@ class Choice(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What a choice would give: rows per second, and what would limit it; on how many machines."""
+    """What a choice would give: rows per second, and what would limit it; on how many machines.
+
+    `interval` are the rows per second between which it lies: the same twice, if that is known.
+    """
 
     choice: Choice
     rows_per_second: float
+    interval: Range
     limit: str
     machines: int
 
@@ -111,61 +116,73 @@ def choices(evidence: Evidence, workers: Sequence[int], shards: Sequence[int],
 
 
 def predict(evidence: Evidence, choice: Choice) -> Prediction:
-    """Put a choice to the simulator."""
-    world = planned(evidence, choice)
-    base = rate(world, most_steps=STEPS_TOGETHER)
+    """Put a choice to the simulator; of threads in one process, the machine itself knows more (`embedded.py`)."""
+    worlds = planned(evidence, choice)
+    rates = [rate(world, most_steps=STEPS_TOGETHER) for world in worlds]
     gains = {
-        name: rate(change(world, math.inf), most_steps=STEPS_TOGETHER) / base
+        name: rate(change(worlds[0], math.inf), most_steps=STEPS_TOGETHER) / rates[0]
         for name, change in RESOURCES.items()
         if name != "straggler"
     }
-    return Prediction(choice, base, most(gains), len(set(world.topology.machines)))
+    interval = Range(min(rates), max(rates))
+    if not evidence.topology.shards and evidence.facts.traits.keyed:
+        gain = embedded_gain(evidence, EmbeddedSetup(choice.pace, choice.workers, evidence.config.batch_size))
+        interval = Range(*(evidence.rows_per_second * each for each in gain))
+    return Prediction(choice, interval.likely, interval, most(gains), len(set(worlds[0].topology.machines)))
 
 
 def plan_of(evidence: Evidence, found: Sequence[Prediction]) -> dict[str, Any]:
-    """The predictions, with the best of each pace marked, and how far the simulation of the run itself is off."""
+    """The predictions, with the best of each pace marked, and how far the simulation of the run itself is off.
+
+    `unreliable` says why the predictions cannot be relied upon; empty if they can.
+    """
     best = {one.choice.pace: one for one in sorted(found, key=lambda one: one.rows_per_second)}
-    shares_cores = len(set(evidence.topology.machines)) == 1 and not any(one.choice.bandwidth for one in found)
-    alone = evidence.config.workers == 1 and shares_cores and any(one.choice.workers > 1 for one in found)
-    replayed = rate(World(evidence.demands, evidence.topology, evidence.rules))
+    error = abs(rate(world_of(evidence)) / evidence.rows_per_second - 1)
+    unreliable = why_inconclusive(evidence, error)
+    ranges = not all(one.interval.is_known for one in found)
     return {
         "rows_per_second": evidence.rows_per_second,
-        "replay_error": abs(replayed / evidence.rows_per_second - 1),
+        "replay_error": error,
         "has_shards": bool(evidence.topology.shards),
-        "note": FROM_ONE_WORKER if alone else "",
+        "note": RANGES if ranges else "",
+        "unreliable": unreliable,
         "predictions": [
             {
                 **one.choice._asdict(),
                 "rows_per_second": one.rows_per_second,
+                "interval": list(one.interval),
                 "rows_per_second_per_machine": one.rows_per_second / one.machines,
                 "machines": one.machines,
                 "limit": one.limit,
                 "best": one is best[one.choice.pace],
+                "reliable": not unreliable,
             }
             for one in found
         ],
     }
 
 
-def planned(evidence: Evidence, choice: Choice) -> World:
-    """The run as it would be."""
-    pool = [demand for own in evidence.demands for demand in own]
-    recorded = evidence.topology
-    if not recorded.shards:
-        topology = recorded._replace(workers=(recorded.workers[0],) * choice.workers)
-    else:
-        pool = [over_shards(demand, choice.shards) for demand in pool]
-        topology = _placed(recorded, choice, max((node.cores for node in evidence.nodes), default=1))
-    world = World([pool] * choice.workers, topology, evidence.rules)
-    return at_pace(world, choice.pace, evidence.facts.traits.keyed)
+def planned(evidence: Evidence, choice: Choice) -> list[World]:
+    """The run as it would be: one world, or two between which the truth lies."""
+    recorded, keyed = evidence.topology, evidence.facts.traits.keyed
+    found = []
+    for world in possible_worlds(world_of(evidence)):
+        if not recorded.shards:
+            pool = [demand for own in world.demands for demand in own]
+            workers = (recorded.workers[0],) * choice.workers
+            world = World([pool] * choice.workers, recorded._replace(workers=workers), world.rules)
+        elif choice.bandwidth is None and len({*recorded.workers, *recorded.shards}) == 1:
+            world = resized(world, choice.workers, choice.shards, evidence.company)
+        else:
+            pool = [over_shards(demand, choice.shards) for own in world.demands for demand in own]
+            topology = _placed(recorded, choice, max((node.cores for node in evidence.nodes), default=1))
+            world = World([pool] * choice.workers, topology, world.rules)
+        found.append(at_pace(world, choice.pace, keyed))
+    return found
 
 
 def _placed(recorded: Topology, choice: Choice, num_cores: int) -> Topology:
     """Nodes for all roles of a choice."""
-    nodes = {*recorded.workers, *recorded.shards}
-    if choice.bandwidth is None and len(nodes) == 1:
-        node = recorded.shards[0]
-        return recorded._replace(workers=(node,) * choice.workers, shards=(node,) * choice.shards)
     roles = choice.shards + choice.workers
     one_machine = choice.bandwidth is None and len(set(recorded.machines)) == 1
     # Another machine would have all its cores free; on this one, other programs keep theirs.

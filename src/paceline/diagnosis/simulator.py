@@ -2,8 +2,9 @@
 
 Workers and shards share the cores of their nodes. Frames travel over the nodes' links, one after another in each
 direction. A worker's step is that of a worker in a cluster: wait for a reply, compute, push and ask for the next batch,
-read more rows. How long each part takes is drawn from what was recorded. An embedded run has no shards: its step is
-input and compute, with the gate between them.
+read more rows. How long each part takes is drawn from what was recorded. In sync, a shard adds up gradients and answers
+once the last worker's frame is there. An embedded run has no shards: its step is input and compute, with the gate
+between them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Demand(NamedTuple):
 
     For each shard: its processor seconds (`service`), and the bytes there and back. Times are those after a while of
     idling. Without idling, work takes `awake` times as long (on shards `shard_awake` times), because caches stay warm
-    and the processor's clock stays high.
+    and the processor's clock stays high. In sync, `after_gate` is the share of the service that follows the opening of
+    the gate. `gate` is what passing the gate takes even if nobody is late, in an embedded run. Each frame takes
+    `push_fixed` and `service_fixed` of `push` and `service`, whatever its size; None if that is not known.
     """
 
     delay: float
@@ -47,11 +50,16 @@ class Demand(NamedTuple):
     bytes_in: tuple[float, ...] = ()
     awake: float = 1.0
     shard_awake: float = 1.0
+    after_gate: float = 0.0
+    gate: float = 0.0
+    push_fixed: float | None = None
+    service_fixed: float | None = None
 
 
 class Topology(NamedTuple):
     """The node of each worker and shard, and the machine of each node, by number; the `cores` that each machine has for
-    them, and the `bandwidth` of each node's link (bytes per second, each way). Usually a node is a machine.
+    them, and the `bandwidth` of each node's link (bytes per second, each way). Usually a node is a machine. A role that
+    waits spins for at most `spin` seconds.
     """
 
     workers: tuple[int, ...]
@@ -60,6 +68,7 @@ class Topology(NamedTuple):
     cores: tuple[float, ...]
     bandwidth: tuple[float, ...]
     latency: float
+    spin: float = SPIN_SECONDS
 
     def cores_of(self, node: int) -> float:
         """The cores that roles on a node share."""
@@ -132,7 +141,7 @@ class _Shard:
     def __init__(self, number: int, node: int, num_workers: int) -> None:
         self.number = number
         self.node = node
-        self.queue: deque[_Frame] = deque()
+        self.queue: deque[tuple[_Frame, bool]] = deque()  # and whether the gate has opened for it
         self.busy = False
         self.spin = 0
         self.waits_since = 0.0
@@ -154,6 +163,7 @@ class _Simulation:
     def __init__(self, demands: Demands, topology: Topology, rules: PaceRules, steps: int, seed: int) -> None:
         self.topology = topology
         self.rules = rules
+        self.in_step = rules.staleness == 0
         self.steps = steps
         self.random = random.Random(seed)
         self.now = 0.0
@@ -200,7 +210,7 @@ class _Simulation:
         """A role has nothing to do: it spins for a while, then sleeps."""
         role.spin, role.waits_since = next(self.numbers), self.now
         self.change_spinning(role.node, 1)
-        self.at(self.now + SPIN_SECONDS, partial(self.end_spin, role, role.spin))
+        self.at(self.now + self.topology.spin, partial(self.end_spin, role, role.spin))
 
     def end_spin(self, role: _Worker | _Shard, spin: int) -> None:
         if spin and role.spin == spin:
@@ -311,8 +321,8 @@ class _Simulation:
 
     # -- shards
 
-    def arrive(self, shard: _Shard, frame: _Frame) -> None:
-        shard.queue.append(frame)
+    def arrive(self, shard: _Shard, frame: _Frame, may_pass: bool = False) -> None:
+        shard.queue.append((frame, may_pass))
         if not shard.busy:
             self.serve(shard)
 
@@ -324,9 +334,15 @@ class _Simulation:
             self.spin(shard)
         shard.busy = bool(shard.queue)
         if shard.queue:
-            frame = shard.queue.popleft()
-            seconds = frame.demand.service[shard.number] * (1.0 if idled else frame.demand.shard_awake)
-            self.work(shard.node, seconds, partial(self.served, shard, frame))
+            frame, may_pass = shard.queue.popleft()
+            after = frame.demand.after_gate if self.in_step else 0.0
+            seconds = frame.demand.service[shard.number] * (after if may_pass else 1 - after)
+            then = partial(self.answer if may_pass else self.served, shard, frame)
+            self.work(shard.node, seconds * (1.0 if idled else frame.demand.shard_awake), then)
+
+    def answer(self, shard: _Shard, frame: _Frame) -> None:
+        self.reply(shard, frame)
+        self.serve(shard)
 
     def served(self, shard: _Shard, frame: _Frame) -> None:
         if frame.pushes and shard.clocks[frame.worker.number] < UNBOUNDED:
@@ -343,12 +359,19 @@ class _Simulation:
         latest = min(shard.clocks) + self.rules.staleness
         for frame in [frame for frame in shard.held if shard.clocks[frame.worker.number] <= latest]:
             shard.held.remove(frame)
-            self.reply(shard, frame)
+            if self.in_step and frame.demand.after_gate > 0 and shard is not self.gate:
+                self.arrive(shard, frame, may_pass=True)
+            else:
+                self.reply(shard, frame)
 
     def reply(self, shard: _Shard, frame: _Frame) -> None:
         worker, demand = frame.worker, frame.demand
         if shard is self.gate:
-            self.work(worker.node, demand.compute + demand.push, partial(self.computed, frame))
+            compute = partial(self.work, worker.node, demand.compute + demand.push, partial(self.computed, frame))
+            if demand.gate > 0:
+                self.at(self.now + demand.gate, compute)
+            else:
+                compute()
         else:
             self.carry(shard.node, worker.node, demand.bytes_in[shard.number], partial(self.answered, frame))
 

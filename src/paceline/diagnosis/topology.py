@@ -18,6 +18,8 @@ HIGH = 0.9
 # A connection that was busy for less than this share of the time tells nothing about its link.
 BUSY_ENOUGH = 0.02
 SATURATED = 0.9
+# Other programs count from this many cores on.
+TAKEN = 0.25
 R = TypeVar("R", bound=WorkerChunk | ShardChunk | StepSample)
 
 AVERAGED = (
@@ -67,7 +69,9 @@ def topology_of(config: RunConfig, ranks: Sequence[int], chunks: Sequence[Worker
 
 def _free_cores(nodes: set[str], chunks: Sequence[WorkerChunk], shards: Sequence[ShardChunk],
                 probes: Sequence[NodeProbe]) -> float:  # fmt: skip
-    """How many cores of a machine with these nodes the run had to itself: all except those that others used."""
+    """How many cores of a machine with these nodes the run had to itself: all except those that others used. Where
+    every role has a core, a quarter of a core more or less takes nothing from them.
+    """
     first, last = min(chunk.time - chunk.seconds for chunk in chunks), max(chunk.time for chunk in chunks)
     own_probes = [probe for probe in probes if probe.node in nodes and probe.cores and first < probe.time <= last + 0.5]
     if not own_probes:
@@ -79,7 +83,9 @@ def _free_cores(nodes: set[str], chunks: Sequence[WorkerChunk], shards: Sequence
         for kind in (chunks, shards)
         for own in by_rank(chunk for chunk in kind if chunk.node in nodes).values()
     )
-    return max(cores / 4, cores - max(0.0, busy - ours))
+    others = max(0.0, busy - ours)
+    roles = sum(len({chunk.rank for chunk in kind if chunk.node in nodes}) for kind in (chunks, shards))
+    return cores if others < TAKEN and roles <= cores else max(cores / 4, cores - others)
 
 
 class _Link(NamedTuple):

@@ -1,7 +1,7 @@
 """What limited a run? Its replay, with one resource after another made faster.
 
-The bottleneck is the resource whose removal would gain most. If the replay itself is far from what was measured, the
-verdict is `inconclusive`.
+The bottleneck is the resource whose removal would gain most. If no resource would gain 10 %, the run is `balanced`. If
+the replay itself is far from what was measured, the verdict is `inconclusive`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ STEPS = 300
 STEPS_TOGETHER = 1200
 FEWEST_STEPS = 25
 RESAMPLES = 12
+# Gains below this are not worth naming, nor is a change that gains less.
+WORTH_TRYING = 1.1
 # The gain from which slow workers are worth naming: some are always a little slower.
 STRAGGLING = 1.2
+BALANCED, INCONCLUSIVE = "balanced", "inconclusive"
 
 
 class World(NamedTuple):
@@ -93,6 +96,7 @@ class Verdict(NamedTuple):
     """The bottleneck, the gains of removing each resource (and of doubling it), and the replay's own error."""
 
     bottleneck: str
+    why_inconclusive: str
     gains: dict[str, float]
     doubled: dict[str, float]
     interval: tuple[float, float]
@@ -115,16 +119,33 @@ def judge(evidence: Evidence) -> Verdict:
         for name, change in RESOURCES.items()
         if name != found and not math.isinf(after)
     }
-    # What the simulator does not know looks like the workers' own work.
-    told = error <= LARGEST_REPLAY_ERROR and evidence.is_simulated
+    why = why_inconclusive(evidence, error)
+    name = found if gains[found] >= WORTH_TRYING else BALANCED
     return Verdict(
-        bottleneck=found if told else "inconclusive",
+        bottleneck=INCONCLUSIVE if why else name,
+        why_inconclusive=why,
         gains=gains,
         doubled=doubled,
         interval=_interval(world, RESOURCES[found], gains[found]),
         next_bottleneck=most(rest) if rest else found,
         replay_error=error,
     )
+
+
+def why_inconclusive(evidence: Evidence, replay_error: float) -> str:
+    """Why a run cannot be judged; empty if it can."""
+    phases, steady = evidence.phases, evidence.steady
+    if not evidence.is_simulated:
+        return (
+            f"allreduce is not simulated; workers spent {phases['push']:.0%} of their time on it and waiting for each "
+            f"other, and {phases['compute']:.0%} computing"
+        )
+    if steady.needed_seconds:
+        return f"the run was too short to tell; train for at least {steady.needed_seconds:.0f} seconds"
+    # What the simulator does not know looks like the workers' own work.
+    if replay_error > LARGEST_REPLAY_ERROR:
+        return f"the replay is off by {replay_error:.1%}, more than {LARGEST_REPLAY_ERROR:.0%}"
+    return ""
 
 
 def most(gains: dict[str, float]) -> str:

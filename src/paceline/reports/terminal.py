@@ -26,6 +26,7 @@ PLAIN_LINE_SECONDS = 5.0
 LIVE_SECONDS = 0.1
 WIDE_COLUMNS = 100
 BITS = 8
+UNRELIABLE = "unreliable"
 PLAN_COLUMNS = ("pace", "workers", "shards", "links", "rows/s", "of now", "rows/s per machine", "limited by", "")
 
 
@@ -140,18 +141,26 @@ def print_plan(plan: dict[str, Any]) -> None:
             f"{one['workers']}",
             f"{one['shards']}" if plan["has_shards"] else NOTHING,
             f"{one['bandwidth'] * BITS / 1e9:g} Gbit/s" if one["bandwidth"] else "as recorded",
-            f"{one['rows_per_second']:,.0f}",
-            f"{one['rows_per_second'] / now:.2f}×",
+            _either(one["interval"], 1.0, ",.0f"),
+            _either(one["interval"], now, ".2f") + "×",
             f"{one['rows_per_second_per_machine']:,.0f}",
             one["limit"],
-            "best" if one["best"] else "",
+            UNRELIABLE if not one["reliable"] else "best" if one["best"] else "",
         )
         for one in plan["predictions"]
     ]
     print_table(PLAN_COLUMNS, rows)
+    if plan["unreliable"]:
+        print(printable(f"do not rely on these predictions: {plan['unreliable']}"))
     print(f"from a run of {now:,.0f} rows/s; its own simulation is off by {plan['replay_error']:.0%}")
     if plan["note"]:
         print(printable(plan["note"]))
+
+
+def _either(ends: Sequence[float], unit: float, form: str) -> str:
+    """Both ends of a range, or its value if they are alike."""
+    low, high = (f"{end / unit:{form}}" for end in ends)
+    return low if low == high or ends[1] <= 1.05 * ends[0] else f"{low}–{high}"
 
 
 def print_job(run: RunFolder) -> None:

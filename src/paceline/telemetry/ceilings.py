@@ -22,14 +22,23 @@ class LinkCeiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     round_trip_seconds: float
 
 
+class TrainingSpeed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Rows per second of a short embedded run on generated clicks."""
+
+    pace: str
+    workers: int
+    batch_size: int
+    rows_per_second: float
+
+
 class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a machine can do at best, by one thread and by all cores at once.
 
     `copy` counts each copied byte once. `gathers` are reads of 4 bytes at random places of a table of `table_bytes`.
     `matrix_flop` are the additions and multiplications of NumPy's float32 matrix product, on as many threads as its
     BLAS uses. `disk_read` is sequential reading from a file in `folder` that is not cached in memory. `loopback` is one
-    connection on 127.0.0.1; `links` are connections to the nodes of a cluster. What could not be measured is None, and
-    `left_out` says why.
+    connection on 127.0.0.1; `links` are connections to the nodes of a cluster. `training` shows what workers on this
+    machine cost each other. What could not be measured is None, and `left_out` says why.
     """
 
     measured: str
@@ -47,6 +56,7 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     loopback_round_trip_seconds: float
     left_out: dict[str, str]
     links: list[LinkCeiling] = []
+    training: list[TrainingSpeed] = []
 
 
 def ceilings_path() -> Path:

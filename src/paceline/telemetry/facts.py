@@ -44,7 +44,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     `rows` are the training rows. The model has `keys` keys, including the bias, with `floats_per_key` numbers each.
     `keys_per_batch` is the mean number of distinct keys in a batch, by its number of rows. `ceilings` are what
-    `paceline doctor` had measured on the machine that trained.
+    `paceline doctor` had measured on the machine that trained. `cores` are those that the run could use there.
     """
 
     traits: Traits
@@ -54,6 +54,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     nonzeros_per_row: float = 0.0
     keys_per_batch: dict[int, float] = {}
     ceilings: Ceilings | None = None
+    cores: int = 0
 
     @property
     def table_bytes(self) -> int:

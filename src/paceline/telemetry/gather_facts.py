@@ -19,6 +19,7 @@ from paceline.data.blocks.reader import Reader
 from paceline.data.datasets import AnyDataset
 from paceline.data.rows import EpochOrder
 from paceline.errors import PacelineError
+from paceline.machine import num_cores
 from paceline.settings import RunConfig
 from paceline.telemetry.ceilings import load_ceilings
 from paceline.telemetry.facts import TIMES_LARGER, Facts, Traits, write_facts
@@ -31,7 +32,7 @@ DELAY_SECONDS = 10.0
 def facts_of(entry: Any, dataset: AnyDataset, table: Any) -> Facts:
     """What is known when training begins: the model's entry in the registry, and the layout of its table, if any."""
     split = dataset.split("train")
-    facts = Facts(traits=Traits.of(entry), rows=split.rows, ceilings=load_ceilings())
+    facts = Facts(traits=Traits.of(entry), rows=split.rows, ceilings=load_ceilings(), cores=num_cores())
     if table is None:
         return facts
     nonzeros = split.nonzeros / max(1, split.rows)
