@@ -216,7 +216,8 @@ def main() -> None:
     head = (
         f"# Rate and loss by workers, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. {arguments.rows:,} click rows "
         f"(skew {arguments.skew}), {FEATURES:,} features, medians of {arguments.rounds} rounds; "
-        f"`python benchmarks/scaling.py`. Millions of rows per second over {SECONDS:g} seconds, and the test loss after {EPOCHS} epochs in brackets.\n\n"
+        f"`python benchmarks/scaling.py`. Millions of rows per second over {SECONDS:g} seconds, and the "
+        f"test loss after {EPOCHS} epochs in brackets.\n\n"
     )
     text = head + table(found, arguments.workers)
     print(text)
