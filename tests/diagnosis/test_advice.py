@@ -92,6 +92,14 @@ class TestEmbedded:
         (one,) = advise(gather_evidence(run))
         assert one.what == "`--workers 3`"
 
+    def test_no_more_threads_for_steps_in_python(self, tmp_path: Path) -> None:
+        """What `doctor` measured with compiled steps does not hold for a table's model whose gradient is Python."""
+        run = make_embedded(tmp_path / "run", cores=2, ranks=((0,),))
+        record_training(run, {"async": 1.7})
+        in_python = msgspec.structs.replace(run.facts.traits, compiled=False)
+        write_facts(run.path, msgspec.structs.replace(run.facts, traits=in_python))
+        assert advise(gather_evidence(run)) == []
+
     def test_no_advice_for_a_busy_machine(self, tmp_path: Path) -> None:
         evidence = gather_evidence(make_embedded(tmp_path / "run", cores=2, others=1.0))
         assert evidence.taken_cores > 0.5

@@ -18,6 +18,12 @@ def test_an_entry_that_is_wrong_about_its_table_is_refused(clicks: Path) -> None
         entry.build(RunConfig(), SparseDataset(clicks), 1)
 
 
+def test_an_entry_that_is_wrong_about_its_kernel_is_refused(clicks: Path) -> None:
+    entry = MODELS["logistic"]._replace(compiled=False)
+    with pytest.raises(RuntimeError, match="the entry of `logistic` has compiled=False"):
+        entry.build(RunConfig(), SparseDataset(clicks), 1)
+
+
 def test_the_command_that_resumes_a_run_names_its_code() -> None:
     assert resume_command("runs/a", "logistic") == "paceline resume runs/a"
     assert resume_command("runs/a", "mine.nets:build") == "paceline resume runs/a --model mine.nets:build"

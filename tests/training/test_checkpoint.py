@@ -416,19 +416,3 @@ def interrupted(run: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         with pytest.raises(InterruptedRunError):
             paceline.train(data=data, run=run, test_every=1_000)
     return run
-
-
-def test_open_work_comes_before_a_test_and_the_end(tmp_path: Path, clicks: Path) -> None:
-    """A cluster may be cut when all rows are handed out but some are not in: the run is not finished then."""
-    from paceline.data.sparse.dataset import SparseDataset
-    from paceline.settings import RunConfig
-    from paceline.training.checkpoint import Handed
-
-    config = RunConfig(data=str(clicks), epochs=1, test_every=1_000)
-    coordinator = Coordinator(config, SparseDataset(clicks), None, lambda _: None, print)  # type: ignore[arg-type]
-    coordinator.progress = Progress(position=6_000, tested=5_000)
-    assert coordinator._finished()
-    assert coordinator._test_due()
-    coordinator.progress = Progress(position=6_000, tested=5_000, handed=Handed(open=[[], [(7, 5_990, 6_000)]]))
-    assert not coordinator._finished()
-    assert not coordinator._test_due()

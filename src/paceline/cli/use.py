@@ -21,7 +21,8 @@ split = option("--split", None, "Which rows.  [default: test if any, else train]
 def evaluate(run: str, data: str, split: Any, model: str, as_json: bool) -> None:
     """Measure the quality of a model on a dataset.
 
-    Prints loss, error and AUC, or accuracy if there are several classes.
+    Prints the loss and, depending on the labels, error and AUC (two classes), error and accuracy (several classes), or
+    RMSE (numbers).
     """
     import json
 
@@ -45,7 +46,7 @@ def predict(run: str, data: str, out: str, split: Any, model: str) -> None:
     """Write a prediction for every row of a dataset.
 
     The columns are row, label and probability. If there are several classes, the column class is the most likely one,
-    and probability is its probability.
+    and probability is its probability. For numbers, the column prediction replaces probability.
     """
     from paceline.predict import write_predictions
 

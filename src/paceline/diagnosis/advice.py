@@ -57,8 +57,8 @@ def advise(evidence: Evidence) -> list[Advice]:
 
 def _embedded(evidence: Evidence) -> Iterator[Advice]:
     config, facts = evidence.config, evidence.facts
-    if not facts.traits.keyed:
-        # PyTorch spreads each step over the cores by itself.
+    if not facts.traits.compiled_steps:
+        # More threads gain nothing if steps take turns in Python, or spread over all cores by themselves.
         yield from _paces(evidence)
         yield from _larger_batches(evidence)
         return

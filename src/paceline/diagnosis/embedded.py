@@ -57,7 +57,7 @@ def slower_in_larger_batches(evidence: Evidence, times: int) -> float:
     known, or steps get cheaper: what a step takes besides its rows is counted elsewhere.
     """
     ceilings, size = evidence.facts.ceilings, evidence.config.batch_size
-    if ceilings is None or not evidence.facts.traits.keyed:
+    if ceilings is None or not evidence.facts.traits.compiled_steps:
         return 1.0
     cores = max(evidence.topology.cores)
     now, then = (

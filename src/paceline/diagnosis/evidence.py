@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from paceline.diagnosis.demands import demands_of, in_step
 from paceline.diagnosis.simulator import SPIN_SECONDS, Demand, PaceRules, Topology
-from paceline.diagnosis.steady import Steady, rate, steady_part
+from paceline.diagnosis.steady import Steady, measured_rate, steady_part
 from paceline.diagnosis.topology import TAKEN, ConnectionUse, NodeUse, by_rank, connection_use, node_use, topology_of
 from paceline.engines import ENGINES
 from paceline.errors import DataError
@@ -83,7 +83,7 @@ def gather_evidence(run: RunFolder) -> Evidence:
         demands_of(chunks_of[rank], samples_of[rank], crowded[node], served, facts.traits.keyed, byte_seconds)
         for rank, node in zip(ranks, topology.workers, strict=True)
     ]
-    pace, speed = Pace.of(config.pace), rate(chunks)
+    pace, speed = Pace.of(config.pace), measured_rate(chunks)
     if not topology.shards and pace.staleness == 0 and len(ranks) > 1 and not any(crowded):
         lasts = sum(chunk.seconds for chunk in chunks) / sum(chunk.steps for chunk in chunks)
         demands = in_step(demands, lasts)

@@ -125,7 +125,7 @@ def predict(evidence: Evidence, choice: Choice) -> Prediction:
         if name != "straggler"
     }
     interval = Range(min(rates), max(rates))
-    if not evidence.topology.shards and evidence.facts.traits.keyed:
+    if not evidence.topology.shards and evidence.facts.traits.compiled_steps:
         gain = embedded_gain(evidence, EmbeddedSetup(choice.pace, choice.workers, evidence.config.batch_size))
         interval = Range(*(evidence.rows_per_second * each for each in gain))
     return Prediction(choice, interval.likely, interval, most(gains), len(set(worlds[0].topology.machines)))

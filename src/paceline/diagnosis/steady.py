@@ -57,7 +57,7 @@ def without_first(chunks: Sequence[Chunk]) -> list[Chunk]:
     return [chunk for own in by_rank(chunks).values() for chunk in (own[1:] if len(own) > 2 else own)]
 
 
-def rate(chunks: Sequence[WorkerChunk]) -> float:
+def measured_rate(chunks: Sequence[WorkerChunk]) -> float:
     """Rows per second of all workers together."""
     return sum(
         sum(chunk.rows for chunk in own) / max(1e-9, sum(chunk.seconds for chunk in own))
@@ -72,8 +72,8 @@ def steady_part(chunks: Sequence[WorkerChunk], probes: Sequence[NodeProbe], num_
     after = [chunk for chunk in chunks if chunk.time - chunk.seconds >= ended]
     since = first = 0.0
     complete = by_rank(before).keys() == by_rank(after).keys() == by_rank(chunks).keys()
-    if complete and rate(after) >= DIFFERS * rate(before):
-        found, since, first = after, ended, rate(before)
+    if complete and measured_rate(after) >= DIFFERS * measured_rate(before):
+        found, since, first = after, ended, measured_rate(before)
     return Steady(
         chunks=found,
         since=since,

@@ -1,4 +1,4 @@
-"""How do processes get onto a Ray cluster? The only file that knows Ray.
+"""How do processes get onto a Ray cluster? Only this file and its neighbours (`ray_access.py`, `ray_head.py`) know Ray.
 
 Ray places the processes (a placement group with one processor each, and a GPU where requested), starts them, restarts
 them when they end, and knows the nodes. What the processes say to each other does not go through Ray.
@@ -7,7 +7,6 @@ them when they end, and knows the nodes. What the processes say to each other do
 from __future__ import annotations
 
 import atexit
-import importlib
 import os
 import secrets
 import signal
@@ -15,23 +14,18 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any, Literal
 
 from paceline.engines import ProcessRequest
 from paceline.engines.leftovers import OwnFolder
-from paceline.engines.ray_head import HeadWatch, greet
-from paceline.errors import ConfigError, UsageError
+from paceline.engines.ray_access import content_of, import_ray, join, read_token_again
+from paceline.engines.ray_head import HeadWatch
+from paceline.errors import ConfigError
 from paceline.imports import import_from
 
 LOOPBACK = "127.0.0.1"
-LONGEST_QUOTE = 120
 ROOM_SECONDS = 10.0
 LEAVE_SECONDS = 5.0
-TOKEN_FILE = "~/.ray/auth_token"
-NO_RAY = "`ray status` shows whether one runs; `ray start --head` starts one; without --address paceline does"
-# Ray ends a process that has not reached its head for so long; a run that has lost it ends itself, much sooner.
-HEAD_SECONDS = 120
 
 
 class RayEngine:
@@ -53,7 +47,7 @@ class RayEngine:
         self._joined = not self._ray.is_initialized()
         try:
             if self._joined and address:
-                self._join(address)
+                join(self._ray, address)
             elif self._joined:
                 self._start_own()
             self._head = HeadWatch(self._ray.get_runtime_context().gcs_address)
@@ -83,28 +77,11 @@ class RayEngine:
             # Ray would leave a token of its own in the user's home.
             self._token_is_ours = True
             os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-            _read_token_again()
+            read_token_again()
         self._ray.init(
             "local", num_cpus=self.num_processes, include_dashboard=False, log_to_driver=False,
             logging_level="ERROR", _temp_dir=str(self._folder.ray), _node_ip_address=LOOPBACK,
         )  # fmt: skip
-
-    def _join(self, address: str) -> None:
-        token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", TOKEN_FILE)).expanduser()
-        if "RAY_AUTH_MODE" not in os.environ and ("RAY_AUTH_TOKEN" in os.environ or token.exists()):
-            os.environ["RAY_AUTH_MODE"] = "token"
-        # Ray may have been loaded before the environment was as it is now.
-        _read_token_again()
-        try:
-            _probe(_find_cluster() if address == "auto" else address)
-            self._ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, TimeoutError, ValueError) as error:
-            raise UsageError(f"no Ray cluster can be joined at `{address}`: {_first_line(error)}", NO_RAY) from None
-        except RuntimeError as error:
-            raise UsageError(
-                f"the Ray cluster at `{address}` cannot be joined: {_first_line(error)}",
-                "install the same Ray and Python here as on the cluster",
-            ) from None
 
     def _check_room(self) -> None:
         has = int(self._ray.cluster_resources().get("CPU", 0))
@@ -174,7 +151,7 @@ class RayEngine:
             return
         self._ray.kill(self._actors[number], no_restart=False)
         # The pid may have been given to another process.
-        if self.loopback and _content_of(f"/proc/{pid}/cmdline").startswith(b"ray::Host"):
+        if self.loopback and content_of(f"/proc/{pid}/cmdline").startswith(b"ray::Host"):
             # Ray asks first and waits for an answer; a process that is stopped gives none.
             os.kill(pid, signal.SIGKILL)
 
@@ -230,7 +207,7 @@ class RayEngine:
         if self._token_is_ours:
             self._token_is_ours = False
             del os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"]
-            _read_token_again()
+            read_token_again()
         if self._folder is not None:
             self._folder.remove()
             self._folder = None
@@ -282,29 +259,6 @@ def load() -> type[RayEngine]:
     return RayEngine
 
 
-def import_ray() -> Any:
-    """Ray, or the error that it is missing."""
-    token = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if token and not _content_of(token).strip():
-        raise UsageError(
-            f"`RAY_AUTH_TOKEN_PATH` is `{token}`, which is not a token file",
-            "set it to the token file that the nodes use",
-        )
-    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HEAD_SECONDS))
-    # Silence about a coming change of defaults that does not concern this.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-        import ray.util
-    except ImportError:
-        raise UsageError("the engine `ray` needs Ray, which is not installed", "pip install 'paceline[ray]'") from None
-    # The coordinator reports lost processes; Ray would add a page of text to each.
-    worker = importlib.import_module("ray._private.worker")
-    if hasattr(worker, "print_to_stdstream"):
-        setattr(worker, "print_to_stdstream", lambda *_, **__: None)  # noqa: B010 (private, and maybe gone one day)
-    return ray
-
-
 def share_of_gpus(has: float, wanted: int, may_share: bool) -> float:
     """How much of a GPU each of `wanted` processes gets on a cluster with `has` GPUs.
 
@@ -321,57 +275,3 @@ def share_of_gpus(has: float, wanted: int, may_share: bool) -> float:
             "fewer --workers, or --exchange shard, with which workers can share a GPU",
         )
     return 1.0 / -(-wanted // min(wanted, int(has)))
-
-
-def _probe(address: str) -> None:
-    """Raise unless a Ray that lets us in listens at an address: Ray itself would try for long, then end the process."""
-    host, _, port = address.rpartition(":")
-    if "://" in address or not host or not port.isdecimal() or int(port) > 65_535:
-        raise ConfigError(f"`address` is `{address}`; it is `auto` or HOST:PORT", "--address 10.0.0.1:6379")
-    try:
-        is_ray = greet(address)
-    except OSError as error:
-        raise UsageError(f"no Ray answers at `{address}`: {error.strerror or error}", NO_RAY) from None
-    if not is_ray:
-        raise UsageError(f"what answers at `{address}` is not Ray", NO_RAY)
-    client = getattr(importlib.import_module("ray._raylet"), "GcsClient", None)
-    try:
-        if client is not None:
-            client(address=address)
-    except Exception as error:  # noqa: BLE001 (Ray's own kinds are not public)
-        if "status: 404" in str(error):  # a web server or proxy, which speaks HTTP/2 as Ray does
-            raise UsageError(f"what answers at `{address}` is not Ray: {_first_line(error)}", NO_RAY) from None
-        raise UsageError(
-            f"the Ray at `{address}` denies access: {_first_line(error)}",
-            f"put the cluster's token into {TOKEN_FILE}, or into a file that RAY_AUTH_TOKEN_PATH names",
-        ) from None
-
-
-def _find_cluster() -> str:
-    """The address of the cluster that this machine is part of."""
-    services = importlib.import_module("ray._private.services")
-    with suppress(ConnectionError):
-        if found := services.canonicalize_bootstrap_address("auto", None):
-            return str(found)
-    raise UsageError("this machine is not part of a Ray cluster", NO_RAY)
-
-
-def _read_token_again() -> None:
-    """Let Ray, which remembers them, read its token, and whether there is one, from the environment again."""
-    raylet = importlib.import_module("ray._raylet")
-    if hasattr(raylet, "AuthenticationTokenLoader"):
-        raylet.AuthenticationTokenLoader.instance().reset_cache()
-        raylet.Config.initialize("")
-
-
-def _content_of(path: str) -> bytes:
-    """What is in a file; nothing if it cannot be read."""
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return b""
-
-
-def _first_line(error: BaseException) -> str:
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return line if len(line) <= LONGEST_QUOTE else line[:LONGEST_QUOTE].rsplit(" ", 1)[0] + " …"

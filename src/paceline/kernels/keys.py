@@ -133,7 +133,7 @@ def _surely_distinct(keys: Keys, start: int, stop: int, marks: NDArray[np.uint32
 
 
 @compiled
-def deal_out(keys: Keys, ends: NDArray[np.int64], dealt: Keys) -> None:
+def sort_by_part(keys: Keys, ends: NDArray[np.int64], dealt: Keys) -> None:
     """Copy `keys` into `dealt`, sorted by the part of all keys that each belongs to; part p ends at `ends[p]`.
 
     A hash of the key decides. There are 2**PART_BITS parts; `ends` has one more entry, and is all zeros before.

@@ -71,7 +71,8 @@ class Entry(NamedTuple):
     """The declaration of a model.
 
     `input` is what it learns from, `rows` or `images`. `keyed` says that it has a table of parameters by key, so that a
-    step moves only those of its batch's keys; otherwise all parameters take part in every step.
+    step moves only those of its batch's keys; otherwise all parameters take part in every step. `compiled` says that it
+    has a kernel, with which threads take whole steps without Python.
 
     `builder` and `loader` are "module:function", imported when they are needed. So are `network`, which makes a
     classifier of images for one worker; `shapes`, which tells the shapes of its tensors before it is made, if they are
@@ -94,12 +95,17 @@ class Entry(NamedTuple):
     module: str = ""
     operations: str = ""
     function: Any = None
+    compiled: bool = False
 
     def build(self, config: RunConfig, dataset: Any, rows_per_update: int) -> Model:
         """The model of a run on this dataset; an update takes this many rows."""
         model: Model = import_from(self.builder)(self, config, dataset, rows_per_update)
         if self.keyed != (model.layout.table is not None):
             raise RuntimeError(f"the entry of `{self.name}` has keyed={self.keyed}, but its layout is {model.layout}")
+        if self.compiled != (model.kernel is not None):
+            raise RuntimeError(
+                f"the entry of `{self.name}` has compiled={self.compiled}, but its kernel is {model.kernel}"
+            )
         return model
 
     def load(self, info: bytes, tensors: dict[str, Any]) -> Any:
@@ -120,7 +126,7 @@ MODELS = {
     "logistic": Entry(
         "logistic", ROWS, keyed=True, task=TWO_CLASSES, optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.linear:build", loader="paceline.models.trained:load_linear_model",
-        operations="paceline.models.linear_operations:LinearOperations",
+        operations="paceline.models.linear_operations:LinearOperations", compiled=True,
     ),
     "softmax": Entry(
         "softmax", IMAGES, keyed=False, task=CLASSES, optimizers=DENSE_OPTIMIZERS,

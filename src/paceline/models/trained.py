@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,8 +15,6 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from paceline.data.images.blocks import Images
-from paceline.data.sparse.batch import Batch
 from paceline.errors import BAD_TEXT, DataError, UsageError
 from paceline.files import refuse_running, replace_file, translated_disk_errors, write_tensors
 from paceline.imports import import_from
@@ -24,13 +22,10 @@ from paceline.models import linear, sparse
 from paceline.models.images import ImageClassifier, ImageSettings
 from paceline.models.model import Floats, Model, Parameters, TableView, values_of
 from paceline.models.registry import Entry, check_code, find
-from paceline.parameters.store import check_memory
+from paceline.models.trained_inputs import ImageInput, Input, SparseInput
 from paceline.settings import RunConfig
 
 Tensors = dict[str, NDArray[Any]]
-CSR = "rebuild the matrix: its `check_format()` says what is wrong with it"
-# Must be the same for the data that a model was trained on and the data that it predicts for.
-SAME_KEYS = ("hash_bits", "integers", "columns", "index_base")
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,16 +40,6 @@ class SparseInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A field of `model.json` for models over sparse rows."""
 
     features: int
-
-
-class Input(Protocol):
-    """What a trained model takes: how rows are given to it, and which datasets fit."""
-
-    def rows_of(self, given: Any) -> Any:
-        """Rows as the model takes them, from what a user gives."""
-
-    def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
-        """The parameters in the order of a dataset's keys; `DataError` if a model of this source is not for it."""
 
 
 Loaded = tuple[Model, Parameters, Input]
@@ -97,76 +82,6 @@ class TrainedModel:
     def parameters_for(self, dataset: Any) -> Parameters:
         """The parameters in the order of a dataset's keys; `DataError` if the model is not for it."""
         return self.input.parameters_for(self.parameters, dataset, self.info.source)
-
-
-class SparseInput:
-    """Sparse rows, in the keys that the model was trained on."""
-
-    def rows_of(self, given: Any) -> Batch:
-        return _read_only(_checked(given) if isinstance(given, Batch) else _batch_of_csr(given))
-
-    def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
-        for name in SAME_KEYS:
-            ours, theirs = source.get(name), dataset.manifest.source.get(name)
-            if ours != theirs and None not in (ours, theirs):
-                ours, theirs = _in_words(ours), _in_words(theirs)
-                raise DataError(
-                    f"the model was trained on data prepared with {name} {ours}; `{dataset.folder}` has {theirs}",
-                    "prepare it in the same way",
-                )
-        view = parameters.table
-        assert view is not None
-        layout = view.layout
-        rows = view.rows.reshape(layout.num_keys, layout.dim)
-        features = max(layout.features, dataset.features)
-        wider = msgspec.structs.replace(layout, features=features)
-        hint = "check the dataset's number of features, or prepare it with fewer (--hash-bits)"
-        check_memory(4 * wider.num_keys * layout.dim, f"{features:,} features", hint)
-        values = np.zeros((wider.num_keys, layout.dim), np.float32)
-        values[: layout.features], values[features:] = rows[: layout.features], rows[layout.features :]
-        dataset.key_order.to_blocks(values)
-        return Parameters(TableView.of_values(values.reshape(-1), wider), parameters.dense)
-
-
-def _in_words(value: Any) -> str:
-    """A setting of `prepare`, as messages show it.
-
-    >>> _in_words({"age": "number", "town": "text"})
-    'age (number), town (text)'
-    """
-    return ", ".join(f"{name} ({kind})" for name, kind in value.items()) if isinstance(value, dict) else str(value)
-
-
-class ImageInput(NamedTuple):
-    """Images of one shape."""
-
-    settings: ImageSettings
-
-    def rows_of(self, given: Any) -> Images:
-        if isinstance(given, Images):
-            return given
-        pixels = np.asarray(given)
-        height, width, channels = self.settings.shape
-        wanted = [(height, width, channels)] + ([(height, width)] if channels == 1 else [])
-        if pixels.dtype != np.uint8 or pixels.shape[1:] not in wanted:
-            raise UsageError(
-                f"cannot predict for {pixels.dtype} of shape {pixels.shape}",
-                f"give bytes (uint8) of shape [images, {height}, {width}, {channels}]",
-            )
-        flat = np.ascontiguousarray(pixels.reshape(len(pixels), -1))
-        return Images(flat, np.zeros(len(flat), np.uint16))
-
-    def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
-        for name in ("shape", "classes"):
-            ours, theirs = getattr(self.settings, name), getattr(dataset, name)
-            if tuple(np.atleast_1d(ours)) != tuple(np.atleast_1d(theirs)):
-                raise DataError(
-                    f"the model is for {name} {ours}; `{dataset.folder}` has {theirs}", "prepare it in the same way"
-                )
-        return parameters
-
-
-# -- files
 
 
 def save_model(folder: Path, model: Model, parameters: Parameters, name: str, source: dict[str, Any]) -> str:
@@ -286,51 +201,3 @@ def _sha256(parameters: Parameters) -> str:
     if parameters.dense is not None:
         digest.update(parameters.dense.data)
     return digest.hexdigest()
-
-
-def _batch_of_csr(rows: Any) -> Batch:
-    if not hasattr(rows, "tocsr"):
-        raise UsageError(f"cannot predict for a {type(rows).__name__}", "give a paceline Batch or a SciPy CSR matrix")
-    rows = rows.tocsr()
-    keys = np.asarray(rows.indices)
-    stop = int(rows.indptr[-1]) if len(rows.indptr) else 0  # SciPy allows room after the last nonzero
-    if len(rows.indptr) != rows.shape[0] + 1 or not 0 <= stop <= min(len(keys), len(rows.data)):
-        raise UsageError(f"cannot predict: `indptr` does not fit {rows.shape[0]} rows and {len(keys)} nonzeros", CSR)
-    keys, values = keys[:stop], rows.data[:stop]
-    if keys.size and not 0 <= keys.min() <= keys.max() < rows.shape[1]:
-        raise UsageError(
-            f"cannot predict: column numbers from {keys.min()} to {keys.max()} in a matrix of {rows.shape[1]} columns",
-            CSR,
-        )
-    keys = keys.astype(np.uint32 if not keys.size or keys.max() < 1 << 32 else np.uint64)
-    return _checked(Batch(np.zeros(rows.shape[0], np.uint8), rows.indptr, keys, values))
-
-
-def _checked(rows: Batch) -> Batch:
-    """The same rows as compiled loops take them; raises if offsets, keys or values are wrong."""
-    labels, offsets, keys, values = (np.asarray(part) for part in rows)
-    if offsets.dtype.kind not in "iu" or keys.dtype not in (np.uint32, np.uint64) or values.dtype.kind not in "biuf":
-        raise UsageError(
-            f"cannot predict for offsets of {offsets.dtype}, keys of {keys.dtype} and values of {values.dtype}",
-            "offsets are int64, keys uint32 or uint64, and values float32",
-        )
-    with np.errstate(over="ignore"):
-        offsets, values = np.ascontiguousarray(offsets, np.int64), np.ascontiguousarray(values, np.float32)
-    if offsets.shape != (len(labels) + 1,) or keys.shape != values.shape or keys.ndim != 1:
-        raise UsageError(
-            f"cannot predict for {len(labels)} rows: {offsets.shape} offsets, {keys.shape} keys, {values.shape} values",
-            "there is one offset more than rows, and a value for each key",
-        )
-    if offsets[0] != 0 or offsets[-1] != len(keys) or (np.diff(offsets) < 0).any():
-        raise UsageError(f"cannot predict: offsets do not rise from 0 to the number of nonzeros, {len(keys)}", CSR)
-    if not np.isfinite(values).all():
-        raise UsageError(f"cannot predict: `{values[~np.isfinite(values)][0]}` is not a finite value", "replace it")
-    return Batch(labels, offsets, np.ascontiguousarray(keys), values)
-
-
-def _read_only(rows: Batch) -> Batch:
-    """The same rows as read-only views, which compiled loops get from blocks too."""
-    views = Batch(rows.labels.view(), rows.offsets.view(), rows.keys.view(), rows.values.view())
-    for view in views:
-        view.flags.writeable = False
-    return views

@@ -26,17 +26,24 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """What the model declares about itself.
 
     `input` is "rows" or "images". With `keyed` parameters, only a batch's keys travel; otherwise all parameters travel
-    in each step. `metrics` are what evaluations measure, in the order in which tables show them.
+    in each step. `metrics` are what evaluations measure, in the order in which tables show them. `compiled` says
+    whether a loop of whole steps is compiled; None in runs that did not record it.
     """
 
     input: str
     keyed: bool
     metrics: tuple[str, ...]
+    compiled: bool | None = None
+
+    @property
+    def compiled_steps(self) -> bool:
+        """Whether threads take steps without Python, so that they do not hold each other up."""
+        return self.keyed if self.compiled is None else self.compiled
 
     @staticmethod
     def of(entry: Any) -> Traits:
         """Those of an entry of the registry."""
-        return Traits(input=entry.input, keyed=entry.keyed, metrics=entry.task.metrics)
+        return Traits(input=entry.input, keyed=entry.keyed, metrics=entry.task.metrics, compiled=entry.compiled)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,15 +9,12 @@ width]. Its buffers (the averages of batch normalisation) come behind its parame
 from __future__ import annotations
 
 import inspect
-import os
 import weakref
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from paceline.data.images.blocks import Images
@@ -279,58 +276,3 @@ def _device(name: str) -> Any:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("`device` is `cuda`, but PyTorch finds no GPU here", "--device cpu, or see `nvidia-smi`")
     return torch.device(name)
-
-
-def _interface_of(host: str) -> str:
-    """The network interface that has this address; empty if none does.
-
-    >>> _interface_of("127.0.0.1")
-    'lo'
-    """
-    found = (name for name, places in psutil.net_if_addrs().items() if any(place.address == host for place in places))
-    return next(found, "")
-
-
-class ProcessGroup(NamedTuple):
-    """A process group of PyTorch, and the store of its members' notes, which must live as long as the group."""
-
-    group: Any
-    store: Any
-
-
-def make_group(notes: Any, rank: int, size: int, host: str, seconds: float, device: str) -> ProcessGroup:
-    """A process group of PyTorch. Its members find each other by `notes` (`set`, `get`, `find`) and wait `seconds` for
-    each other. It uses gloo at this host's address, or NCCL for tensors on GPUs.
-    """
-    distributed = torch.distributed
-
-    class NoteStore(distributed.Store):  # type: ignore[misc, name-defined]
-        """The notes, as PyTorch asks for them."""
-
-        def set(self, key: str, value: Any) -> None:
-            notes.set(key, value if isinstance(value, bytes) else bytes(value, "utf-8"))
-
-        def get(self, key: str) -> bytes:
-            return bytes(notes.get(key))
-
-        def wait(self, keys: list[str], timeout: Any = None) -> None:
-            for key in keys:
-                notes.get(key)
-
-        def check(self, keys: list[str]) -> bool:
-            return all(notes.find(key) is not None for key in keys)
-
-    store = NoteStore()
-    if device == "cuda":
-        if interface := _interface_of(host):
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
-        # The workers handle faults themselves; NCCL's own watchdog would end the process.
-        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-        os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
-        nccl = distributed.ProcessGroupNCCL.Options()
-        nccl._timeout = timedelta(seconds=seconds)
-        return ProcessGroup(distributed.ProcessGroupNCCL(store, rank, size, nccl), store)
-    options = distributed.ProcessGroupGloo._Options()
-    options._timeout = timedelta(seconds=seconds)
-    options._devices = [distributed.ProcessGroupGloo.create_device(hostname=host)]
-    return ProcessGroup(distributed.ProcessGroupGloo(store, rank, size, options), store)

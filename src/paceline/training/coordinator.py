@@ -18,7 +18,6 @@ import psutil
 
 from paceline.config import settings_of_run, tree_of
 from paceline.data.datasets import AnyDataset
-from paceline.data.rows import NO_LIMIT
 from paceline.errors import DataError, InterruptedRunError, RunError
 from paceline.files import without_disk_errors
 from paceline.models.metrics import Quality
@@ -31,6 +30,7 @@ from paceline.training.backend import Backend, Due, LostShardError, Snapshot, Ta
 from paceline.training.checkpoint import Checkpoint, Handed, Progress, has_checkpoint, load_checkpoint
 from paceline.training.checks import check_losses
 from paceline.training.run_writer import RunWriter
+from paceline.training.schedule import Schedule
 
 STANDSTILL_SECONDS = 10.0
 
@@ -72,8 +72,7 @@ class Coordinator:
         self._files: RunWriter
         self._interrupted = False
         self._segment_began = 0.0
-        self._num_rows = dataset.split("train").rows
-        self._last_position = config.epochs * self._num_rows or NO_LIMIT
+        self._schedule = Schedule(config, dataset.split("train").rows)
 
     # -- state that outlives the process
 
@@ -148,7 +147,7 @@ class Coordinator:
                 if lost is not None:
                     self._return_to_checkpoint(lost)
                     lost = None
-                while not self._finished() or self.progress.position > self.progress.tested:
+                while not self._schedule.is_done(self.progress):
                     self._advance()
                 return self.parameters()
             except LostShardError as error:
@@ -158,15 +157,14 @@ class Coordinator:
 
     def _advance(self) -> None:
         """Do what is due, then train for one segment."""
-        if self.progress.position > self.progress.tested and self._test_due():
+        if self._schedule.test_due(self.progress):
             self._evaluate()
-        done = self._finished() and self.progress.position == self.progress.tested
-        why = "" if done else self.backend.failing()
+        why = "" if self._schedule.is_done(self.progress) else self.backend.failing()
         if why or self._interrupted:
             saved = self._files.save_at_the_end(self.progress)
             stop, what = (RunError, f"{why}: stopped") if why else (InterruptedRunError, "interrupted")
             raise stop(f"{what} after {self.progress.position:,} rows; {saved}", self._how_to_resume())
-        if not self._finished():
+        if not self._schedule.is_over(self.progress):
             # Segments may be too short for a checkpoint to come due while workers train.
             if self._checkpoint_due():
                 self.backend.snapshot(partial(self._files.save, self.progress))
@@ -181,7 +179,7 @@ class Coordinator:
             self._files.save(self._after(base, snapshot.tally), snapshot)
 
         try:
-            tally = self.backend.run_segment(self._next_test(), self._look_around, keep)
+            tally = self.backend.run_segment(self._schedule.next_test(base), self._look_around, keep)
         except LostShardError:
             # The time that was lost is part of what training took.
             self.progress = self._after(base, Tally(base.position, base.clock, 0.0, 0, 0))
@@ -244,23 +242,6 @@ class Coordinator:
         self.notice(f"{lost.message}; back to {self.progress.position:,} rows")
         self.backend.make_ready()
 
-    def _finished(self) -> bool:
-        # Rows that were handed out before a cut and are not in all shards yet: they come first.
-        return not any(self.progress.handed.open) and self._share(self.progress) >= 1
-
-    def _share(self, at: Progress) -> float:
-        """How much of the run is done by then: at least 1 at its end."""
-        steps, seconds = self.config.steps or math.inf, self.config.seconds or math.inf
-        return max(at.position / self._last_position, at.clock / steps, at.train_seconds / seconds)
-
-    def _test_due(self) -> bool:
-        is_there = self.progress.position >= self._next_test()
-        return not any(self.progress.handed.open) and (is_there or self._finished())
-
-    def _next_test(self) -> int:
-        every = self.config.test_every
-        return (self.progress.tested // every + 1) * every if every else NO_LIMIT
-
     def _checkpoint_due(self) -> bool:
         return self._files.checkpoint_due(self.config.checkpoint_every)
 
@@ -270,7 +251,7 @@ class Coordinator:
         line: dict[str, Any] = {
             "rows": at.position,
             "steps": at.clock,
-            "epoch": at.position / self._num_rows,
+            "epoch": at.position / self._schedule.num_rows,
             "seconds": at.train_seconds,
             "train_loss": at.train_loss,
         }
@@ -291,7 +272,9 @@ class Coordinator:
         self.progress = msgspec.structs.replace(at, tested=at.position, losses=0.0, loss_rows=0, handed=Handed())
 
     def _tell(self, at: Progress) -> None:
-        self.watch(Status(at.position, at.train_seconds, min(1.0, self._share(at)), at.train_loss, self.quality))
+        self.watch(
+            Status(at.position, at.train_seconds, min(1.0, self._schedule.share(at)), at.train_loss, self.quality)
+        )
 
     def measure_memory(self) -> None:
         """Update the peak of this process's private memory: without mapped data."""

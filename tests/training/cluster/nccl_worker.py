@@ -12,7 +12,8 @@ from pathlib import Path
 
 from paceline.models.model import Tensor
 from paceline.torch.buckets import BucketedSums
-from paceline.torch.model import import_torch, make_group
+from paceline.torch.model import import_torch
+from paceline.torch.process_group import make_group
 
 NUM_TRAINED, STEPS = 6_000_000, 5
 TENSORS = (Tensor("a", (1_000_000,), 0), Tensor("b", (5_000_000,), 1_000_000), Tensor("c", (7,), NUM_TRAINED))

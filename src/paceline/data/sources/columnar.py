@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from paceline.data.sources.files import Source
-from paceline.data.sources.parsed import BadRow, Parsed, key_dtype, shown
+from paceline.data.sources.parsed import BadRow, Parsed, input_key_dtype, shown
 from paceline.data.sparse.batch import Batch
 from paceline.errors import DataError, printable
 from paceline.kernels.columns import BLANK, LONGEST_NUMBER, hash_cells, read_cells
@@ -62,7 +62,7 @@ class Columnar:
     def rows(self, table: pa.RecordBatch, row_numbers: NDArray[np.int64], most_bad: int) -> Parsed:
         """Turn a table into rows; row i of it is number `row_numbers[i]` of the chunk."""
         shape = (table.num_rows, len(self.columns.kinds))
-        keys: NDArray[Any] = np.zeros(shape, key_dtype(self.features))
+        keys: NDArray[Any] = np.zeros(shape, input_key_dtype(self.features))
         values, present = np.ones(shape, np.float32), np.zeros(shape, bool)
         label = read_numbers(table.column(self.columns.label))
         problems = dict.fromkeys(np.flatnonzero(~label.present).tolist(), "no label") | label.problems
@@ -94,7 +94,7 @@ class Columnar:
             hashed, filled = self._hash(name, dictionary)
             return hashed[places], filled[places] & valid
         text, offsets, filled = _text_of(column)
-        keys: NDArray[Any] = np.empty(len(column), key_dtype(self.features))
+        keys: NDArray[Any] = np.empty(len(column), input_key_dtype(self.features))
         hash_cells(text, offsets, salt_of(name), self._mask, np.uint64(self.num_numeric), keys)
         return keys, filled
 

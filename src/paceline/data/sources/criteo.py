@@ -26,7 +26,7 @@ from paceline.data.labels import RULES
 from paceline.data.limits import Integers
 from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
-from paceline.data.sources.parsed import BadRow, Parsed, Room, key_dtype, shown
+from paceline.data.sources.parsed import BadRow, Parsed, Room, input_key_dtype, shown
 from paceline.errors import DataError
 from paceline.kernels import problems
 from paceline.kernels.criteo import INTEGERS, STRINGS, bucket_integers, parse_criteo, scale_integers
@@ -107,7 +107,7 @@ class Criteo:
         # The shortest line that may be bad is one character, the shortest row `1` and 39 separators.
         most_rows = len(text) // (1 + INTEGERS + STRINGS) + 1
         most_nonzeros = most_rows * (INTEGERS + STRINGS)
-        room = Room.of(len(text) // 2, most_nonzeros, key_dtype(self.features + INTEGERS), most_bad)
+        room = Room.of(len(text) // 2, most_nonzeros, input_key_dtype(self.features + INTEGERS), most_bad)
         separator, before_label = self.layout
         counts = parse_criteo(
             text[header:], separator, before_label, self._integer_salts, self._string_salts, self._mask, room

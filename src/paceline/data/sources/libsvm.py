@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
-from paceline.data.sources.parsed import MOST_UNDECLARED, BadRow, Parsed, Room, key_dtype, most_features, shown
+from paceline.data.sources.parsed import MOST_UNDECLARED, BadRow, Parsed, Room, input_key_dtype, most_features, shown
 from paceline.kernels import problems
 from paceline.kernels.libsvm import parse_libsvm
 from paceline.kernels.text import Counts
@@ -55,7 +55,7 @@ class Libsvm:
     def _parse(self, text: Text, most_bad: int) -> tuple[Room, NDArray[np.int64], Counts]:
         # The shortest line is `1` and the shortest nonzero `1:1`, each followed by something.
         most_nonzeros = len(text) // 4
-        room = Room.of(len(text) // 2, most_nonzeros, key_dtype(self.features), most_bad)
+        room = Room.of(len(text) // 2, most_nonzeros, input_key_dtype(self.features), most_bad)
         close = np.empty((most_nonzeros, 3), np.int64)
         return room, close, parse_libsvm(text, self.base, most_features(self.features) + self.base, room, close)
 

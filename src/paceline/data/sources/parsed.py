@@ -14,7 +14,7 @@ from paceline.data.limits import LabelKind
 from paceline.data.sources.files import Chunk, Source
 from paceline.data.sparse.batch import Batch
 from paceline.errors import printable
-from paceline.kernels.keys import key_dtype as block_key_dtype
+from paceline.kernels.keys import key_dtype
 from paceline.kernels.text import Counts
 
 LONGEST_TEXT = 40
@@ -122,9 +122,9 @@ class Room(NamedTuple):
 _rooms = threading.local()
 
 
-def key_dtype(features: int | None) -> type:
+def input_key_dtype(features: int | None) -> type:
     """The integers that keys of an input are read into: those of the blocks, 32 bits unless more are declared."""
-    return block_key_dtype(most_features(features))
+    return key_dtype(most_features(features))
 
 
 def most_features(features: int | None) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.files import LONGEST_ROW_BYTES, Chunk, Source, cut_at_rows
 from paceline.data.sources.libsvm import explain
-from paceline.data.sources.parsed import BadRow, Parsed, Room, key_dtype, most_features
+from paceline.data.sources.parsed import BadRow, Parsed, Room, input_key_dtype, most_features
 from paceline.errors import DataError
 from paceline.kernels import problems
 from paceline.kernels.tfrecord import (
@@ -57,7 +57,7 @@ class TFRecord:
     def parse(self, chunk: Chunk[Data], most_bad: int) -> Parsed:
         data = chunk.content
         most_rows = len(data) // (HEADER_BYTES + FOOTER_BYTES)
-        room = Room.of(most_rows, len(data), key_dtype(self.features), most_bad)
+        room = Room.of(most_rows, len(data), input_key_dtype(self.features), most_bad)
         limit = most_features(self.features) + self.base
         label_bits, bits = room.labels.view(np.uint32), room.values.view(np.uint32)
         counts = parse_tfrecord(data, self.base, limit, room, label_bits, bits, np.empty((3, 3), np.int64))

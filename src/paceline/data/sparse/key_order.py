@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.keys import PART_BITS, count_keys, deal_out, fill_dictionary, move_counts, renumber
+from paceline.kernels.keys import PART_BITS, count_keys, fill_dictionary, move_counts, renumber, sort_by_part
 from paceline.machine import num_cores
 
 NO_COUNTS = np.zeros(0, np.int64)
@@ -87,7 +87,7 @@ def most_frequent(arrays: list[NDArray[Any]], most: int) -> tuple[NDArray[Any], 
 def _deal_out(keys: NDArray[Any]) -> list[NDArray[Any]]:
     """The keys of each part: together they are all keys, and no key is in two parts."""
     ends, dealt = np.zeros(NUM_PARTS + 1, np.int64), np.empty_like(keys)
-    deal_out(keys, ends, dealt)
+    sort_by_part(keys, ends, dealt)
     return np.split(dealt, ends[: NUM_PARTS - 1])
 
 

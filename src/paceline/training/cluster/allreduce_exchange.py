@@ -18,7 +18,7 @@ from paceline.machine import num_cores
 from paceline.processes.messages import Failed
 from paceline.telemetry.meter import COMPUTE, PULL, PUSH
 from paceline.torch.buckets import GROUP_SECONDS, BucketedSums
-from paceline.torch.model import ProcessGroup, make_group
+from paceline.torch.process_group import ProcessGroup, make_group
 from paceline.training.cluster.batch_queue import RecalledError
 from paceline.training.cluster.links import Links
 from paceline.training.cluster.messages import Begin

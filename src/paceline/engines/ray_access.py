@@ -1,0 +1,114 @@
+"""How does this process get into a Ray cluster? By Ray's own module, the cluster's address and its token."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from paceline.engines.ray_head import greet
+from paceline.errors import ConfigError, UsageError
+
+LONGEST_QUOTE = 120
+TOKEN_FILE = "~/.ray/auth_token"
+NO_RAY = "`ray status` shows whether one runs; `ray start --head` starts one; without --address paceline does"
+# Ray ends a process that has not reached its head for this long; a run that has lost it ends itself, much sooner.
+HEAD_SECONDS = 120
+
+
+def import_ray() -> Any:
+    """Ray, or the error that it is missing."""
+    token = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if token and not content_of(token).strip():
+        raise UsageError(
+            f"`RAY_AUTH_TOKEN_PATH` is `{token}`, which is not a token file",
+            "set it to the token file that the nodes use",
+        )
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HEAD_SECONDS))
+    # Silence about a coming change of defaults that does not concern this.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+        import ray.util
+    except ImportError:
+        raise UsageError("the engine `ray` needs Ray, which is not installed", "pip install 'paceline[ray]'") from None
+    # The coordinator reports lost processes; Ray would add a page of text to each.
+    worker = importlib.import_module("ray._private.worker")
+    if hasattr(worker, "print_to_stdstream"):
+        setattr(worker, "print_to_stdstream", lambda *_, **__: None)  # noqa: B010 (private, and maybe gone one day)
+    return ray
+
+
+def join(ray: Any, address: str) -> None:
+    """Join the cluster at an address, `auto` or HOST:PORT."""
+    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", TOKEN_FILE)).expanduser()
+    if "RAY_AUTH_MODE" not in os.environ and ("RAY_AUTH_TOKEN" in os.environ or token.exists()):
+        os.environ["RAY_AUTH_MODE"] = "token"
+    # Ray may have been loaded before the environment was as it is now.
+    read_token_again()
+    try:
+        _probe(_find_cluster() if address == "auto" else address)
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, TimeoutError, ValueError) as error:
+        raise UsageError(f"no Ray cluster can be joined at `{address}`: {_first_line(error)}", NO_RAY) from None
+    except RuntimeError as error:
+        raise UsageError(
+            f"the Ray cluster at `{address}` cannot be joined: {_first_line(error)}",
+            "install the same Ray and Python here as on the cluster",
+        ) from None
+
+
+def _probe(address: str) -> None:
+    """Raise unless a Ray that lets us in listens at an address: Ray itself would try for long, then end the process."""
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(f"`address` is `{address}`; it is `auto` or HOST:PORT", "--address 10.0.0.1:6379")
+    try:
+        is_ray = greet(address)
+    except OSError as error:
+        raise UsageError(f"no Ray answers at `{address}`: {error.strerror or error}", NO_RAY) from None
+    if not is_ray:
+        raise UsageError(f"what answers at `{address}` is not Ray", NO_RAY)
+    client = getattr(importlib.import_module("ray._raylet"), "GcsClient", None)
+    try:
+        if client is not None:
+            client(address=address)
+    except Exception as error:  # noqa: BLE001 (Ray's own kinds are not public)
+        if "status: 404" in str(error):  # a web server or proxy, which speaks HTTP/2 as Ray does
+            raise UsageError(f"what answers at `{address}` is not Ray: {_first_line(error)}", NO_RAY) from None
+        raise UsageError(
+            f"the Ray at `{address}` denies access: {_first_line(error)}",
+            f"put the cluster's token into {TOKEN_FILE}, or into a file that RAY_AUTH_TOKEN_PATH names",
+        ) from None
+
+
+def _find_cluster() -> str:
+    """The address of the cluster that this machine is part of."""
+    services = importlib.import_module("ray._private.services")
+    with suppress(ConnectionError):
+        if found := services.canonicalize_bootstrap_address("auto", None):
+            return str(found)
+    raise UsageError("this machine is not part of a Ray cluster", NO_RAY)
+
+
+def read_token_again() -> None:
+    """Let Ray, which remembers them, read its token, and whether there is one, from the environment again."""
+    raylet = importlib.import_module("ray._raylet")
+    if hasattr(raylet, "AuthenticationTokenLoader"):
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
+        raylet.Config.initialize("")
+
+
+def content_of(path: str) -> bytes:
+    """What is in a file; nothing if it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def _first_line(error: BaseException) -> str:
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if len(line) <= LONGEST_QUOTE else line[:LONGEST_QUOTE].rsplit(" ", 1)[0] + " …"
