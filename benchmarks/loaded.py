@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from embedded import FEATURES, HERE, machine
-
 from paceline.machine import num_cores
 
 SECONDS = 4.0

@@ -41,7 +41,7 @@ def train(data: str, batch: int, seconds: float) -> float:
     began, num_rows = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
         order = torch.randperm(len(pixels))
-        for chosen in order.split(batch):
+        for chosen in order.split(batch):  # type: ignore[no-untyped-call]
             optimizer.zero_grad()
             images = pixels[chosen].float().div_(255)
             nn.functional.cross_entropy(module(images), labels[chosen]).backward()  # type: ignore[no-untyped-call]
