@@ -13,8 +13,9 @@ from paceline.data.sparse.batch import Batch
 from paceline.kernels import linear as kernels
 from paceline.kernels.linear import Linear
 from paceline.kernels.numbering import number_keys
-from paceline.kernels.private import Private, merge_all
+from paceline.kernels.private import NoCopies, Private, merge_all
 from paceline.kernels.reading import RowSlice, addresses
+from paceline.kernels.rules import update, weight
 from paceline.kernels.steps import GateView, compute_step, train_batches
 from paceline.kernels.tables import TableArrays
 from paceline.models.losses import Logistic
@@ -129,7 +130,8 @@ def test_numbering_takes_more_slots_as_batches_need_them() -> None:
 
 def own_copies(first: int, num_hot: int, base: Any, batch_size: int) -> Private:
     """Those of the only worker."""
-    return Private(first, num_hot, base, np.zeros(8, np.int64), 1, batch_size, 0.25, np.ones(num_hot + 1, np.float32))
+    kind = Private if num_hot else NoCopies
+    return kind(first, num_hot, base, np.zeros(8, np.int64), 1, batch_size, 0.25, np.ones(num_hot + 1, np.float32))
 
 
 def room_for(rows: Batch, num_rows: int) -> RowSlice:
@@ -172,6 +174,30 @@ def test_fused_loops_are_gradient_descent(batch_size: int, private: int) -> None
         slopes = 1 / (1 + np.exp(-(x[part] @ weights))) - rows.labels[part]
         weights -= 0.5 * (x[part].T @ slopes) / len(slopes)
     assert train_everywhere(rows, batch_size, private) == pytest.approx(weights, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl"])
+def test_single_rows_follow_the_formula_of_the_optimizer(optimizer: str) -> None:
+    """The loop divides more quickly than the formula does by itself; only the last digits may show it."""
+    settings = OptimizerConfig(name=optimizer, learning_rate=0.3, l1=0.01, l2=0.01)
+    rule, bias_rule = TableLayout(FEATURES, (Group("weight", 1, settings),)).rules_at(0)
+    rows = random_rows(np.random.default_rng(5), 200)
+    table, expected = np.zeros((2, 2 * (FEATURES + 1)), np.float32)
+    gate = GateView(np.zeros((1, 8), np.int64), 0, 1 << 60, 10, np.zeros((1, 8), np.int64))
+    kernels.train_rows(
+        MODEL, TableArrays(rule, bias_rule, table, FEATURES), rows, np.arange(200, dtype=np.int32), 0,
+        own_copies(0, 0, np.zeros(1, np.float32), 1), gate,
+    )  # fmt: skip
+    for row in range(rows.num_rows):
+        part = slice(rows.offsets[row], rows.offsets[row + 1])
+        nonzeros = [*zip(rows.keys[part].tolist(), rows.values[part].tolist(), strict=True)]
+        score = weight(bias_rule, expected, 2 * FEATURES, 1)
+        score += sum(weight(rule, expected, 2 * key, 1) * value for key, value in nonzeros)
+        slope = 1 / (1 + np.exp(-score)) - rows.labels[row]
+        update(bias_rule, expected, 2 * FEATURES, 1, np.float32(slope))
+        for key, value in nonzeros:
+            update(rule, expected, 2 * key, 1, np.float32(slope * value))
+    assert table == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
 def test_a_shut_gate_stops_the_loops_and_they_go_on_where_they_stopped() -> None:

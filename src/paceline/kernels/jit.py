@@ -94,22 +94,29 @@ def address_of(
     return builder.gep(view.data, [builder.mul(position, context.get_constant(types.intp, stride))])
 
 
-@intrinsic
-def prefetch(_context: Any, array: Any, index: Any) -> Any:
-    """Ask the processor for the cache line of `array[index]` ahead of its use, in order to write it."""
-    signature = types.void(array, index)
+def _prefetch(for_writing: int) -> Any:
+    """An intrinsic that asks the processor for the cache line of `array[index]` ahead of its use."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.bitcast(address_of(context, builder, signature, args), ir.IntType(8).as_pointer())
-        i32 = ir.IntType(32)
-        function = builder.module.declare_intrinsic(
-            "llvm.prefetch", [pointer.type], ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
-        )
-        for_writing, near_caches, data = i32(1), i32(3), i32(1)
-        builder.call(function, [pointer, for_writing, near_caches, data])
-        return context.get_dummy_value()
+    @intrinsic
+    def ask(_context: Any, array: Any, index: Any) -> Any:
+        signature = types.void(array, index)
 
-    return signature, codegen
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.bitcast(address_of(context, builder, signature, args), ir.IntType(8).as_pointer())
+            i32 = ir.IntType(32)
+            function = builder.module.declare_intrinsic(
+                "llvm.prefetch", [pointer.type], ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
+            )
+            near_caches, data = i32(3), i32(1)
+            builder.call(function, [pointer, i32(for_writing), near_caches, data])
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return ask
+
+
+prefetch, prefetch_to_read = _prefetch(for_writing=1), _prefetch(for_writing=0)
 
 
 @intrinsic

@@ -12,17 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.gate import UNBOUNDED, passes, read_clock, set_clock, slowest
-from paceline.kernels.jit import compiled, never_inlined, prefetch, reassociated
+from paceline.kernels.jit import compiled, never_inlined, prefetch, prefetch_to_read, reassociated
 from paceline.kernels.keys import Keys
 from paceline.kernels.losses import ROWS_PER_LOG, measure
-from paceline.kernels.private import FIRST_MERGE, merge_due
-from paceline.kernels.rules import Table, memory, update, weight
+from paceline.kernels.private import FIRST_MERGE, merge_due, row_of
+from paceline.kernels.rules import Table, memory, quick_update, quick_weight, weight
 from paceline.kernels.steps import gradient_rule
 
 Floats = NDArray[np.float32]
 Offsets = NDArray[np.int64]
 
+# How far ahead of its use a row's weights are asked for, and before that the row itself.
 ROWS_AHEAD = 8
+READ_AHEAD = 2 * ROWS_AHEAD
+NONZEROS_PER_LINE = np.uint64(16)
 ONE = np.uint64(1)
 
 
@@ -80,8 +83,6 @@ def train_rows(
     clocks, rank, leads = gate.clocks, gate.rank, gate.leads
     num_hot, row_count = private.num_hot, private.num_rows[0]
     step = ONE + memory(rule)
-    hot = np.uint64(num_hot)
-    shift = np.uint64(private.first)
     own_bias = np.uint64(bias if num_hot == 0 else private.first + num_hot)
     losses, product = 0.0, 1.0
     clock = read_clock(clocks, rank)
@@ -100,27 +101,31 @@ def train_rows(
         if num_hot != 0 and row_count % FIRST_MERGE == 0:
             private.num_rows[0] = row_count
             merge_due(arrays, private, FIRST_MERGE)
-        if i + ROWS_AHEAD < rows.size:
-            ahead = rows[i + ROWS_AHEAD]
-            for k in range(np.uint64(offsets[ahead]), np.uint64(offsets[ahead + 1])):
-                key = np.uint64(keys[k])
-                prefetch(table, (key + shift if key < hot else key) * step)
         row = rows[i]
         first, last = np.uint64(offsets[row]), np.uint64(offsets[row + 1])
-        z = weight(bias_rule, table, own_bias * step, ONE)
+        z = quick_weight(bias_rule, table, own_bias * step, ONE)
         for k in range(first, last):
-            key = np.uint64(keys[k])
-            z += weight(rule, table, (key + shift if key < hot else key) * step, ONE) * values[k]
+            z += quick_weight(rule, table, row_of(private, np.uint64(keys[k])) * step, ONE) * values[k]
         slope, value, factor = measure(model.loss, z, np.float32(labels[row]))
         product *= factor
         if i % ROWS_PER_LOG == ROWS_PER_LOG - 1:
             losses += np.log(product)
             product = 1.0
         losses += value
-        update(bias_rule, table, own_bias * step, ONE, slope)
+        # Here, because the processor has time for it while it waits for the slope.
+        if i + ROWS_AHEAD < rows.size:
+            ahead = rows[i + ROWS_AHEAD]
+            for k in range(np.uint64(offsets[ahead]), np.uint64(offsets[ahead + 1])):
+                prefetch(table, row_of(private, np.uint64(keys[k])) * step)
+        if i + READ_AHEAD < rows.size:
+            ahead = rows[i + READ_AHEAD]
+            for k in range(np.uint64(offsets[ahead]), np.uint64(offsets[ahead + 1]), NONZEROS_PER_LINE):
+                prefetch_to_read(keys, k)
+                prefetch_to_read(values, k)
+        quick_update(bias_rule, table, own_bias * step, ONE, slope)
         for k in range(first, last):
-            key = np.uint64(keys[k])
-            update(rule, table, (key + shift if key < hot else key) * step, ONE, slope * values[k])
+            at = row_of(private, np.uint64(keys[k])) * step
+            quick_update(rule, table, at, ONE, slope * values[k])
         i += 1
         row_count += 1
         clock += 1

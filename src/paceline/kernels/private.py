@@ -11,11 +11,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from paceline.kernels.jit import compiled
 from paceline.kernels.keys import Keys
-from paceline.kernels.rules import Table, memory, step_size
+from paceline.kernels.rules import Table, memory, picked_by_type, step_size
 
 Floats = NDArray[np.float32]
 
@@ -46,6 +47,23 @@ class Private(NamedTuple):
     curvature: float
     products: Floats
     clocks: int = 0
+
+
+class NoCopies(Private):
+    """A worker without copies. Having a type of its own, it gets loops that test no key for being hot."""
+
+
+def _own_row(private: Any, key: Any) -> Any:
+    return key + np.uint64(private.first) if key < np.uint64(private.num_hot) else key
+
+
+def _shared_row(private: Any, key: Any) -> Any:
+    return key
+
+
+_ROWS = {Private: register_jitable(_own_row), NoCopies: register_jitable(_shared_row)}
+# row_of(private, key): the row of the table in which a worker reads and writes a key
+row_of = picked_by_type(_ROWS)
 
 
 @compiled

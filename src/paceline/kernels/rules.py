@@ -16,13 +16,14 @@ that optimizers declare with `optimizer_rule`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 from numba.extending import overload, register_jitable
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import STRICT
+from paceline.kernels.jit import REASSOCIATED, STRICT
 
 Table = NDArray[np.float32]
 Weight = Callable[[Any, Table, Any, Any], Any]
@@ -31,6 +32,8 @@ Update = Callable[[Any, Table, Any, Any, Any], None]
 _MEMORIES: dict[type, int] = {}
 _WEIGHTS: dict[type, Weight] = {}
 _UPDATES: dict[type, Update] = {}
+_QUICK_WEIGHTS: dict[type, Weight] = {}
+_QUICK_UPDATES: dict[type, Update] = {}
 _STEP_SIZES: dict[type, Weight] = {}
 _MERGED: set[type] = set()
 
@@ -52,6 +55,10 @@ def picked_by_type(functions: dict[type, Any]) -> Any:
 
 weight: Weight = picked_by_type(_WEIGHTS)
 update: Update = picked_by_type(_UPDATES)
+# The same formulas, in which the compiler may replace a division by a setting with a multiplication. Only for loops
+# whose bits are not promised.
+quick_weight: Weight = picked_by_type(_QUICK_WEIGHTS)
+quick_update: Update = picked_by_type(_QUICK_UPDATES)
 step_size: Weight = picked_by_type(_STEP_SIZES)
 
 
@@ -72,11 +79,17 @@ def optimizer_rule(
 
     Without a `step_size`, workers must not keep copies of a parameter (`can_merge`).
     """
-    strict = register_jitable(**STRICT)
+    strict, quick = register_jitable(**STRICT), register_jitable(**REASSOCIATED)
     _MEMORIES[rule], _WEIGHTS[rule], _UPDATES[rule] = memory, strict(weight or stored), strict(update)
     _STEP_SIZES[rule] = strict(step_size or unknown)
+    _QUICK_WEIGHTS[rule], _QUICK_UPDATES[rule] = quick(_copy_of(weight or stored)), quick(_copy_of(update))
     if step_size is not None:
         _MERGED.add(rule)
+
+
+def _copy_of(function: Any) -> Any:
+    """The same function as another object: numba keeps one set of options per function."""
+    return FunctionType(function.__code__, function.__globals__, function.__name__)
 
 
 def can_merge(rule: Any) -> bool:

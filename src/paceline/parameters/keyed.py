@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from paceline.kernels.fold import add_in
 from paceline.kernels.gate import LINE
-from paceline.kernels.private import Private, mean_products, merge_all, merge_hidden
+from paceline.kernels.private import NoCopies, Private, mean_products, merge_all, merge_hidden
 from paceline.kernels.tables import TableArrays, apply_gradient, fill_normal, fill_uniform, gather, read_all
 from paceline.parameters.layout import Rules, TableLayout
 from paceline.parameters.scratch import DIRECT_KEYS, Fold
@@ -145,7 +145,8 @@ class PrivateCopies:
 
     def of(self, rank: int) -> Private:
         """A worker's copies."""
-        return Private(
+        kind = Private if self.num_hot else NoCopies
+        return kind(
             self._first + rank * self._stride, self.num_hot, self._bases[rank], self._rows_so_far[rank],
             self._num_workers, self._batch_size, self._curvature, self._products, self._clocks,
         )  # fmt: skip
