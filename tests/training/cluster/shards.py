@@ -21,7 +21,7 @@ class FakePeer:
 
     def __init__(self) -> None:
         self.address = "fake:1"
-        self.arrived = 0.0
+        self.arrived = 0
         self.tag: Any = None
         self.open = True
         self.sent: list[Frame] = []
