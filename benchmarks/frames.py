@@ -1,11 +1,11 @@
 """How many steps per second does one shard answer? The figures of docs/decisions/0022.
 
-    python benchmarks/frames.py [--keys 64 750 1500 12000] [--workers 1 2 4 8] [--pace async] [--seconds 2] [--rounds 3]
+    python benchmarks/frames.py [--keys 64 750 1500 12000] [--workers 1 2 4 8] [--seconds 2] [--rounds 3]
 
-A shard serves workers at pace async that do nothing but push and pull, by a compiled loop, two batches in flight as in a
-run. Frames of each size go through the compiled serving loop and through Python, in turns. AdaGrad over 33,762,578 keys;
-the keys of a frame are drawn as those of clicks are: the lower a key, the more often. All on this machine: workers and
-the shard need a core each. Prints one table of frames per second, medians.
+A shard serves workers at pace async that do nothing but push and pull, by a compiled loop, with two batches in flight
+as in a run. Frames of each size go through the compiled serving loop and through Python, in turns. AdaGrad over
+33,762,578 keys; the keys of a frame are drawn as those of clicks are: the lower a key, the more often. All on this
+machine: workers and the shard need a core each. Prints one table of frames per second, medians.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ def work(address: str, rank: int, num_keys: int, seconds: float, ready: Any) -> 
         ready.send(count / elapsed)
 
 
-def frames_per_second(num_keys: int, num_workers: int, pace: str, seconds: float, *, compiled: bool) -> float:
+def frames_per_second(num_keys: int, num_workers: int, seconds: float, *, compiled: bool) -> float:
     optimizer = OptimizerConfig()
-    config = RunConfig(data="x", pace=pace, workers=num_workers, engine="ray", optimizer=optimizer)
+    config = RunConfig(data="x", pace="async", workers=num_workers, engine="ray", optimizer=optimizer)
     layout = Layout(TableLayout(FEATURES, (Group("weight", 1, optimizer),)), None)
     server = Server("127.0.0.1", 0, TOKEN, None)
     spec = m.RoleSpec(role="shard", rank=0, coordinator="", token=TOKEN, loopback=True, config=b"", layout=b"")
@@ -143,7 +143,7 @@ def main() -> None:
             found: dict[bool, list[float]] = {False: [], True: []}
             for _ in range(args.rounds):
                 for compiled, rates in found.items():
-                    rates.append(frames_per_second(num_keys, num_workers, "async", args.seconds, compiled=compiled))
+                    rates.append(frames_per_second(num_keys, num_workers, args.seconds, compiled=compiled))
             python, fast = (statistics.median(rates) for rates in found.values())
             print(f"| {num_keys:,} | {num_workers} | {python:,.0f} | {fast:,.0f} | {fast / python:.1f} |", flush=True)
 

@@ -51,9 +51,10 @@ TURN_BYTES = 4 << 20
 PUSH, PULL, LEAVE = 1, 2, 4
 MILLISECOND = 1_000_000
 
-# Numbers of a pull, and of a connection: bytes received of the next frames; the first batch whose reply is not sent, how
-# many are not, and how many bytes of the first one are; bytes received and sent in all.
+# Numbers of a pull: its batch, its keys, whether it was answered, and how long the shard had it, in nanoseconds.
 BATCH, COUNT, ANSWERED, QUEUED, HELD, WORKED_FOR = range(6)
+# Numbers of a connection: bytes received of the next frames; the first batch whose reply is not sent, how many are not,
+# and how many bytes of the first one are; bytes received and sent in all.
 FILLED, UNSENT, NUM_UNSENT, OFFSET, RECEIVED, SENT = range(6)
 NUMBERS = 8
 

@@ -222,7 +222,7 @@ class TestFrames:
             assert client.reply()[0] == 8
             assert len(served.in_python) < 8
 
-    def test_a_worker_that_never_reads_is_given_up_without_harm_to_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_worker_that_never_reads_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("paceline.wire.server.QUEUE_BYTES", 1 << 20)
         count = 300_000
         with shard(workers=2, features=count) as served:

@@ -106,9 +106,9 @@ class KeyedSteps:
                 self._dense.apply(0, self._dense_of(step.pushed), step.rows, step.trained)
             self._clocks.book(step.rows, step.losses)
             return
-        kept = self.pulls.arrays
-        kept.sums[worker.rank, : len(step.pushed)] = step.pushed
-        kept.rows[worker.rank], kept.losses[worker.rank], kept.trained[worker.rank] = step.rows, step.losses, step.trained
+        kept, rank = self.pulls.arrays, worker.rank
+        kept.sums[rank, : len(step.pushed)] = step.pushed
+        kept.rows[rank], kept.losses[rank], kept.trained[rank] = step.rows, step.losses, step.trained
         if self._clocks.add_push(worker):
             self._fold_pushes()
             self._copies.make_at(batch)
