@@ -17,10 +17,10 @@ import threading
 import time
 from typing import Any
 
-import numba
 import numpy as np
 
 from embedded import FEATURES, machine
+from paceline.kernels.jit import compiled
 from paceline.kernels.sockets import receive, send
 from paceline.parameters.layout import Group, Layout, TableLayout
 from paceline.processes.messages import decode, encode
@@ -39,14 +39,15 @@ BATCH_AT = 16
 REPLY_HEAD = 48
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def exchange(descriptor: int, frames: Any, reply: Any, first: int, count: int) -> int:
     """Ask for `count` batches from `first` on, two of them in flight; how many were answered."""
     sent = answered = 0
     while answered < count:
         while sent < count and sent - answered < IN_FLIGHT:
             frame = frames[sent % frames.shape[0]]
-            frame[BATCH_AT : BATCH_AT + 8].view(np.int64)[0] = first + sent
+            for i in range(8):
+                frame[BATCH_AT + i] = (first + sent >> 8 * i) & 255
             done = 0
             while done < frame.size:
                 done += max(0, send(descriptor, frame, done, frame.size))
@@ -91,7 +92,7 @@ def work(address: str, rank: int, num_keys: int, seconds: float, ready: Any) -> 
         ready.send(count / elapsed)
 
 
-def frames_per_second(num_keys: int, num_workers: int, seconds: float, *, compiled: bool) -> float:
+def frames_per_second(num_keys: int, num_workers: int, seconds: float, *, in_loop: bool) -> float:
     optimizer = OptimizerConfig()
     config = RunConfig(data="x", pace="async", workers=num_workers, engine="ray", optimizer=optimizer)
     layout = Layout(TableLayout(FEATURES, (Group("weight", 1, optimizer),)), None)
@@ -101,7 +102,7 @@ def frames_per_second(num_keys: int, num_workers: int, seconds: float, *, compil
     zeros = [0] * num_workers
     service.clocks.reset(m.Reset(generation=1, applied=zeros, rows=0))
     service.clocks.open(m.Open(bases=zeros, done=zeros))
-    loop = service.loop if compiled else None
+    loop = service.loop if in_loop else None
     if loop is not None:
         loop.warm_up()
     for store in service.stores.values():
@@ -142,8 +143,8 @@ def main() -> None:
         for num_workers in args.workers:
             found: dict[bool, list[float]] = {False: [], True: []}
             for _ in range(args.rounds):
-                for compiled, rates in found.items():
-                    rates.append(frames_per_second(num_keys, num_workers, args.seconds, compiled=compiled))
+                for in_loop, rates in found.items():
+                    rates.append(frames_per_second(num_keys, num_workers, args.seconds, in_loop=in_loop))
             python, fast = (statistics.median(rates) for rates in found.values())
             print(f"| {num_keys:,} | {num_workers} | {python:,.0f} | {fast:,.0f} | {fast / python:.1f} |", flush=True)
 

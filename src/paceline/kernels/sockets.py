@@ -24,10 +24,10 @@ READABLE, WRITABLE = select.POLLIN, select.POLLOUT
 _SEND_FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 _FOUND_BITS = 16
 
-_poll = types.ExternalFunction("poll", types.int32(types.uintp, types.uintp, types.int32))
-_recv = types.ExternalFunction("recv", types.intp(types.int32, types.uintp, types.uintp, types.int32))
-_send = types.ExternalFunction("send", types.intp(types.int32, types.uintp, types.uintp, types.int32))
-_memmove = types.ExternalFunction("memmove", types.uintp(types.uintp, types.uintp, types.uintp))
+_poll: Any = types.ExternalFunction("poll", types.int32(types.uintp, types.uintp, types.int32))
+_recv: Any = types.ExternalFunction("recv", types.intp(types.int32, types.uintp, types.uintp, types.int32))
+_send: Any = types.ExternalFunction("send", types.intp(types.int32, types.uintp, types.uintp, types.int32))
+_memmove: Any = types.ExternalFunction("memmove", types.uintp(types.uintp, types.uintp, types.uintp))
 
 
 @intrinsic

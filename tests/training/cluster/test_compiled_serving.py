@@ -50,7 +50,8 @@ def shard(compiled: bool = True, pace: Any = "async", workers: int = 1, dim: int
     layout = Layout(TableLayout(features, (Group("weight", dim, chosen),), seed=3), None)
     server = Server("127.0.0.1", 0, TOKEN, None, mac=mac)
     service = make_shard(spec_of(), config, layout, server)
-    for compiles in (*service.stores.values(), *([service.loop] if service.loop else [])):
+    loops: list[Any] = [*service.stores.values(), *([service.loop] if service.loop else [])]
+    for compiles in loops:
         compiles.warm_up()
     service.clocks.reset(m.Reset(generation=1, applied=[0] * workers, rows=0))
     service.clocks.open(m.Open(bases=[0] * workers, done=[0] * workers))

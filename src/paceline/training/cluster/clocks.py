@@ -30,7 +30,7 @@ class SharedNumber(Generic[T]):
 
     def __init__(self, at: int, kind: Callable[[int], T]) -> None:
         self._at = at
-        self._kind = kind
+        self._kind: Callable[[int], T] = kind
 
     @overload
     def __get__(self, owner: None, _: Any) -> SharedNumber[T]: ...
@@ -64,7 +64,7 @@ class WorkerClock:
         self.rank = rank
         self.in_flight = arrays.in_flight
         self._arrays = arrays
-        self.numbers = memoryview(arrays.workers[rank])  # type: ignore[arg-type]  # arrays are buffers
+        self.numbers = memoryview(arrays.workers[rank])
         self.peer: Peer | None = None
         self.incarnation = -1
         self.restart(0, 0)

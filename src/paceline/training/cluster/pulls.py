@@ -33,7 +33,7 @@ class Pull:
 
     def __init__(self, pulls: Pulls, slot: int) -> None:
         self._pulls, self._slot = pulls, slot
-        self._numbers = memoryview(pulls.arrays.numbers[slot])  # type: ignore[arg-type]  # arrays are buffers
+        self._numbers = memoryview(pulls.arrays.numbers[slot])
 
     @property
     def batch(self) -> int:
