@@ -14,12 +14,11 @@ from paceline.errors import DataError
 from paceline.processes import lifeline
 from paceline.settings import RunConfig
 from paceline.training.cluster import role as roles
-from paceline.training.cluster.keyed_steps import KeyedSteps
 from paceline.training.cluster.messages import RoleSpec
 from paceline.training.cluster.numbered_batch import NumberedBatch
 from paceline.training.cluster.worker import Worker
 from paceline.wire.connection import Connection
-from paceline.wire.frames import Kind, LostConnectionError, frame_buffers, views_of
+from paceline.wire.frames import Frame, Kind, LostConnectionError, frame_buffers, views_of
 
 
 def marker(spec: RoleSpec) -> Path:
@@ -69,16 +68,18 @@ def cut_in_a_frame(content: bytes, node: str, host: str) -> None:
 
 
 def lose_a_reply(content: bytes, node: str, host: str) -> None:
-    """Shard 0 forgets to send its 200th reply."""
-    spec, sent, send = _spec(content), [0], KeyedSteps._send
+    """The 200th reply of shards to worker 0 never reaches it."""
+    spec, received, receive = _spec(content), [0], Connection.receive
 
-    def forget(shard: KeyedSteps, *arguments: Any) -> None:
-        sent[0] += 1
-        if sent[0] != 200 or not _once(spec):
-            send(shard, *arguments)
+    def forget(connection: Connection, *arguments: Any) -> Frame:
+        frame = receive(connection, *arguments)
+        received[0] += frame.kind == Kind.VALUES
+        if received[0] == 200 and _once(spec):
+            return receive(connection, *arguments)
+        return frame
 
-    if spec.role == "shard" and spec.rank == 0:
-        _replace(KeyedSteps, "_send", forget)
+    if spec.role == "worker" and spec.rank == 0:
+        _replace(Connection, "receive", forget)
     roles.run_role(content, node, host)
 
 

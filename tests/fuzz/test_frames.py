@@ -55,6 +55,7 @@ from paceline.wire.streams import split_address
 from tests.fuzz.chance import SEED
 from tests.processes.fakes import News, Ping, Pong, hello_of
 from tests.training.cluster.shards import FakePeer, TestedShard, open_shard
+from tests.training.cluster.test_compiled_serving import shard, tell
 from tests.wire.serving import SECONDS, TOKEN, Echo, bare_pair, is_served, serving
 
 FEWEST = 50
@@ -259,6 +260,26 @@ def test_a_shard_refuses_damaged_frames(name: str, wire: dict[str, Any], fuzz_se
                 send_to(service, peer if chance.random() < 0.9 else other, data)
             service.tick()
         service.closed(peer)  # type: ignore[arg-type]
+
+
+def test_the_serving_loop_outlives_damaged_frames(fuzz_seconds: float) -> None:
+    """Over sockets: what passes the checks of the compiled loop is served there, and all else by Python."""
+    good = b"".join(conversation("table")[1:5])
+    with shard(optimizer="sgd", features=20) as served:
+        generation = 1
+        for case in cases(fuzz_seconds):
+            with connect(served.server.address, TOKEN, None) as wild, contextlib.suppress(OSError, WireError):
+                wild.send(Kind.MESSAGE, 0, encode(m.Join(rank=0, incarnation=0, generation=generation)))
+                wild.receive(SECONDS)
+                far = wild.stream.socket
+                far.settimeout(SECONDS)
+                far.sendall(damaged(good, SEED, case))
+                far.shutdown(socket.SHUT_WR)
+                while far.recv(1 << 16):
+                    pass
+            generation += 1
+            # The first frames of each generation need Python no more: there is room for them.
+            assert tell(served, m.Reset(generation=generation, applied=[0], rows=0)) == m.Finished(), f"case {case}"
 
 
 def test_roles_refuse_damaged_orders(fuzz_seconds: float) -> None:

@@ -80,7 +80,9 @@ TESTED_IN = {
     "torch/test_model.py": ("torch/alexnet.py",),
     "torch/test_store.py": ("torch/optimizers.py", "torch/resident.py"),
     "training/cluster/test_allreduce_exchange.py": ("torch/process_group.py", "training/cluster/notes.py"),
-    "training/cluster/test_keyed_steps.py": ("training/cluster/steps.py",),
+    "training/cluster/test_clocks.py": ("kernels/clocks.py",),
+    "training/cluster/test_compiled_serving.py": ("kernels/serving.py", "kernels/sockets.py"),
+    "training/cluster/test_keyed_steps.py": ("training/cluster/pulls.py", "training/cluster/steps.py"),
     "training/test_coordinator.py": ("training/backend.py", "training/checks.py"),
     "wire/test_connection.py": ("wire/spinning.py",),
 }

@@ -24,7 +24,7 @@ from numba.extending import intrinsic
 F = TypeVar("F", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).resolve().parent.parent
-CLOCK_MONOTONIC = time.CLOCK_MONOTONIC
+CLOCK_MONOTONIC, CLOCK_THREAD = time.CLOCK_MONOTONIC, time.CLOCK_THREAD_CPUTIME_ID
 ROOMS_WITH_COMPILED_CODE = ("kernels", "parameters", "models")
 
 
@@ -119,23 +119,27 @@ def _prefetch(for_writing: int) -> Any:
 prefetch, prefetch_to_read = _prefetch(for_writing=1), _prefetch(for_writing=0)
 
 
+def _read_clock(context: Any, builder: Any, clock: int) -> Any:
+    """For intrinsics: one of the system's clocks, in nanoseconds."""
+    i32, i64 = ir.IntType(32), ir.IntType(64)
+    now = builder.alloca(ir.ArrayType(i64, 2))
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(i32, [i32, now.type]), "clock_gettime")
+    builder.call(function, [i32(clock), now])
+    seconds = builder.extract_value(builder.load(now), 0)
+    rest = builder.extract_value(builder.load(now), 1)
+    return builder.add(builder.mul(seconds, i64(1_000_000_000)), rest)
+
+
 @intrinsic
 def nanoseconds(_context: Any) -> Any:
     """The system's clock that never goes back, like `time.perf_counter_ns`."""
-    signature = types.int64()
+    return types.int64(), lambda context, builder, signature, args: _read_clock(context, builder, CLOCK_MONOTONIC)
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        i32, i64 = ir.IntType(32), ir.IntType(64)
-        now = builder.alloca(ir.ArrayType(i64, 2))
-        function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(i32, [i32, now.type]), "clock_gettime"
-        )
-        builder.call(function, [i32(CLOCK_MONOTONIC), now])
-        seconds = builder.extract_value(builder.load(now), 0)
-        rest = builder.extract_value(builder.load(now), 1)
-        return builder.add(builder.mul(seconds, i64(1_000_000_000)), rest)
 
-    return signature, codegen
+@intrinsic
+def processor_nanoseconds(_context: Any) -> Any:
+    """The processor time of this thread, like `time.thread_time_ns`."""
+    return types.int64(), lambda context, builder, signature, args: _read_clock(context, builder, CLOCK_THREAD)
 
 
 @intrinsic

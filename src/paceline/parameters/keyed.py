@@ -68,6 +68,11 @@ class KeyedStore:
         """The table as the loops of whole steps take it, with the rules after `rows` rows."""
         return TableArrays(*self.rules_at(rows), self.table, self.bias)
 
+    @property
+    def fold_memory(self) -> Fold:
+        """The working memory of `fold`, for compiled loops that do the same."""
+        return self._fold
+
     def gather(self, keys: NDArray[Any], out: Floats) -> None:
         gather(*self._rules, self.table, self.bias, keys, out)
 

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -44,13 +44,35 @@ class Service(Protocol):
         """Some time has passed."""
 
 
+class ServingLoop(Protocol):
+    """A compiled loop that serves connections without Python, and returns for whatever it does not know.
+
+    Connections are lent to it, and come back when Python has something to do with them. All on the thread of `serve`.
+    """
+
+    def wanted(self) -> list[Peer]:
+        """The connections that it would serve now."""
+
+    def has_room(self, peer: Peer) -> bool:
+        """Whether there is room for what has come from a peer."""
+
+    def lend(self, peer: Peer, came: memoryview) -> None:
+        """Serve this connection; `came` was received of its next frames."""
+
+    def take_back(self, peer: Peer) -> tuple[bytes, list[bytes]]:
+        """Serve it no more: what was received of its next frames, and the replies, or the rest of one, to be sent."""
+
+    def serve(self, descriptor: int, seconds: float, spin_seconds: float) -> Peer | None:
+        """Serve until `descriptor` is readable, for that long at most; a connection that needs Python, if one does."""
+
+
 class Peer:
     """The server's end of one connection. For the thread of `Server.serve` alone."""
 
     def __init__(self, server: Server, connected: socket.socket, address: str, macs: Macs | None) -> None:
         self.address = address
-        self.arrived = 0.0
-        """When the loop woke up for the frame that is being received (`time.perf_counter`)."""
+        self.arrived = 0
+        """When the loop woke up for the frame that is being received (`time.perf_counter_ns`)."""
         self.tag: Any = None
         """Free for the service."""
         self.open = True
@@ -58,6 +80,8 @@ class Peer:
         self.incoming = Incoming(self.stream, server.caps)
         self.stalled_since: float | None = None
         """When the socket last took bytes (`time.monotonic`), if some are queued for it."""
+        self.lent_to: ServingLoop | None = None
+        """Who serves this connection without Python, if anyone does."""
         self._server = server
         self._queue: list[memoryview] = []
         # Since the queue was empty.
@@ -69,6 +93,8 @@ class Peer:
         What the socket does not take now is copied and sent later; a peer that lets too much of it wait is closed. To
         a peer that is closed, or is found to be gone, nothing is sent; `Service.closed` tells of it.
         """
+        if self.lent_to is not None:
+            self._server.take_back(self)
         buffers, num_bytes = self.stream.next_frame(kind, flags, parts)
         if not self.open:
             return
@@ -76,8 +102,11 @@ class Peer:
             left = views_of(buffers) if self._queue else self.stream.start(buffers, num_bytes)
         except WireError:
             return self.close()
-        if not left:
-            return
+        if left:
+            self.send_later(kind, left, num_bytes)
+
+    def send_later(self, kind: Kind, left: Sequence[Buffer], num_bytes: int) -> None:
+        """Queue what is left of a frame of this many bytes."""
         if not self._queue:
             self.stalled_since = time.monotonic()
             self._server.watch(self, _READ | _WRITE)
@@ -85,6 +114,12 @@ class Peer:
             return self.close()
         self._num_queued += 1
         self._queue.extend(memoryview(bytes(view)) for view in left)
+
+    @property
+    def can_be_lent(self) -> bool:
+        """Whether others may read and write the socket: bytes are those of frames, and nothing waits to be sent."""
+        plain = not self.stream.ciphers and self.stream.macs is None
+        return plain and self.open and self.lent_to is None and not self._queue
 
     def _may_queue(self, kind: Kind, num_bytes: int) -> bool:
         """Whether one more frame may wait behind others."""
@@ -128,7 +163,7 @@ class Server:
         # Peers with received bytes that the socket does not tell of; ordered, as sets are not.
         self._with_more: dict[Peer, None] = {}
         self._admitted: deque[tuple[socket.socket, str, Macs | None]] = deque()
-        self._num_altered = 0
+        self._num_altered = self._num_lent = 0
         self._calls: deque[Callable[[], None]] = deque()
         self._stopping = self._closed = False
         self._waking = threading.Lock()
@@ -148,10 +183,12 @@ class Server:
         """
         return self._admission.refused + self._num_altered
 
-    def serve(self, service: Service, tick_seconds: float, spin_seconds: float = 0.0) -> None:
+    def serve(self, service: Service, tick_seconds: float, spin_seconds: float = 0.0,
+              loop: ServingLoop | None = None) -> None:  # fmt: skip
         """Serve until `stop`; what the service raises, other than a `WireError` by `received`, ends it too.
 
         After each frame, spin for the next one this long before going to sleep, giving way to others that can run.
+        Connections that `loop` wants are lent to it while there is nothing else to do.
         """
         next_tick = time.monotonic() + tick_seconds
         while not self._stopping:
@@ -163,9 +200,12 @@ class Server:
                 self._sweep(now)
             busy = self._with_more or self._calls or self._gone
             wait_seconds = 0.0 if busy else max(0.0, min(next_tick, self._next_sweep) - now)
+            if loop is not None and self._lend(loop) and wait_seconds > 0:
+                self._serve_lent(loop, wait_seconds, spin_seconds)
+                wait_seconds = 0.0
             spins = min(spin_seconds, wait_seconds) if self.peers else 0.0
             events = (self.spinner.spin(spins) if spins > 0 else []) or self._selector.select(wait_seconds)
-            self._turn(service, events, woke=time.perf_counter())
+            self._turn(service, events, woke=time.perf_counter_ns())
         self._stopping = False
 
     def stop(self) -> None:
@@ -197,12 +237,46 @@ class Server:
 
     def forget(self, peer: Peer) -> None:
         """Watch a peer no more, and tell the service later. For peers."""
-        self._selector.unregister(peer.stream.socket)
+        if peer.lent_to is None:
+            self._selector.unregister(peer.stream.socket)
+        else:
+            peer.lent_to.take_back(peer)
+            peer.lent_to = None
+            self._num_lent -= 1
         self.peers.remove(peer)
         self._with_more.pop(peer, None)
         self._gone.append(peer)
 
-    def _turn(self, service: Service, events: list[tuple[selectors.SelectorKey, int]], woke: float) -> None:
+    def take_back(self, peer: Peer) -> None:
+        """Serve a connection that was lent in Python again."""
+        assert peer.lent_to is not None
+        came, replies = peer.lent_to.take_back(peer)
+        peer.lent_to = None
+        self._num_lent -= 1
+        self._selector.register(peer.stream.socket, _READ, peer)
+        peer.incoming.put_back(came)
+        # The socket does not tell of what came.
+        self._with_more[peer] = None
+        for reply in replies:
+            if peer.open:
+                peer.send_later(Kind.VALUES, [reply], len(reply))
+
+    def _lend(self, loop: ServingLoop) -> bool:
+        """Lend the connections that can be; whether any is lent."""
+        for peer in loop.wanted():
+            if peer.can_be_lent and peer not in self._with_more and loop.has_room(peer):
+                self._selector.unregister(peer.stream.socket)
+                loop.lend(peer, peer.incoming.take_out())
+                peer.lent_to = loop
+                self._num_lent += 1
+        return self._num_lent > 0
+
+    def _serve_lent(self, loop: ServingLoop, seconds: float, spin_seconds: float) -> None:
+        needs_python = loop.serve(self._selector.fileno(), seconds, spin_seconds)
+        if needs_python is not None:
+            self.take_back(needs_python)
+
+    def _turn(self, service: Service, events: list[tuple[selectors.SelectorKey, int]], woke: int) -> None:
         """Give each peer that is ready one frame's time."""
         ready = self._with_more
         self._with_more = {}

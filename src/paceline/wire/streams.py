@@ -79,6 +79,8 @@ class Stream:
 
     wakes_late = True
     """Whether waiting for the socket can be made to last until enough bytes are there."""
+    ciphers = False
+    """Whether the bytes of the socket are not those of the frames."""
 
     def __init__(self, connected: socket.socket, peer: str, macs: Macs | None = None) -> None:
         connected.setblocking(False)
@@ -165,6 +167,7 @@ class TlsStream(Stream):
     """The same over TLS. One thread may read while another writes: OpenSSL needs them one after the other."""
 
     wakes_late = False  # what comes is not what is read
+    ciphers = True
 
     def __init__(self, connected: ssl.SSLSocket, peer: str, macs: Macs | None = None) -> None:
         super().__init__(connected, peer, macs)
@@ -246,6 +249,26 @@ class Incoming:
                 self._wake_at(min(missing, WORTH_WAKING_BYTES) if is_slow and missing > 0 else 1)
                 return None
             self._filled += count
+
+    def fits(self, room: int) -> bool:
+        """Whether what came of the next frames, and the whole of the first one, fit into this many bytes."""
+        return max(self._filled, 0 if self._handed_out else self._end) <= room
+
+    def take_out(self) -> memoryview:
+        """What came of the next frames, which someone else puts together now; valid until the next call."""
+        if self._handed_out:
+            self._remove_frame()
+        taken = self._view[: self._filled]
+        self._filled = self._end = 0
+        self._wake_at(1)
+        return taken
+
+    def put_back(self, came: bytes) -> None:
+        """Continue where someone else has stopped."""
+        if len(came) > len(self._buffer):
+            self._use(np.empty(len(came), np.uint8))
+        self._view[: len(came)] = came
+        self._filled = len(came)
 
     def _wake_at(self, num_bytes: int) -> None:
         if num_bytes != self._wakes_at and self._stream.wakes_late:

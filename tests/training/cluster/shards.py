@@ -21,7 +21,7 @@ class FakePeer:
 
     def __init__(self) -> None:
         self.address = "fake:1"
-        self.arrived = 0.0
+        self.arrived = 0
         self.tag: Any = None
         self.open = True
         self.sent: list[Frame] = []
@@ -61,12 +61,14 @@ def frame_of(kind: Kind, flags: int, *parts: Any) -> Frame:
     return peer.sent[0]
 
 
-def open_shard(config: RunConfig, layout: Layout, shard: int = 0, loopback: bool = False) -> TestedShard:
-    spec = RoleSpec(
-        role="shard", rank=shard, coordinator="", token=b"", loopback=loopback, config=b"",
-        layout=b"",
+def spec_of(shard: int = 0, loopback: bool = False) -> RoleSpec:
+    return RoleSpec(
+        role="shard", rank=shard, coordinator="", token=b"", loopback=loopback, config=b"", layout=b""
     )  # fmt: skip
-    service = TestedShard(make_shard(spec, config, layout, FakeServer()))  # type: ignore[arg-type]
+
+
+def open_shard(config: RunConfig, layout: Layout, shard: int = 0, loopback: bool = False) -> TestedShard:
+    service = TestedShard(make_shard(spec_of(shard, loopback), config, layout, FakeServer()))  # type: ignore[arg-type]
     tell(service, m.Reset(generation=1, applied=[0] * config.workers, rows=0))
     tell(service, m.Open(bases=[0] * config.workers, done=[0] * config.workers))
     return service

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.kernels.clocks import ClockArrays
 from paceline.training.cluster.clocks import WorkerClock, WorkerClocks
 from paceline.training.cluster.messages import Join, Open, Reset
 from paceline.training.cluster.steps import LEAVE, PULL, PUSH, Ask, read_reply, step_parts
@@ -179,7 +180,7 @@ def test_who_waits_for_an_answer_asks_for_nothing_more() -> None:
 def test_only_recent_batches_of_this_segment_can_be_asked_for_again(
     in_flight: int, done: int, more: int, batch: int
 ) -> None:
-    worker = WorkerClock(0, in_flight)
+    worker = WorkerClock(0, ClockArrays.make(1, in_flight, 0))
     worker.restart(0, done)
     worker.asked = done + more
     recent = [done + 1 + number for number in range(more)][-2 * in_flight :]

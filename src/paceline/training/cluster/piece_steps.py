@@ -145,7 +145,7 @@ class PieceSteps:
 
     def _go_on(self, worker: WorkerClock) -> None:
         """After a push others may continue: to push, to copy, to pull."""
-        worker.worked = time.perf_counter()
+        worker.worked = time.perf_counter_ns()
         if worker.leaving:
             worker.present = False
         if self._is_whole():

@@ -25,6 +25,7 @@ from paceline.settings import RunConfig
 from paceline.telemetry.meter import ShardReport, WorkerMeter, WorkerReport
 from paceline.telemetry.probes import ConnectionProber, NodeProber
 from paceline.training.cluster.clocks import WorkerClocks
+from paceline.training.cluster.compiled_serving import CompiledServing
 from paceline.training.cluster.copies import Copies
 from paceline.training.cluster.keyed_steps import KeyedSteps
 from paceline.training.cluster.messages import RoleSpec, ToRole
@@ -75,13 +76,17 @@ def _run_shard(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str)
     service = make_shard(spec, config, msgspec.msgpack.decode(spec.layout, type=Layout), server)
     for store in service.stores.values():
         store.warm_up()
+    if service.loop is not None:
+        service.loop.warm_up()
     lifeline.status, lifeline.refused = lambda: (service.doing, 0, 0), lambda: server.refused
     chunks, node, wire = ShardReport(spec.rank), NodeProber(), ConnectionProber("shard", spec.rank)
-    counts = service.clocks.counters
-    lifeline.records = lambda: [*chunks.take(server.spinner.spun, *counts), *node.take(), *wire.take(service.sockets())]
+    clocks = service.clocks
+    lifeline.records = lambda: [
+        *chunks.take(server.spinner.spun + clocks.spun, *clocks.counters), *node.take(), *wire.take(service.sockets())
+    ]  # fmt: skip
     lifeline.say(Ready(address=server.address))
     with closing(server):
-        server.serve(service, TICK_SECONDS, SPIN_SECONDS)
+        server.serve(service, TICK_SECONDS, SPIN_SECONDS, service.loop)
 
 
 def make_shard(spec: RoleSpec, config: RunConfig, layout: Layout, server: Server) -> ShardService:
@@ -99,7 +104,9 @@ def make_shard(spec: RoleSpec, config: RunConfig, layout: Layout, server: Server
         stores[DENSE] = dense
     if layout.table is not None:
         stores[TABLE] = table = KeyedStore(layout.table, rank, config.shards)
-        return serve(KeyedSteps(clocks, copies, table, dense, pace.fold, config.wire))
+        keyed_steps = KeyedSteps(clocks, copies, table, dense, pace.fold, config.wire)
+        loop = CompiledServing(clocks, copies, table, keyed_steps.pulls, pace.fold) if keyed_steps.can_compile else None
+        return serve(keyed_steps, loop=loop)
     assert dense is not None
     if config.exchange == "allreduce":
         from paceline.training.cluster.bookkeeper import Bookkeeper

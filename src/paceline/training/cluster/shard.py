@@ -17,6 +17,7 @@ from paceline.parameters.store import AnyStore, CompiledStore
 from paceline.processes.messages import decode
 from paceline.training.cluster import messages as m
 from paceline.training.cluster.clocks import WorkerClock, WorkerClocks, say
+from paceline.training.cluster.compiled_serving import CompiledServing
 from paceline.training.cluster.copies import Copies
 from paceline.training.cluster.steps import chunk_parts, held_part, read_chunk
 from paceline.wire.frames import BadFrameError, Frame, Kind
@@ -52,13 +53,17 @@ class ShardService:
     """Serves the connections of one shard."""
 
     def __init__(self, server: Server, clocks: WorkerClocks, stores: Mapping[str, CompiledStore], copies: Copies,
-                 exchange: StepExchange, take_chunk: TakeChunk | None = None) -> None:  # fmt: skip
-        """`take_chunk` takes CHUNK frames of workers, if they send gradients or states in pieces."""
+                 exchange: StepExchange, take_chunk: TakeChunk | None = None,
+                 loop: CompiledServing | None = None) -> None:  # fmt: skip
+        """`take_chunk` takes CHUNK frames of workers, if they send gradients or states in pieces; `loop` serves what
+        needs no Python.
+        """
         self.doing = "waits for workers"
         self.clocks = clocks
         self.stores = stores
         self.exchange = exchange
         self.take_chunk = take_chunk
+        self.loop = loop
         self._server = server
         self._copies = copies
         self._step = exchange.step
@@ -97,10 +102,10 @@ class ShardService:
         clocks, saving = self.clocks, self._copies.held
         held = [worker for worker in clocks.workers if worker.waiting]
         slowest = clocks.slowest_ranks() if held and not saving else []
-        now = time.perf_counter()
+        now = time.perf_counter_ns()
         self.doing = "serves"
         for worker in held:
-            if now - worker.arrived < NOTICE_SECONDS:
+            if now - worker.arrived < NOTICE_SECONDS * 1e9:
                 continue
             self.doing = f"holds back the reply to {_names([w.rank for w in held])}, waiting for {_names(slowest)}"
             if worker.peer is not None:
