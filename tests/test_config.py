@@ -56,6 +56,9 @@ def test_what_a_run_lists_for_other_optimizers_does_not_count() -> None:
         ({"pace": "-1"}, "`pace` is `-1`; it must be `sync`, `async`, or how many steps", "--pace async"),
         ({"pace": "0"}, "`pace` is `0`", "--pace sync"),
         ({"pace": "fast"}, "`pace` is `fast`", "never waits"),
+        ({"pace": "+-5"}, "`pace` is `+-5`", "never waits"),
+        ({"pace": "²"}, "`pace` is `²`", "never waits"),
+        ({"pace": "9" * 5_000}, "`pace` is `9", "never waits"),
         ({"workers": 0}, "`workers` is 0; it must be at least 1", "--workers 1"),
         ({"batch_size": -5}, "`batch_size` is -5", "--batch-size 1"),
         ({"shards": 2}, "the engine `local` has one", "--engine ray, or leave it out"),
@@ -204,3 +207,8 @@ def test_a_recipe_made_to_break_the_parser_is_refused(tmp_path: Path, text: str)
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"recipe.toml` is not TOML"):
         read_config(path, {})
+
+
+def test_a_recipe_that_never_ends_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"recipe `/dev/zero` has more than 1 MiB"):
+        read_recipe(Path("/dev/zero"))

@@ -12,11 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.errors import PacelineError, RunError, UsageError
+from paceline.errors import DataError, PacelineError, RunError, UsageError
 from paceline.files import (
     append,
     free_path,
+    locked,
+    read_file,
     refuse_existing,
+    refuse_planted,
     replace_file,
     translated_disk_errors,
     without_disk_errors,
@@ -109,3 +112,45 @@ def test_only_free_names_are_taken(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     with pytest.raises(UsageError, match="exists already"):
         refuse_existing(tmp_path / "link")
+
+
+def test_a_planted_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    refused = pytest.raises(UsageError, match="is not a regular file")
+    with refused:
+        read_file(pipe, "remove it")
+    with refused:
+        append(pipe, b"more")
+    with refused, locked(pipe):
+        pytest.fail("locked")
+
+
+def test_nothing_is_added_through_a_planted_link(tmp_path: Path) -> None:
+    precious, link = tmp_path / "precious", tmp_path / "nodes.jsonl"
+    precious.write_bytes(b"mine")
+    link.symlink_to(precious)
+    with pytest.raises(UsageError, match="is not a regular file"):
+        append(link, b"theirs")
+    assert precious.read_bytes() == b"mine"
+
+
+def test_a_file_without_content_does_not_fill_the_memory(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, 40 << 30)
+    with pytest.raises(DataError, match=r"sparse` has 42\.9 GB; the limit is 512 MiB"):
+        read_file(path, "remove it")
+
+
+@pytest.mark.parametrize("name", ["telemetry/x.jsonl", "checkpoints", "model/model.json"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_folders_with_links_and_pipes_are_not_written_to(tmp_path: Path, name: str, kind: str) -> None:
+    run = tmp_path / "run"
+    path = run / name
+    path.parent.mkdir(parents=True)
+    (run / "config.toml").touch()
+    refuse_planted(run)
+    path.symlink_to(tmp_path) if kind == "link" else os.mkfifo(path)
+    with pytest.raises(UsageError, match=name):
+        refuse_planted(run)

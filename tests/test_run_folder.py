@@ -10,7 +10,7 @@ import pytest
 
 from paceline.config import to_toml
 from paceline.diagnosis.explain import diagnose, ensure_diagnosis
-from paceline.errors import DataError
+from paceline.errors import ConfigError, DataError
 from paceline.models.registry import find
 from paceline.reports.compare import compare
 from paceline.reports.page import write_report
@@ -113,9 +113,15 @@ def test_broken_facts_are_named(run: RunFolder) -> None:
         _ = run.facts
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "result.json"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "result.json", "telemetry/run.json", "telemetry/steps.jsonl"])
 def test_a_file_larger_than_any_run_writes_is_refused(run: RunFolder, name: str) -> None:
     (run.path / name).touch()
     os.truncate(run.path / name, 30 << 30)
     with pytest.raises(DataError, match=r"has 32\.2 GB; the limit is 512 MiB"):
-        _ = run.metrics, run.result
+        _ = run.metrics, run.result, run.facts, Telemetry(run.path).read(StepSample)
+
+
+def test_settings_larger_than_any_run_has_are_refused(run: RunFolder) -> None:
+    os.truncate(run.path / "config.toml", 30 << 30)
+    with pytest.raises(ConfigError, match=r"config\.toml` has more than 1 MiB"):
+        _ = run.config

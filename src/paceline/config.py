@@ -38,6 +38,7 @@ CHOICES = {
 }
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 SEE_HELP = "see `paceline train --help`"
+MOST_RECIPE_BYTES = 1 << 20
 MOST_WORKERS = 1024
 MOST_PORT = 65_535
 MOST_CLOCKS_AHEAD = 10**9
@@ -136,7 +137,12 @@ def tree_of(config: RunConfig) -> dict[str, Any]:
 def read_recipe(path: Path) -> dict[str, Any]:
     """What a recipe says, unchecked."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        # Not whole: it may be a device, which never ends.
+        with path.open("rb") as file:
+            content = file.read(MOST_RECIPE_BYTES + 1)
+        if len(content) > MOST_RECIPE_BYTES:
+            raise ConfigError(f"recipe `{path}` has more than {MOST_RECIPE_BYTES >> 20} MiB", "give a TOML file")
+        return tomllib.loads(content.decode())
     except OSError as error:
         hint = f"for a dataset, --data {path}" if path.is_dir() else "give the path of a TOML file"
         raise ConfigError(f"recipe `{path}` cannot be read: {error.strerror}", hint) from None
@@ -165,7 +171,7 @@ def _convert(tree: dict[str, Any]) -> RunConfig:
         refuse_unknown(tree.get(section, {}), kind, f"{section}.")
     tree = {**tree, "optimizer": _with_own(tree.get("optimizer", {}))}
     pace = tree.get("pace")
-    if isinstance(pace, str) and pace.lstrip("+-").isdigit():
+    if isinstance(pace, str) and re.fullmatch(r"[+-]?[0-9]{1,18}", pace):
         tree = {**tree, "pace": int(pace)}
     return converted(tree, RunConfig, SEE_HELP)
 

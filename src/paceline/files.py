@@ -15,9 +15,10 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from paceline.errors import RunError, UsageError
+from paceline.errors import DataError, RunError, UsageError
 
 P = ParamSpec("P")
+MOST_BYTES = 512 << 20
 # Nothing can be written there, whatever the disk is like.
 NO_PLACE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
@@ -78,6 +79,34 @@ def replace_file(path: Path, content: bytes, durable: bool = True) -> None:
             temporary.unlink()
 
 
+def read_file(path: Path, hint: str, most_bytes: int = MOST_BYTES) -> bytes:
+    """The content of a file that others may have made. `DataError` if it is a pipe or device, or far too large.
+
+    A file of many gigabytes takes no room on the disk if nothing was ever written to it.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise DataError(f"`{path}` is not a regular file", hint)
+        if found.st_size > most_bytes:
+            size = f"{found.st_size / 1e9:.1f} GB"
+            raise DataError(f"`{path}` has {size}; the limit is {most_bytes >> 20} MiB", hint)
+        return file.read()
+
+
+def refuse_planted(folder: Path) -> None:
+    """Raise unless everything in a folder that is about to be written to is a folder or a regular file.
+
+    In a folder that someone else made, a link may lead to any file of this user, and a pipe is waited for forever.
+    """
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(parent, name)
+            if path.is_symlink() or not (path.is_dir() or path.is_file()):
+                what = "a link" if path.is_symlink() else "neither a folder nor a regular file"
+                raise UsageError(f"`{path}` is {what}", "runs make none: remove it, or put the file itself there")
+
+
 def open_regular(path: str, flags: int) -> int:
     """An `opener` for `open` in folders that others may have filled: it follows no link and waits for no pipe."""
     try:
@@ -94,7 +123,7 @@ def open_regular(path: str, flags: int) -> int:
 
 def append(path: Path, content: bytes) -> None:
     """Add all of `content` to a file, or, if the disk is full, nothing."""
-    with translated_disk_errors(path), path.open("ab", buffering=0) as file:
+    with translated_disk_errors(path), open(path, "ab", buffering=0, opener=open_regular) as file:
         size = file.tell()
         try:
             if file.write(content) != len(content):
@@ -139,7 +168,7 @@ def write_tensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
 @contextmanager
 def locked(path: Path, busy: str = "") -> Iterator[None]:
     """Hold a file's lock. Raises if another process holds it; `busy` says what that means."""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_regular) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

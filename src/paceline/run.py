@@ -14,7 +14,7 @@ from paceline.config import check
 from paceline.data.datasets import AnyDataset
 from paceline.engines import ENGINES, PendingEngine
 from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError, in_short, nothing_written
-from paceline.files import locked, refuse_existing
+from paceline.files import locked, refuse_existing, refuse_planted
 from paceline.models.inputs import open_for
 from paceline.models.registry import check_code, find, resume_command
 from paceline.reports.tensorboard import on_board
@@ -24,7 +24,7 @@ from paceline.training.backend import Backend
 from paceline.training.checkpoint import has_checkpoint, load_checkpoint
 from paceline.training.cluster.placement import engine_for
 from paceline.training.coordinator import Coordinator, Notice, Status, Watch
-from paceline.training.interrupts import on_interrupt
+from paceline.training.interrupts import on_interrupt, raise_early_interrupt
 
 SHORTEST_EXPLAINED_SECONDS = 2.0
 # The settings that `result.json` repeats.
@@ -52,6 +52,7 @@ def train(config: RunConfig, engine: PendingEngine, watch: Watch = watch_nothing
         with nothing_written():
             coordinator = Coordinator(config, dataset, backend, watch, notice)
             coordinator.make_ready()
+            raise_early_interrupt()
         run = RunFolder.create(config)
         # Keeps out other processes that would write to the same folder.
         with locked(run.path / "config.toml"):
@@ -70,6 +71,7 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
     run = RunFolder(path)
     # Before anything is read: another process may be training in this folder.
     with locked(run.path / "config.toml", f"`{run.path}` is still training"):
+        refuse_planted(run.path)
         config = run.config
         check_code(path, config.model, model, f"`{resume_command(path, config.model)}`")
         config = check(config)

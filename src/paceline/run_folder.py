@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,15 +12,15 @@ from typing import Any
 import msgspec
 
 from paceline.config import load_config, read_recipe, to_toml
-from paceline.errors import BAD_TEXT, DataError
-from paceline.files import append, free_path, refuse_existing, replace_file, translated_disk_errors
+from paceline.errors import BAD_TEXT, ConfigError, DataError
+from paceline.files import append, free_path, read_file, refuse_existing, replace_file, translated_disk_errors
 from paceline.models.registry import find_of_old_run
 from paceline.settings import RunConfig
 from paceline.telemetry.facts import Facts, Traits, read_facts
 from paceline.telemetry.records import Duration, Real, Whole
 
 TRAIN = "train"
-MOST_FILE_BYTES = 512 << 20
+REMOVE = "remove it, or its run, and run again"
 
 
 class JobResult(msgspec.Struct, kw_only=True):
@@ -118,8 +117,8 @@ class RunFolder:
     @property
     def job(self) -> str:
         """The kind of job: `train` unless config.toml names another one."""
-        with suppress(OSError, *BAD_TEXT):
-            return str(tomllib.loads((self.path / "config.toml").read_text("utf-8")).get("job", TRAIN))
+        with suppress(ConfigError):
+            return str(read_recipe(self.path / "config.toml").get("job", TRAIN))
         return TRAIN
 
     @property
@@ -143,7 +142,7 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """One entry per evaluation, in order."""
         path = self.path / "metrics.jsonl"
-        lines = _read(path).splitlines(keepends=True) if path.is_file() else []
+        lines = read_file(path, REMOVE).splitlines(keepends=True) if path.is_file() else []
         try:
             # A kill or a full disk may have cut off the last line.
             found = [json.loads(line) for line in lines if line.endswith(b"\n")]
@@ -185,22 +184,14 @@ class RunFolder:
         if not path.is_file():
             return {}
         try:
-            found: dict[str, Any] = json.loads(_read(path))
+            found: dict[str, Any] = json.loads(read_file(path, REMOVE))
             msgspec.convert(found, kind)
             return found
         except BAD_TEXT as error:
-            raise DataError(f"`{path}` is broken: {error}", "remove it, or its run, and run again") from None
+            raise DataError(f"`{path}` is broken: {error}", REMOVE) from None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
-
-
-def _read(path: Path) -> bytes:
-    """The content of a file that a run wrote; `DataError` if it is far larger than any run makes it."""
-    if (size := path.stat().st_size) > MOST_FILE_BYTES:
-        message = f"`{path}` has {size / 1e9:.1f} GB; the limit is {MOST_FILE_BYTES >> 20} MiB"
-        raise DataError(message, "remove it, or its run, and run again")
-    return path.read_bytes()
 
 
 def flat(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -178,6 +178,13 @@ def test_two_sweeps_in_one_folder(recipe: Path, tmp_path: Path, command: Command
     assert not list(out.glob("*/*"))
 
 
+def test_a_planted_pipe_is_not_waited_for(recipe: Path, tmp_path: Path, command: Command) -> None:
+    (tmp_path / "out").mkdir()
+    os.mkfifo(tmp_path / "out" / LOCK)
+    done = command("sweep", recipe, "--out", tmp_path / "out")
+    assert (done.code, f"{LOCK}` is not a regular file" in done.err) == (2, True)
+
+
 def test_the_folder_of_a_live_run_is_left_alone(recipe: Path, tmp_path: Path, command: Command) -> None:
     """Without a checkpoint, a point starts over: but not while another process trains in its folder."""
     out = tmp_path / "out"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from paceline.data.synthetic import generate_clicks
 from paceline.errors import DataError, InterruptedRunError, RunError, UsageError
 from paceline.files import locked
 from paceline.models.registry import MODELS
+from paceline.training import interrupts
 from paceline.training.checkpoint import Checkpoint, Progress, States, load_checkpoint, save_checkpoint
 from paceline.training.coordinator import Coordinator
 
@@ -257,6 +259,34 @@ def test_resuming_what_cannot_be(tmp_path: Path, clicks: Path) -> None:
     (run.path / "result.json").unlink()
     with pytest.raises(DataError, match="no checkpoint"):
         runs.resume(run.path)
+
+
+@pytest.mark.parametrize("name", ["telemetry/nodes.jsonl", "checkpoints/0", "tensorboard"])
+def test_resuming_writes_through_no_planted_link(
+    tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        with pytest.raises(InterruptedRunError):
+            paceline.train(data=clicks, run=tmp_path / "run", batch_size=100, test_every=1_000)
+    (precious := tmp_path / "precious").mkdir()
+    (tmp_path / "run" / name).unlink(missing_ok=True)
+    (tmp_path / "run" / name).symlink_to(precious)
+    with pytest.raises(UsageError, match=f"{name}` is a link"):
+        runs.resume(tmp_path / "run")
+    assert list(precious.iterdir()) == []
+
+
+def test_a_swallowed_interrupt_before_training_leaves_no_folder(
+    tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries may swallow a Ctrl-C while they load. The hint is to run the same command again, so it must work."""
+    early = threading.Event()
+    monkeypatch.setattr(interrupts, "_early", early)
+    monkeypatch.setattr(Coordinator, "make_ready", lambda _: early.set())
+    with pytest.raises(InterruptedRunError, match="interrupted"):
+        paceline.train(data=clicks, run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_resuming_after_the_data_is_gone(tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:

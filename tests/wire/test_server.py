@@ -16,7 +16,7 @@ from paceline.errors import ConfigError
 from paceline.wire import server as server_module
 from paceline.wire import streams
 from paceline.wire.connection import Connection, connect
-from paceline.wire.frames import HEADER, BadFrameError, Frame, Kind, LostConnectionError
+from paceline.wire.frames import HEADER, MAGIC, VERSION, BadFrameError, Frame, Kind, LostConnectionError
 from paceline.wire.server import Peer, Server
 from paceline.wire.tls import Tls
 from tests.skips import needs_ipv6
@@ -359,3 +359,17 @@ def test_a_server_that_was_stopped_can_serve_again_and_closing_breaks_off_handsh
     server.close()
     server.stop()
     server.call_soon(lambda: None)
+
+
+def test_a_peer_that_never_says_anything_is_closed_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows the token, but half a frame is not a frame."""
+    monkeypatch.setattr(server_module, "FIRST_FRAME_SECONDS", 0.1)
+    with serving(echo := Echo()) as server, connect(server.address, TOKEN, None) as known:
+        assert is_served(known)
+        with connect(server.address, TOKEN, None) as silent:
+            say(silent, HEADER.pack(MAGIC, VERSION, Kind.MESSAGE, 0, 10)[:7])
+            with pytest.raises(LostConnectionError):
+                silent.receive(SECONDS)
+        wait_until(lambda: len(echo.gone) == 1)
+        assert server.refused == 1
+        assert is_served(known)

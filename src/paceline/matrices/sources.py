@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from paceline.errors import BAD_TEXT, ConfigError, DataError
-from paceline.files import refuse_existing, replace_file, translated_disk_errors
+from paceline.files import read_file, refuse_existing, replace_file, translated_disk_errors
 from paceline.kernels.random_blocks import fill_block
 from paceline.matrices import nodes
 from paceline.matrices.nodes import Added, Matrix, Node, Product, Scaled, Transposed, cuts
@@ -172,7 +172,7 @@ def open_blocks(folder: Path) -> FolderSource:
     if not (folder / MANIFEST).is_file():
         raise DataError(f"`{folder}` is not a folder of blocks: it has no file {MANIFEST}", hint)
     try:
-        known = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=_Manifest)
+        known = msgspec.json.decode(read_file(folder / MANIFEST, hint), type=_Manifest)
     except (OSError, *BAD_TEXT) as error:
         raise DataError(f"`{folder}` is not a folder of blocks: {error}", hint) from None
     for size, edges in ((known.rows, known.row_cuts), (known.columns, known.column_cuts)):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from paceline.errors import BAD_TEXT, DataError, UsageError
-from paceline.files import refuse_running, replace_file, translated_disk_errors, write_tensors
+from paceline.files import read_file, refuse_running, replace_file, translated_disk_errors, write_tensors
 from paceline.imports import import_from
 from paceline.models import linear, sparse
 from paceline.models.images import ImageClassifier, ImageSettings
@@ -106,7 +106,7 @@ def load_model(run: Path, code: str = "", allow_code: bool = False) -> TrainedMo
         refuse_running(run)
         raise UsageError(f"`{run}` holds no trained model", _how_to_get_one(run))
     try:
-        content = (folder / "model.json").read_bytes()
+        content = read_file(folder / "model.json", "train again")
         info = msgspec.json.decode(content, type=ModelInfo)
         if not allow_code:
             check_code(run, info.model, code, f"--model {info.model}, in Python allow_code=True")
@@ -125,8 +125,8 @@ def load_model(run: Path, code: str = "", allow_code: bool = False) -> TrainedMo
 def _how_to_get_one(run: Path) -> str:
     """What to do about a run folder without a model."""
     result: dict[str, Any] = {}
-    with suppress(OSError, *BAD_TEXT):
-        result = msgspec.json.decode((run / "result.json").read_bytes(), type=dict[str, Any])
+    with suppress(OSError, DataError, *BAD_TEXT):
+        result = msgspec.json.decode(read_file(run / "result.json", ""), type=dict[str, Any])
     if result and "model" not in result:
         return "give a folder that `paceline train` made"
     if result.get("status") == "done":

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import counted
-from paceline.files import replace_file
+from paceline.files import read_file, replace_file
 from paceline.reports.charts import MOST_LINES, Line, bars, line_chart, line_legend, stacked_bar
 from paceline.reports.curves import LINE_NAMES, curves_of_one
 from paceline.reports.layout import charts, document, facts, missing, note, prose, section, table
@@ -20,7 +20,7 @@ from paceline.reports.measures import glance, label_of, movement
 from paceline.reports.nodes import nodes_section
 from paceline.reports.phases import PHASES, WorkerTime, leads, phase_shares, phases_of, steps_of, time_by_worker
 from paceline.reports.units import quantity
-from paceline.run_folder import TRAIN, RunFolder, flat
+from paceline.run_folder import REMOVE, TRAIN, RunFolder, flat
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import StepSample, WorkerChunk
 
@@ -33,6 +33,7 @@ def write_report(run: RunFolder, out: Path) -> None:
     """Write the page of a run, running or ended."""
     name, result = run.path.resolve().name, run.result
     is_training = run.job == TRAIN
+    settings = read_file(run.path / "config.toml", REMOVE).decode("utf-8", "replace")
     page = document(
         f"{name} – paceline",
         element("h1", name),
@@ -40,7 +41,7 @@ def write_report(run: RunFolder, out: Path) -> None:
         _verdict(run),
         facts(glance(result)),
         *(_training_sections(run) if is_training else _job_sections(run)),
-        section("Configuration", element("pre", (run.path / "config.toml").read_text("utf-8", "replace"))),
+        section("Configuration", element("pre", settings)),
         section("Result and environment", *_environment(result)),
     )
     replace_file(out, page)

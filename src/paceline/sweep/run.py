@@ -21,7 +21,7 @@ from paceline.data.datasets import AnyDataset
 from paceline.diagnosis.explain import write_diagnosis
 from paceline.diagnosis.operations import add_operations
 from paceline.errors import ConfigError, DataError, DivergedError, InterruptedRunError, PacelineError, UsageError
-from paceline.files import locked, refuse_existing, translated_disk_errors
+from paceline.files import locked, open_regular, refuse_existing, replace_file, translated_disk_errors
 from paceline.matrices.settings import TraceSettings, load_trace
 from paceline.models.inputs import open_for
 from paceline.models.registry import find
@@ -56,7 +56,7 @@ def run_sweep(points: list[Point], out: Path, runner: Runner) -> tuple[list[Outc
     fingerprints = check_data(points)
     with translated_disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-        (out / LOCK).touch()
+        open(out / LOCK, "ab", opener=open_regular).close()
     with locked(out / LOCK):
         begun = [_begun(out / point.folder, point, data) for point, data in zip(points, fingerprints, strict=True)]
         outcomes: list[Outcome] = []
@@ -137,8 +137,8 @@ def _run(path: Path, point: Point, run: RunFolder | None, runner: Runner) -> Out
     except PacelineError as error:
         return Outcome(point, run, error.message, error.hint)
     except Exception as error:  # noqa: BLE001 (a library's error ends its point, not the sweep)
-        with suppress(OSError):
-            (path / "traceback.txt").write_text(traceback.format_exc())
+        with suppress(PacelineError):
+            replace_file(path / "traceback.txt", traceback.format_exc().encode(errors="backslashreplace"))
         first = (str(error).splitlines() or [""])[0]
         return Outcome(point, run, f"{type(error).__name__}: {first}", f"see {path / 'traceback.txt'}")
 

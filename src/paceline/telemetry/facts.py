@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from paceline.errors import BAD_TEXT, DataError
-from paceline.files import replace_file, translated_disk_errors
+from paceline.files import read_file, replace_file, translated_disk_errors
 from paceline.telemetry.ceilings import Ceilings
 from paceline.telemetry.recorder import FOLDER
 
@@ -82,9 +82,8 @@ def read_facts(run: Path) -> Facts | None:
     path = run / FOLDER / FILE
     if not path.is_file():
         return None
+    hint = "remove it; the diagnosis then knows less about the run"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Facts)
+        return msgspec.json.decode(read_file(path, hint), type=Facts)
     except BAD_TEXT as error:
-        raise DataError(
-            f"`{path}` is broken: {error}", "remove it; the diagnosis then knows less about the run"
-        ) from None
+        raise DataError(f"`{path}` is broken: {error}", hint) from None

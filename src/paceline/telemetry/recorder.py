@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from paceline.errors import BAD_TEXT, PacelineError
-from paceline.files import append, translated_disk_errors
+from paceline.files import append, open_regular, read_file, translated_disk_errors
 from paceline.telemetry.meter import period_at
 from paceline.telemetry.records import FILES, AnyRecord, ConnectionProbe, NodeProbe, Record, StepSample, WorkerChunk
 
@@ -87,10 +88,11 @@ class Journal:
     def _end_cut_lines(self) -> None:
         """End lines that a kill has cut off, so that the next record begins a new line."""
         for path in self._folder.glob("*.jsonl"):
-            with translated_disk_errors(path):
-                if not path.read_bytes().endswith(b"\n"):
-                    with path.open("ab") as file:
-                        file.write(b"\n")
+            with translated_disk_errors(path), open(path, "r+b", opener=open_regular) as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - 1))
+                if file.read(1) not in (b"", b"\n"):
+                    file.write(b"\n")
 
 
 class Telemetry:
@@ -106,7 +108,7 @@ class Telemetry:
             return []
         decoder = msgspec.json.Decoder(kind)
         found = []
-        for line in path.read_bytes().splitlines():
+        for line in read_file(path, "remove it; the diagnosis then knows less about the run").splitlines():
             with suppress(*BAD_TEXT):
                 found.append(decoder.decode(line))
         return found

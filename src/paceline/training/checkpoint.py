@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from paceline.errors import BAD_TEXT, DataError
-from paceline.files import replace_file, sync_to_disk, translated_disk_errors, write_tensors
+from paceline.files import read_file, replace_file, sync_to_disk, translated_disk_errors, write_tensors
 
 KEPT = 2
 
@@ -147,7 +147,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
 
 def _load(path: Path) -> tuple[Progress, dict[str, Any], States]:
     try:
-        info = msgspec.json.decode((path / "checkpoint.json").read_bytes(), type=CheckpointInfo)
+        info = msgspec.json.decode(read_file(path / "checkpoint.json", "remove it"), type=CheckpointInfo)
         tensors = safetensors.numpy.load_file(path / "states.safetensors")
     except (OSError, *BAD_TEXT, SafetensorError) as error:
         raise DataError(f"checkpoint `{path}` cannot be read: {error}") from None

@@ -28,6 +28,12 @@ def remember_interrupts() -> None:
         signal.signal(number, interrupt)
 
 
+def raise_early_interrupt() -> None:
+    """Raise the `KeyboardInterrupt` of a Ctrl-C or SIGTERM that a library has swallowed."""
+    if _early.is_set():
+        raise KeyboardInterrupt
+
+
 @contextmanager
 def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
     """Inside, the first Ctrl-C or SIGTERM calls `stop`, and the second ends the process immediately."""
@@ -35,8 +41,7 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
         yield
         return
 
-    if _early.is_set():
-        raise KeyboardInterrupt
+    raise_early_interrupt()
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         stop()

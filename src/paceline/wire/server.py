@@ -21,6 +21,8 @@ from paceline.wire.tls import Tls, server_context
 
 STALL_SECONDS = 30.0
 """How long a peer may take nothing of what is queued for it."""
+FIRST_FRAME_SECONDS = 30.0
+"""How long a peer may take to send its first frame. All clients of a run send one at once."""
 QUEUE_BYTES = 32 << 20
 """How many bytes may be queued for a peer that does not take them, in several frames. One frame may be larger."""
 MOST_IN_FLIGHT = 2
@@ -82,6 +84,8 @@ class Peer:
         """When the socket last took bytes (`time.monotonic`), if some are queued for it."""
         self.lent_to: ServingLoop | None = None
         """Who serves this connection without Python, if anyone does."""
+        self.silent_since: float | None = time.monotonic()
+        """When it connected, if it has not sent a whole frame yet."""
         self._server = server
         self._queue: list[memoryview] = []
         # Since the queue was empty.
@@ -163,7 +167,7 @@ class Server:
         # Peers with received bytes that the socket does not tell of; ordered, as sets are not.
         self._with_more: dict[Peer, None] = {}
         self._admitted: deque[tuple[socket.socket, str, Macs | None]] = deque()
-        self._num_altered = self._num_lent = 0
+        self._num_altered = self._num_silent = self._num_lent = 0
         self._calls: deque[Callable[[], None]] = deque()
         self._stopping = self._closed = False
         self._waking = threading.Lock()
@@ -179,9 +183,9 @@ class Server:
     @property
     def refused(self) -> int:
         """How many connections were refused: a wrong token, not paceline, too slow, too many at a time, or cut because
-        a frame had been altered.
+        a frame had been altered or none ever came.
         """
-        return self._admission.refused + self._num_altered
+        return self._admission.refused + self._num_altered + self._num_silent
 
     def serve(self, service: Service, tick_seconds: float, spin_seconds: float = 0.0,
               loop: ServingLoop | None = None) -> None:  # fmt: skip
@@ -304,6 +308,7 @@ class Server:
         try:
             frame = peer.incoming.next_frame()
             if frame is not None:
+                peer.silent_since = None
                 service.received(peer, frame)
         except WireError as error:
             self._num_altered += isinstance(error, AlteredFrameError)
@@ -337,6 +342,9 @@ class Server:
             self._selector.register(self._admission.listener, _READ, self._accept)
         for peer in list(self.peers):
             if peer.stalled_since is not None and now - peer.stalled_since > STALL_SECONDS:
+                peer.close()
+            elif peer.silent_since is not None and now - peer.silent_since > FIRST_FRAME_SECONDS:
+                self._num_silent += 1
                 peer.close()
 
     def _admit(self, connected: socket.socket, address: str, macs: Macs | None) -> None:

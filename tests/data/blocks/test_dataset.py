@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from paceline.data.images.dataset import IMAGE_ROWS, image_writer
 from paceline.data.rows import EpochOrder
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import SPARSE_ROWS, SparseDataset, sparse_writer
-from paceline.errors import PacelineWarning
+from paceline.errors import DataError, PacelineWarning
 from tests.conftest import all_rows, small_blocks
 
 PREPARED = Path(__file__).parent / "prepared"
@@ -110,3 +111,10 @@ def test_an_epoch_has_the_first_rows_and_no_others(clicks: Path) -> None:
     assert sorted(read.labels.tolist()) == sorted(labels.tolist())
     assert sorted(read.keys.tolist()) == sorted(keys[: ends[rows - 1]].tolist())
     assert part.split("test") == whole.split("test")
+
+
+def test_a_manifest_without_content_does_not_fill_the_memory(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").touch()
+    os.truncate(tmp_path / "manifest.json", 40 << 30)
+    with pytest.raises(DataError, match=r"manifest\.json` has 42\.9 GB; the limit is 512 MiB"):
+        open_dataset(tmp_path)

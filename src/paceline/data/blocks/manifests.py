@@ -13,6 +13,7 @@ import xxhash
 
 from paceline.data.blocks.folders import Folder
 from paceline.errors import BAD_TEXT, DataError, warn
+from paceline.files import MOST_BYTES
 
 FORMAT_VERSION = 1
 SEAL = b',"checksum":"'
@@ -62,7 +63,11 @@ def _read(folder: Folder) -> bytes:
     if not folder.exists():
         raise DataError(f"no dataset at `{folder}`", "`paceline generate` or `paceline prepare` makes one")
     try:
-        return bytes(folder.read("manifest.json").to_pybytes())
+        content = folder.read("manifest.json")
+        if content.size > MOST_BYTES:
+            message = f"`{folder}/manifest.json` has {content.size / 1e9:.1f} GB; the limit is {MOST_BYTES >> 20} MiB"
+            raise DataError(message, "prepare the data again")
+        return bytes(content.to_pybytes())
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(
             f"`{folder}` is not a dataset: it has no manifest.json",

@@ -74,7 +74,7 @@ def _take_lock(folder: Path, flags: int) -> int | None:
     """The lock on a folder, or None if someone removed the folder meanwhile, taking it for a leftover."""
     path = folder / LOCK_NAME
     with suppress(FileNotFoundError), ExitStack() as closing:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         closing.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX | flags)
         if os.path.samestat(os.fstat(lock), os.stat(path)):
