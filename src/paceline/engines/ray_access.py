@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,36 @@ def _find_cluster() -> str:
         if found := services.canonicalize_bootstrap_address("auto", None):
             return str(found)
     raise UsageError("this machine is not part of a Ray cluster", NO_RAY)
+
+
+@contextmanager
+def without_services() -> Iterator[None]:
+    """A Ray that starts now has no API server, log monitor or autoscaler. Nobody asks them, and they take a second.
+
+    Ray has no settings for this. A version of Ray without these functions starts with whatever it has.
+    """
+    node = importlib.import_module("ray._private.node").Node
+    replaced = {
+        "start_api_server": _no_api_server,
+        "start_log_monitor": _start_nothing,
+        "start_monitor": _start_nothing,
+    }
+    kept = {name: getattr(node, name) for name in replaced if hasattr(node, name)}
+    for name in kept:
+        setattr(node, name, replaced[name])
+    try:
+        yield
+    finally:
+        for name, function in kept.items():
+            setattr(node, name, function)
+
+
+def _no_api_server(node: Any, **_: Any) -> None:
+    node._webui_url = ""
+
+
+def _start_nothing(_node: Any) -> None:
+    pass
 
 
 def read_token_again() -> None:
