@@ -53,7 +53,7 @@ class RayEngine:
         self._joined = not self._ray.is_initialized()
         try:
             if self._joined and address:
-                self._join(address)
+                _join(self._ray, address)
             elif self._joined:
                 self._start_own()
             self._head = HeadWatch(self._ray.get_runtime_context().gcs_address)
@@ -88,23 +88,6 @@ class RayEngine:
             "local", num_cpus=self.num_processes, include_dashboard=False, log_to_driver=False,
             logging_level="ERROR", _temp_dir=str(self._folder.ray), _node_ip_address=LOOPBACK,
         )  # fmt: skip
-
-    def _join(self, address: str) -> None:
-        token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", TOKEN_FILE)).expanduser()
-        if "RAY_AUTH_MODE" not in os.environ and ("RAY_AUTH_TOKEN" in os.environ or token.exists()):
-            os.environ["RAY_AUTH_MODE"] = "token"
-        # Ray may have been loaded before the environment was as it is now.
-        _read_token_again()
-        try:
-            _probe(_find_cluster() if address == "auto" else address)
-            self._ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, TimeoutError, ValueError) as error:
-            raise UsageError(f"no Ray cluster can be joined at `{address}`: {_first_line(error)}", NO_RAY) from None
-        except RuntimeError as error:
-            raise UsageError(
-                f"the Ray cluster at `{address}` cannot be joined: {_first_line(error)}",
-                "install the same Ray and Python here as on the cluster",
-            ) from None
 
     def _check_room(self) -> None:
         has = int(self._ray.cluster_resources().get("CPU", 0))
@@ -280,6 +263,37 @@ def load() -> type[RayEngine]:
     """Load Ray; returns what opens the engine."""
     import_ray()
     return RayEngine
+
+
+def count_free_cores(address: str) -> int:
+    """The free processors of the cluster at an address: joins it, and leaves it again."""
+    ray = import_ray()
+    joined = not ray.is_initialized()
+    if joined:
+        _join(ray, address)
+    try:
+        return int(ray.available_resources().get("CPU", 0))
+    finally:
+        if joined:
+            ray.shutdown()
+
+
+def _join(ray: Any, address: str) -> None:
+    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", TOKEN_FILE)).expanduser()
+    if "RAY_AUTH_MODE" not in os.environ and ("RAY_AUTH_TOKEN" in os.environ or token.exists()):
+        os.environ["RAY_AUTH_MODE"] = "token"
+    # Ray may have been loaded before the environment was as it is now.
+    _read_token_again()
+    try:
+        _probe(_find_cluster() if address == "auto" else address)
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, TimeoutError, ValueError) as error:
+        raise UsageError(f"no Ray cluster can be joined at `{address}`: {_first_line(error)}", NO_RAY) from None
+    except RuntimeError as error:
+        raise UsageError(
+            f"the Ray cluster at `{address}` cannot be joined: {_first_line(error)}",
+            "install the same Ray and Python here as on the cluster",
+        ) from None
 
 
 def import_ray() -> Any:
