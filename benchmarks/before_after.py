@@ -35,10 +35,11 @@ class Case(NamedTuple):
     data: str = "clicks"
 
 
-EMBEDDED = {"data": "clicks", "epochs": 6, "learning_rate": 0.02, "optimizer": "sgd"}
+EMBEDDED = {"data": "clicks", "workers": 1, "epochs": 6, "learning_rate": 0.02, "optimizer": "sgd"}
 CLUSTER = {"data": "clicks", "engine": "ray", "workers": 2, "seconds": 5, "optimizer": "sgd", "learning_rate": 0.02}
 ALEXNET = {
-    "data": "pictures", "model": "alexnet", "optimizer": "sgd", "learning_rate": 0.01, "momentum": 0.9, "steps": 6,
+    "data": "pictures", "model": "alexnet", "pace": "sync", "optimizer": "sgd", "learning_rate": 0.01, "momentum": 0.9,
+    "steps": 6,
 }  # fmt: skip
 CASES: dict[str, Case] = {
     "embedded: async, SGD, batch 1, 1 worker": Case({**EMBEDDED, "pace": "async", "batch_size": 1}),
@@ -56,16 +57,17 @@ CASES: dict[str, Case] = {
     "embedded: async, AdaGrad, batch 1, 1 worker": Case(
         {**EMBEDDED, "pace": "async", "batch_size": 1, "optimizer": "adagrad"}
     ),
-    "embedded: first step": Case({**EMBEDDED, "steps": 1, "epochs": 0}, "startup_seconds"),
+    "embedded: first step": Case({**EMBEDDED, "pace": "sync", "steps": 1, "epochs": 0}, "startup_seconds"),
     "cluster: async, batch 100": Case({**CLUSTER, "pace": "async", "batch_size": 100}),
     "cluster: async, batch 1,000": Case({**CLUSTER, "pace": "async", "batch_size": 1000}),
     "cluster: async, batch 10,000": Case({**CLUSTER, "pace": "async", "batch_size": 10_000}),
     "cluster: sync, batch 1,000": Case({**CLUSTER, "pace": "sync", "batch_size": 1000}),
     "cluster: first step": Case({**CLUSTER, "pace": "sync", "steps": 1, "seconds": 0}, "startup_seconds"),
     "dense: softmax, batch 275": Case(
-        {"data": "digits", "model": "softmax", "batch_size": 275, "epochs": 8, "optimizer": "sgd"}
+        {"data": "digits", "model": "softmax", "pace": "sync", "workers": 1, "batch_size": 275, "epochs": 8,
+         "optimizer": "sgd"}
     ),
-    "dense: AlexNet, batch 64": Case({**ALEXNET, "batch_size": 64}),
+    "dense: AlexNet, batch 64": Case({**ALEXNET, "workers": 1, "batch_size": 64}),
     "dense: AlexNet, allreduce, 2 workers": Case(
         {**ALEXNET, "batch_size": 32, "workers": 2, "engine": "ray", "exchange": "allreduce"}
     ),

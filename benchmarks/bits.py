@@ -30,8 +30,8 @@ def build(shape, classes):
     )
 """
 
-CLICKS = ("--data", "clicks", "--pace", "sync", "--batch-size", "100")
-IMAGES = ("--data", "images", "--pace", "sync", "--batch-size", "50", "--learning-rate", "0.05")
+CLICKS = ("--data", "clicks", "--pace", "sync", "--workers", "1", "--batch-size", "100")
+IMAGES = ("--data", "images", "--pace", "sync", "--workers", "1", "--batch-size", "50", "--learning-rate", "0.05")
 RAY = ("--engine", "ray")
 CASES: dict[str, tuple[str, ...]] = {
     "sgd, 1 worker": (*CLICKS, "--optimizer", "sgd", "--l1", "1e-5"),

@@ -34,7 +34,7 @@ from embedded import machine
 HERE = Path(__file__).parent
 EPOCHS, BATCH = 100, 275
 STEPS, WARM_UP = 8, 2
-ALEXNET: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.01, "momentum": 0.9, "l2": 5e-4}
+ALEXNET: dict[str, Any] = {"pace": "sync", "optimizer": "sgd", "learning_rate": 0.01, "momentum": 0.9, "l2": 5e-4}
 
 
 def say(line: dict[str, Any]) -> None:
@@ -80,7 +80,8 @@ def softmax(folder: Path, mnist: Path | None) -> dict[str, Any]:
         else:
             generate(data, 60_000, 28, 10, channels=1)
     ours = train(
-        data=data, model="softmax", batch_size=BATCH, epochs=EPOCHS, optimizer="sgd", learning_rate=0.5,
+        data=data, model="softmax", pace="sync", workers=1, batch_size=BATCH, epochs=EPOCHS, optimizer="sgd",
+        learning_rate=0.5,
     )  # fmt: skip
     theirs = peer("softmax", data, BATCH, EPOCHS)
     return {"seconds": ours["train_seconds"], "peer": theirs, "ratio": theirs / ours["train_seconds"],
@@ -102,7 +103,7 @@ def pictures(folder: Path) -> Path:
 
 
 def alexnet_alone(folder: Path, batch: int) -> dict[str, Any]:
-    ours = seconds_per_step(data=pictures(folder), model="alexnet", batch_size=batch, **ALEXNET)
+    ours = seconds_per_step(data=pictures(folder), model="alexnet", workers=1, batch_size=batch, **ALEXNET)
     theirs = peer("alexnet", batch, WARM_UP, STEPS)
     return {"seconds": ours, "peer": theirs, "ratio": theirs / ours}
 

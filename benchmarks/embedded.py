@@ -132,7 +132,8 @@ def watch_memory(process: subprocess.Popen[bytes], peak: list[int]) -> None:
 def measure_first_step(data: str) -> float:
     """Seconds from typing `paceline train` to its first step."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "paceline", "train", "--data", data, "--optimizer", "sgd", "--steps", "1"]
+        command = [sys.executable, "-m", "paceline", "train", "--data", data, "--pace", "sync", "--workers", "1",
+                   "--optimizer", "sgd", "--steps", "1"]  # fmt: skip
         subprocess.run([*command, "--run", f"{folder}/run"], check=True, capture_output=True)
         return float(json.loads(Path(folder, "run", "result.json").read_text())["startup_seconds"])
 

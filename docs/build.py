@@ -17,6 +17,7 @@ import tomli_w
 from paceline.cli import cli
 from paceline.cli.train import train
 from paceline.config import CHOICES, SETTING_OF_FLAG, TYPES
+from paceline.defaults import DEFAULTS
 from paceline.parameters.optimizers import OPTIMIZERS, formula_of
 from paceline.run_folder import flat
 from paceline.settings import RunConfig
@@ -59,13 +60,15 @@ def reference() -> str:
 def settings_of_recipes() -> list[str]:
     """A table of all settings of `paceline train`, with what its flags say about them."""
     flags = {option.name: option for option in train.params if isinstance(option, click.Option)}
-    helps = {SETTING_OF_FLAG.get(name, name): option.help.partition("  [")[0] for name, option in flags.items()}
+    helps = {SETTING_OF_FLAG.get(name, name): option.help.partition("  [") for name, option in flags.items()}
     lines = ["| setting | default | values | meaning |", "|---|---|---|---|"]
     for name, default in flat(msgspec.to_builtins(RunConfig())).items():
         if name != "optimizer.own":
             values = ", ".join(CHOICES.get(name, ())) or TYPES[type(default).__name__].replace("text", "")
-            shown = tomli_w.dumps({"": default}).partition(" = ")[2].strip()
-            lines.append(f"| `{name}` | `{shown}` | {values} | {MEANINGS.get(name) or helps[name]} |")
+            shown = f"`{tomli_w.dumps({'': default}).partition(' = ')[2].strip()}`"
+            if name in DEFAULTS:
+                shown = helps[name][2].removeprefix("default: ").removesuffix("]")
+            lines.append(f"| `{name}` | {shown} | {values} | {MEANINGS.get(name) or helps[name][0]} |")
     return [
         "## Settings of recipes\n",
         "A recipe is a TOML file. `section.key` stands below a line `[section]`. On the command line, set one with",

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 import tomli_w
 
+from paceline.defaults import MOST_WORKERS, with_defaults
 from paceline.engines import ENGINES
 from paceline.errors import BAD_TEXT, ConfigError, as_value, one_of
 from paceline.models.registry import IMAGES, Entry, find
@@ -39,7 +40,6 @@ CHOICES = {
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 SEE_HELP = "see `paceline train --help`"
 MOST_RECIPE_BYTES = 1 << 20
-MOST_WORKERS = 1024
 MOST_PORT = 65_535
 MOST_CLOCKS_AHEAD = 10**9
 LARGEST_FLOAT32 = 3.4028234663852886e38
@@ -89,11 +89,14 @@ def settings_of_run(tree: dict[str, Any]) -> RunConfig:
 
 def config_of(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable[str] = (),
               varied: Mapping[str, Any] | None = None) -> RunConfig:  # fmt: skip
-    """The checked configuration of a recipe's tree, which is changed; `varied` settings (section.key) override all."""
+    """The checked configuration of a recipe's tree, which is changed; `varied` settings (section.key) override all.
+
+    Settings that are still missing then, and depend on others, get their defaults (`defaults.py`).
+    """
     overrule(tree, flags, settings, varied or {})
     if "epochs" not in tree and ("steps" in tree or "seconds" in tree):
         tree["epochs"] = 0
-    return check(_convert(tree))
+    return with_defaults(check(_convert(tree)), tree)
 
 
 def overrule(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable[str],

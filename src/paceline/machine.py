@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+OWN_CGROUPS = Path("/proc/self/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 def num_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Cores that this process may use: those it may run on, or fewer if its cgroup has a limit, which is rounded up."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min([cores, *(max(1, math.ceil(limit)) for limit in _cgroup_limits())])
+
+
+def _cgroup_limits() -> Iterator[float]:
+    """The limits, in cores, of this process's cgroup and of all around it: version 2 and version 1 of Linux's."""
+    with suppress(OSError):
+        for line in OWN_CGROUPS.read_text().splitlines():
+            number, controllers, path = line.split(":", 2)
+            if number == "0":
+                yield from _limits_above(CGROUPS, path, ("cpu.max",))
+            elif "cpu" in controllers.split(","):
+                yield from _limits_above(CGROUPS / controllers, path, ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+
+
+def _limits_above(root: Path, path: str, names: tuple[str, ...]) -> Iterator[float]:
+    """The limits of a cgroup and of those around it. In a container, only the outermost may be there."""
+    group = root / path.strip("/")
+    for folder in (group, *group.parents):
+        with suppress(OSError, ValueError):
+            # "max" or -1 for no limit, and the period in which that many microseconds may be used.
+            quota, period = (float(word) for name in names for word in (folder / name).read_text().split())
+            if quota > 0:
+                yield quota / period
+        if folder == root:
+            return

@@ -64,6 +64,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     0 means no limit for `epochs`, `steps` and `seconds`; the first limit reached ends the run. `epochs` is 1, or 0 if
     one of the others is given. `train_rows` 0 means all rows.
+
+    The values below are what a missing setting means in the `config.toml` of any version. A new run gets another pace,
+    number of workers and batch size if nobody gave them: those that `defaults.py` chooses.
     """
 
     data: str = ""

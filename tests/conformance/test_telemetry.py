@@ -23,7 +23,7 @@ from paceline.training.embedded import backend as embedded
 from paceline.training.embedded.loops import StepLoop
 
 PACES = [
-    pytest.param({"pace": "async", "workers": 2}, id="async"),
+    pytest.param({"pace": "async", "workers": 2, "batch_size": 100}, id="async"),
     pytest.param({"pace": "async", "workers": 2, "batch_size": 1}, id="async-batch-1"),
     pytest.param({"pace": 4, "workers": 3}, id="pace-4"),
     pytest.param({"pace": "sync", "workers": 2}, id="sync"),
@@ -122,7 +122,7 @@ def test_workers_that_share_a_thread_have_chunks_of_their_own(clicks: Path, tmp_
 
 
 def test_samples_are_of_the_steps_that_were(clicks: Path, tmp_path: Path) -> None:
-    run = paceline.train(data=clicks, run=tmp_path / "run", pace="async", workers=2, epochs=5)
+    run = paceline.train(data=clicks, run=tmp_path / "run", pace="async", workers=2, batch_size=100, epochs=5)
     samples = Telemetry(run.path).read(StepSample)
     assert sum(sample.rows for sample in samples) == run.result["rows"]  # so few that all are kept
     assert samples

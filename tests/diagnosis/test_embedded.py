@@ -60,3 +60,14 @@ def test_steps_unlike_those_that_were_measured_are_given_a_range(tmp_path: Path)
         assert gain.low == pytest.approx(2.0)
         assert gain.is_known == known
         assert known or gain.high == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(("before", "most"), [(1, 1.0), (100, 1.3)])
+def test_single_rows_are_not_expected_to_gain_from_batches(tmp_path: Path, before: int, most: float) -> None:
+    """Without measurements of the machine. The default run must not be told to give its own loop up."""
+    run = make_embedded(tmp_path / "run")
+    recorded = gather_evidence(run)
+    evidence = recorded._replace(config=msgspec.structs.replace(recorded.config, batch_size=before))
+    gain = embedded_gain(evidence, EmbeddedSetup("async", 2, 4 * before))
+    assert gain.high == pytest.approx(most)
+    assert (gain.likely < 1.0) == (before == 1)

@@ -171,7 +171,7 @@ class TestPlantedInRealRuns:
 
     def test_a_slow_reader(self, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(EpochBlocks, "between", self.slowed(EpochBlocks.between, lambda _: 0.03))
-        run = paceline.train(data=clicks, run=tmp_path / "run", pace="async", workers=2, seconds=1.3)
+        run = paceline.train(data=clicks, run=tmp_path / "run", pace="async", workers=2, batch_size=100, seconds=1.3)
         evidence = gather_evidence(run)
         assert evidence.phases["input"] > 0.5
         # How exact the replay is depends on what else the machine does; what it would name does not.

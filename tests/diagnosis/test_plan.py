@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.config import MOST_WORKERS
+from paceline.defaults import MOST_WORKERS
 from paceline.diagnosis.evidence import gather_evidence
 from paceline.diagnosis.plan import MOST_CHOICES, Choice, bandwidths, choices, counts, plan_of, predict
 from paceline.errors import ConfigError

@@ -61,8 +61,9 @@ class TestOwnRay:
         assert not list(home.glob(".ray/*")), "a token was left in the user's home"
 
     def test_done(self, begin: Any, clicks: Path, tmp_path: Path) -> None:
-        local = paceline.train(data=clicks, workers=2, run=tmp_path / "local")
-        running = begin(clicks, workers=2, shards=2)
+        flags: dict[str, Any] = {"workers": 2, "pace": "sync", "batch_size": 100}
+        local = paceline.train(data=clicks, run=tmp_path / "local", **flags)
+        running = begin(clicks, shards=2, **flags)
         assert f"run: {running.path}" in running.end()
         assert running.result["model_sha256"] == local.result["model_sha256"]
 
@@ -157,6 +158,13 @@ class TestRunningRay:
             import_ray()
             read_token_again()
         paceline.train(data=clicks, engine="ray", address=ray_cluster.address, run=tmp_path / "run")
+
+    def test_its_free_processors_are_counted(
+        self, ray_cluster: RayCluster, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("paceline.defaults.ROWS_PER_WORKER", 1_000)
+        run = paceline.train(data=clicks, engine="ray", address=ray_cluster.address, shards=3, run=tmp_path / "run")
+        assert run.config.workers == 8 - 3
 
     def test_too_few_processors(self, ray_cluster: RayCluster, clicks: Path) -> None:
         with pytest.raises(ConfigError, match=r"the cluster has 8 processors; 12 are needed") as caught:

@@ -320,6 +320,29 @@ def test_a_sweep_of_an_older_version_continues(tmp_path: Path, command: Command)
     assert "was run with other settings" in other.err
 
 
+def test_points_with_other_defaults_are_told_apart(
+    tmp_path: Path, clicks: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep began on a machine with one core: what is done stays as it is, and the user can keep the rest alike."""
+    monkeypatch.setattr("paceline.defaults.ROWS_PER_WORKER", 1_000)
+    recipe, out = tmp_path / "seeds.toml", tmp_path / "out"
+    recipe.write_text(f'data = "{clicks}"\n[sweep]\nseed = [1, 2]\n')
+    with monkeypatch.context() as patch:
+        patch.setattr("paceline.engines.num_cores", lambda: 1)
+        assert "note" not in command("sweep", recipe, "--out", out).err
+    monkeypatch.setattr("paceline.engines.num_cores", lambda: 3)
+    assert "note" not in command("sweep", recipe, "--out", out).err
+    shutil.rmtree(out / "seed-2")
+    done = command("sweep", recipe, "--out", out)
+    assert done.code == 0, done.err
+    assert "note: seed=1 was begun with workers 1; by default, further points now get workers 3" in done.err
+    assert "hint: --set workers=1 gives all points the same" in done.err
+    assert [RunFolder(out / f"seed-{seed}").config.workers for seed in (1, 2)] == [1, 3]
+    shutil.rmtree(out / "seed-2")
+    assert "note" not in command("sweep", recipe, "--out", out, "--set", "workers=1").err
+    assert RunFolder(out / "seed-2").config.workers == 1
+
+
 def test_a_sweep_of_traces_of_an_older_version_continues(tmp_path: Path, command: Command) -> None:
     recipe, out = tmp_path / "older.toml", tmp_path / "out"
     recipe.write_text('job = "trace"\nsize = 60\n[sweep]\nblocks = [2]\n')

@@ -62,7 +62,7 @@ class TestInARun:
         monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
         ceilings = measure_ceilings(tmp_path, quiet, SMALL)
         save_ceilings(ceilings)
-        run = paceline.train(data=clicks, run=tmp_path / "run", optimizer="ftrl")
+        run = paceline.train(data=clicks, run=tmp_path / "run", optimizer="ftrl", batch_size=100)
         facts = recorded(run.path)
         assert (facts.rows, facts.keys, facts.floats_per_key) == (6_000, 5_001, 2)
         assert facts.traits.keyed

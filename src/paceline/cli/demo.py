@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,9 +13,8 @@ from paceline.cli.data import generate_with_progress
 from paceline.cli.progress import train_with_progress
 
 FEATURES = 33_762_578
-# A step of sync takes the rows of all workers, so its batches are small; async learns from single rows.
-PACES = ({"pace": "sync", "batch_size": 250}, {"pace": "async", "batch_size": 1})
-SHARED = {"workers": 4, "optimizer": "adagrad", "learning_rate": 0.05}
+# The second one is the plain command.
+PACES: tuple[dict[str, Any], ...] = ({"pace": "sync", "batch_size": 250}, {"pace": "async"})
 
 
 @command("paceline demo", "paceline demo --rows 100000 --folder /tmp/demo")
@@ -37,8 +37,7 @@ def demo(rows: int, folder: Path) -> None:
     click.echo(f"{data}: {info.rows:,} training rows, {info.nonzeros / info.rows:.0f} nonzeros per row", err=True)
     runs = []
     for settings in PACES:
-        click.echo(f"training in {settings['pace']} with {SHARED['workers']} workers …", err=True)
-        flags = {"data": data, "run": free_path(folder / f"run-{settings['pace']}"), **SHARED, **settings}
+        flags = {"data": data, "run": free_path(folder / f"run-{settings['pace']}"), **settings}
         runs.append(train_with_progress(read_config(None, flags), time.time()))
     traits = runs[0].facts.traits
     print_table(result_columns(traits), [result_row(run.path.name, run.result, traits) for run in runs])

@@ -36,8 +36,10 @@ def process_start() -> float:
 
 def train_with_progress(config: RunConfig, began: float) -> RunFolder:
     """Train with a progress bar; start-up time counts from `began`."""
-    from paceline.training.cluster.placement import engine_for
+    from paceline.training.cluster.placement import engine_for, may_be_data
 
+    if may_be_data(config.data):
+        print_shape(config)
     print_engine(config)
     with engine_for(config) as engine:
         from paceline.run import train
@@ -79,6 +81,28 @@ def quality_text(quality: dict[str, float] | None) -> str:
 
     name, best = list(quality.items())[-1]
     return f", test {quality['loss']:.4f}, {METRICS[name].label} {best:.4f}"
+
+
+def print_shape(config: RunConfig) -> None:
+    """Say how a run trains: its user may have left that to defaults."""
+    shards = f" and {plural(config.shards, 'shard')}" if ENGINES[config.engine].has_processes else ""
+    workers = f"{plural(config.workers, 'worker')}{shards}"
+    try:
+        click.echo(f"{config.model}: {workers}, pace {config.pace}, batch size {config.batch_size:,}", err=True)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        # A log on a full disk does not end the training. `files.py`, which says so too, would load NumPy this early.
+        pass
+
+
+def plural(count: int, what: str) -> str:
+    """A count in words.
+
+    >>> plural(1, "worker"), plural(16, "worker")
+    ('1 worker', '16 workers')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def print_engine(settings: RunConfig | Settings) -> None:

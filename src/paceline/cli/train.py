@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from paceline.run_folder import RunFolder
 
 
-# No flag has a default here: without it, the recipe decides, else `RunConfig`, whose defaults the help shows.
+# No flag has a default here: without it, the recipe decides, else `defaults.py` or `RunConfig`, as the help shows.
 @command(
-    "paceline train --data data/clicks --pace async --workers 4",
+    "paceline train --data data/clicks",
+    "paceline train --data data/clicks --pace sync --workers 4 --batch-size 250",
     "paceline train recipes/a9a.toml --data data/a9a",
     "paceline train --data data/clicks --pace 4 --optimizer ftrl --l1 0.5",
     "paceline train --data data/clicks --engine ray --workers 4 --shards 2",
@@ -39,10 +40,10 @@ if TYPE_CHECKING:
 @option("--data", "DIR", "Dataset folder, made by `prepare` or `generate`.")
 @option("--model", "NAME",
         f"{', '.join(MODELS)}, or PACKAGE.MODULE:FUNCTION for your own.  [default: logistic]")  # fmt: skip
-@option("--pace", "PACE", "sync, async, or how many steps a worker may run ahead.  [default: sync]")
-@number("--workers", "Threads or processes that train.  [default: 1]")
+@option("--pace", "PACE", "sync, async, or how many steps a worker may run ahead.  [default: async; sync for PyTorch]")
+@number("--workers", "Threads or processes that train.  [default: one per free core; 1 for PyTorch]")
 @number("--shards", "Processes that hold the model, with --engine ray.  [default: 1]")
-@number("--batch-size", "Rows per worker per step.  [default: 100]")
+@number("--batch-size", "Rows per worker per step.  [default: by model, pace and engine]")
 @option("--optimizer", "NAME", f"{one_of(CHOICES['optimizer.name'])}.  [default: adagrad]")
 @option("--learning-rate", "R", "Factor on the mean gradient of each update.  [default: 0.05]", float)
 @option("--momentum", "M", "Momentum of sgd, for dense models.  [default: 0]", float)

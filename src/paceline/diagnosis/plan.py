@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from paceline.config import MOST_WORKERS
+from paceline.defaults import MOST_WORKERS
 from paceline.diagnosis.changes import Range, at_pace, over_shards, possible_worlds, resized, world_of
 from paceline.diagnosis.embedded import EmbeddedSetup, embedded_gain
 from paceline.diagnosis.evidence import Evidence

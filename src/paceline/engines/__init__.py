@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from paceline.errors import ConfigError
 from paceline.imports import import_from
+from paceline.machine import num_cores
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
 
 class EngineKind(NamedTuple):
-    """What is known about an engine before it opens: its `title` in messages, and its `loader` ("module:function").
+    """What is known about an engine before it opens: its `title` in messages, its `loader` ("module:function"), and
+    what counts the free cores of the cluster at an address, `core_counter`.
 
     An engine without a loader does not place processes: workers are threads of this process.
     """
 
     title: str
     loader: str = ""
+    core_counter: str = ""
 
     @property
     def has_processes(self) -> bool:
@@ -28,7 +31,10 @@ class EngineKind(NamedTuple):
         return bool(self.loader)
 
 
-ENGINES = {"local": EngineKind("this process"), "ray": EngineKind("Ray", "paceline.engines.ray:load")}
+ENGINES = {
+    "local": EngineKind("this process"),
+    "ray": EngineKind("Ray", "paceline.engines.ray:load", "paceline.engines.ray:count_free_cores"),
+}
 
 
 class ProcessRequest(NamedTuple):
@@ -130,6 +136,11 @@ class PendingEngine:
 def open_engine(name: str, address: str, requests: Sequence[ProcessRequest]) -> PendingEngine:
     """The engine `name` with these processes, on the cluster at `address`, or on one of its own if that is empty."""
     return PendingEngine(name, address, requests)
+
+
+def usable_cores(name: str, address: str) -> int:
+    """The cores that a run with the engine `name` can use: of this machine, or of the cluster at `address`."""
+    return int(import_from(ENGINES[name].core_counter)(address)) if address else num_cores()
 
 
 def _load(name: str) -> Any:

@@ -260,6 +260,19 @@ def load() -> type[RayEngine]:
     return RayEngine
 
 
+def count_free_cores(address: str) -> int:
+    """The free processors of the cluster at an address: joins it, and leaves it again."""
+    ray = import_ray()
+    joined = not ray.is_initialized()
+    if joined:
+        join(ray, address)
+    try:
+        return int(ray.available_resources().get("CPU", 0))
+    finally:
+        if joined:
+            ray.shutdown()
+
+
 def share_of_gpus(has: float, wanted: int, may_share: bool) -> float:
     """How much of a GPU each of `wanted` processes gets on a cluster with `has` GPUs.
 

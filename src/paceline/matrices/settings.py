@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from paceline.config import MOST_WORKERS, converted, read_recipe, refuse_unknown
+from paceline.config import converted, read_recipe, refuse_unknown
+from paceline.defaults import MOST_WORKERS
 from paceline.engines import ENGINES
 from paceline.errors import ConfigError, one_of
 from paceline.files import refuse_existing

@@ -67,6 +67,37 @@ NUMBERS = Task(
 TASK_OF_LOSS = {"logistic": TWO_CLASSES, "squared": NUMBERS}
 
 
+class Defaults(NamedTuple):
+    """What a new run of a model gets if nobody says otherwise: its pace, and its batch size (rows per worker per step).
+
+    At pace async, workers that are threads have batches of `async_rows`; workers that are processes have batches of
+    `process_rows` at every pace. With `own_threads`, a step uses all cores by itself, so that one worker is enough.
+    """
+
+    pace: str
+    rows: int
+    async_rows: int
+    process_rows: int
+    own_threads: bool = False
+
+    def batch_size(self, pace: str | int, has_processes: bool) -> int:
+        """Rows per worker per step.
+
+        >>> OF_LINEAR.batch_size("async", has_processes=False), OF_LINEAR.batch_size("async", has_processes=True)
+        (1, 1000)
+        """
+        if has_processes:
+            return self.process_rows
+        return self.async_rows if pace == "async" else self.rows
+
+
+# benchmarks/defaults.py measures them; decision 0024 explains them.
+OF_LINEAR = Defaults("async", rows=100, async_rows=1, process_rows=1000)
+OF_DECLARED = Defaults("async", rows=100, async_rows=100, process_rows=1000)
+OF_SOFTMAX = Defaults("async", rows=100, async_rows=100, process_rows=100)
+OF_TORCH = Defaults("sync", rows=100, async_rows=100, process_rows=32, own_threads=True)
+
+
 class Entry(NamedTuple):
     """The declaration of a model.
 
@@ -87,6 +118,7 @@ class Entry(NamedTuple):
     optimizers: tuple[str, ...]
     builder: str
     loader: str
+    defaults: Defaults
     exchanges: tuple[str, ...] = ("shard",)
     devices: tuple[str, ...] = ("cpu",)
     precisions: tuple[str, ...] = ("float32",)
@@ -116,7 +148,7 @@ class Entry(NamedTuple):
 def _torch(name: str, module: str, shapes: str = "") -> Entry:
     return Entry(
         name, IMAGES, keyed=False, task=CLASSES, optimizers=DENSE_OPTIMIZERS,
-        builder="paceline.models.images:build", loader="paceline.models.trained:load_image_model",
+        builder="paceline.models.images:build", loader="paceline.models.trained:load_image_model", defaults=OF_TORCH,
         network="paceline.torch.model:TorchModel", exchanges=("shard", "allreduce"), devices=("cpu", "cuda"),
         precisions=("float32", "bfloat16"), shapes=shapes, module=module,
     )  # fmt: skip
@@ -126,11 +158,12 @@ MODELS = {
     "logistic": Entry(
         "logistic", ROWS, keyed=True, task=TWO_CLASSES, optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.linear:build", loader="paceline.models.trained:load_linear_model",
-        operations="paceline.models.linear_operations:LinearOperations", compiled=True,
+        defaults=OF_LINEAR, operations="paceline.models.linear_operations:LinearOperations", compiled=True,
     ),
     "softmax": Entry(
         "softmax", IMAGES, keyed=False, task=CLASSES, optimizers=DENSE_OPTIMIZERS,
         builder="paceline.models.images:build", loader="paceline.models.trained:load_image_model",
+        defaults=OF_SOFTMAX,
         network="paceline.models.softmax:make_network", shapes="paceline.models.softmax:shapes_of",
     ),
     "alexnet": _torch("alexnet", "paceline.torch.alexnet:alexnet", "paceline.torch.model:shapes_of"),
@@ -191,5 +224,5 @@ def _declared(name: str) -> Entry:
     return Entry(
         name, ROWS, keyed=True, task=TASK_OF_LOSS[declaration.loss], optimizers=declaration.optimizers,
         builder="paceline.models.sparse:build", loader="paceline.models.trained:load_declared_model",
-        function=function,
+        defaults=OF_DECLARED, function=function,
     )  # fmt: skip

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from paceline.config import SETTING_OF_FLAG, config_of, overrule, read_recipe
+from paceline.defaults import DEFAULTS
 from paceline.errors import ConfigError, as_value, one_of
 from paceline.matrices.settings import TraceSettings, trace_settings_of
 from paceline.models.registry import find
@@ -36,11 +37,15 @@ JOBS = (TRAIN, "trace")
 
 
 class Point(NamedTuple):
-    """One run of a sweep: what varies, all settings, and whether to time the operations of a step."""
+    """One run of a sweep: what varies, all settings, and whether to time the operations of a step.
+
+    `defaulted` are settings that the recipe does not give and that another machine or version may choose differently.
+    """
 
     settings: dict[str, Any]
     config: RunConfig | TraceSettings
     ops: bool = False
+    defaulted: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -125,7 +130,7 @@ def _point(job: str, ops: bool, tree: Mapping[str, Any], varied: dict[str, Any],
             name, has_operations = job, False
         if ops and not has_operations:
             raise ConfigError(f"the operations of a step of `{name}` cannot be timed", "leave `ops` out of the recipe")
-        return Point(varied, config, ops)
+        return Point(varied, config, ops, frozenset(DEFAULTS) - {*whole} if job == TRAIN else frozenset())
     except ConfigError as error:
         name = Point(varied, RunConfig()).name
         raise ConfigError(f"point {name}: {error.message}", for_recipes(error.hint)) from None

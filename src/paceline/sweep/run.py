@@ -59,6 +59,7 @@ def run_sweep(points: list[Point], out: Path, runner: Runner) -> tuple[list[Outc
         open(out / LOCK, "ab", opener=open_regular).close()
     with locked(out / LOCK):
         begun = [_begun(out / point.folder, point, data) for point, data in zip(points, fingerprints, strict=True)]
+        _tell_other_defaults(points, begun, runner.tell)
         outcomes: list[Outcome] = []
         seconds: list[float] = []
         try:
@@ -109,15 +110,31 @@ def _begun(path: Path, point: Point, fingerprint: str) -> RunFolder | None:
     run = RunFolder(path)
     before = LOADERS.get(run.job, load_config)(path / "config.toml")
     hint = "remove it, or choose another --out"
-    if _without_places(before) != _without_places(point.config):
+    if _fixed(before, point) != _fixed(point.config, point):
         raise ConfigError(f"`{path}` was run with other settings than the recipe has now", hint)
     if run.result.get("data_fingerprint", fingerprint) != fingerprint:
         raise ConfigError(f"`{path}` was run on other data", hint)
     return run
 
 
-def _without_places(config: RunConfig | TraceSettings) -> dict[str, Any]:
-    return {name: value for name, value in msgspec.to_builtins(config).items() if name not in PLACES}
+def _fixed(config: RunConfig | TraceSettings, point: Point) -> dict[str, Any]:
+    """The settings that a run and its point must share: neither places nor what the recipe leaves to defaults."""
+    free = {*PLACES, *point.defaulted}
+    return {name: value for name, value in msgspec.to_builtins(config).items() if name not in free}
+
+
+def _tell_other_defaults(points: list[Point], begun: list[RunFolder | None], tell: Callable[[str], None]) -> None:
+    """Say so if runs of this sweep have other defaults than its further points will get."""
+    if None not in begun:
+        return
+    for point, run in zip(points, begun, strict=True):
+        before = run.settings if run else {}
+        now = {name: getattr(point.config, name) for name in sorted(point.defaulted) if run}
+        if other := [name for name in now if now[name] != before.get(name)]:
+            was, is_now = (", ".join(f"{name} {values[name]}" for name in other) for values in (before, now))
+            tell(f"note: {point.name} was begun with {was}; by default, further points now get {is_now}")
+            tell("hint: " + " ".join(f"--set {name}={before[name]}" for name in other) + " gives all points the same")
+            return
 
 
 def _is_done(run: RunFolder) -> bool:

@@ -32,8 +32,8 @@ def store(clicks: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_training_from_a_store_is_training_from_a_folder(store: str, clicks: Path, tmp_path: Path) -> None:
-    near = paceline.train(data=clicks, run=tmp_path / "near")
-    far = paceline.train(data=store, run=tmp_path / "far")
+    near = paceline.train(data=clicks, run=tmp_path / "near", pace="sync", workers=2)
+    far = paceline.train(data=store, run=tmp_path / "far", pace="sync", workers=2)
     assert far.result["model_sha256"] == near.result["model_sha256"]
     assert far.config.data == store.rstrip("/")
 

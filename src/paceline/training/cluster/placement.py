@@ -13,9 +13,14 @@ ENTRY = "paceline.training.cluster.role:run_role"
 def engine_for(config: RunConfig) -> PendingEngine:
     """The engine of a run, which opens while the caller loads the rest, or later if the data may not be there."""
     engine = open_engine(config.engine, config.address, requests_of(config))
-    if ENGINES[config.engine].has_processes and (Path(config.data) / "manifest.json").is_file():
+    if ENGINES[config.engine].has_processes and may_be_data(config.data):
         engine.start()
     return engine
+
+
+def may_be_data(path: str) -> bool:
+    """Whether a dataset seems to be in a folder of this machine. It is opened and checked later."""
+    return (Path(path) / "manifest.json").is_file()
 
 
 def requests_of(config: RunConfig) -> list[ProcessRequest]:

@@ -1,0 +1,79 @@
+"""What a run gets that nobody asked for: plain values, which suit the model, the engine and the machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.config import config_of, settings_of_run
+
+CORES = 16
+
+
+@pytest.fixture(autouse=True)
+def many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.engines.num_cores", lambda: CORES)
+
+
+@pytest.mark.parametrize(
+    ("flags", "pace", "workers", "batch_size"),
+    [
+        ({}, "async", 16, 1),
+        ({"workers": 1}, "async", 1, 1),
+        ({"pace": "sync"}, "sync", 16, 100),
+        ({"pace": 4}, 4, 16, 100),
+        ({"batch_size": 7}, "async", 16, 7),
+        ({"engine": "ray"}, "async", 15, 1000),
+        ({"engine": "ray", "shards": 4, "pace": "sync"}, "sync", 12, 1000),
+        ({"engine": "ray", "shards": 40}, "async", 1, 1000),
+        ({"model": "softmax"}, "async", 16, 100),
+        ({"model": "alexnet-small"}, "sync", 1, 100),
+        ({"model": "alexnet-small", "device": "cuda"}, "sync", 1, 100),
+        ({"model": "alexnet-small", "engine": "ray", "exchange": "allreduce"}, "sync", 15, 32),
+    ],
+)
+def test_what_is_not_given_is_chosen(flags: dict[str, Any], pace: str | int, workers: int, batch_size: int) -> None:
+    config = config_of({"data": "d"}, flags)
+    assert (config.pace, config.workers, config.batch_size) == (pace, workers, batch_size)
+
+
+@pytest.mark.parametrize(("train_rows", "workers"), [(6_000, 1), (35_000, 3), (10**6, 16)])
+def test_small_data_has_fewer_workers(tmp_path: Path, train_rows: int, workers: int) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"train": {"rows": train_rows, "blocks": []}}))
+    assert config_of({"data": str(tmp_path)}, {}).workers == workers
+    assert config_of({"data": str(tmp_path)}, {"train_rows": 500}).workers == 1
+    assert config_of({"data": str(tmp_path)}, {"workers": 16}).workers == 16
+
+
+def test_a_manifest_that_cannot_be_read_is_left_to_the_run(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{")
+    assert config_of({"data": str(tmp_path)}, {}).workers == CORES
+
+
+def test_a_recipe_gives_settings_too() -> None:
+    config = config_of({"data": "d", "workers": 3}, {}, ["batch_size=9"], {"pace": 2})
+    assert (config.pace, config.workers, config.batch_size) == (2, 3, 9)
+
+
+def test_the_cores_of_a_cluster_are_counted_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def count(address: str) -> int:
+        asked.append(address)
+        return 64
+
+    monkeypatch.setattr("paceline.engines.ray.count_free_cores", count)
+    cluster = {"engine": "ray", "address": "10.0.0.1:6379"}
+    assert config_of({"data": "d"}, {**cluster, "shards": 2}).workers == 62
+    assert asked == ["10.0.0.1:6379"]
+    assert config_of({"data": "d"}, {**cluster, "workers": 2}).workers == 2
+    assert len(asked) == 1
+
+
+def test_a_run_folder_means_what_it_meant() -> None:
+    """What an older version left out is not chosen by this machine."""
+    config = settings_of_run({"data": "d"})
+    assert (config.pace, config.workers, config.batch_size) == ("sync", 1, 100)
