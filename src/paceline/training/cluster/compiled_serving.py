@@ -6,7 +6,6 @@ clocks and the pulls, so each can take over from the other between any two frame
 
 from __future__ import annotations
 
-import struct
 import time
 
 import numpy as np
@@ -39,13 +38,10 @@ LINE = 64
 # Nobody orders a copy before the first clock.
 NO_COPY = 0
 
-_STARTS = struct.Struct("<Iiq")
-
 
 def start_of(kind: Kind) -> int:
     """The first four bytes of a frame's header, as an integer."""
-    start, _, _ = _STARTS.unpack(HEADER.pack(MAGIC, VERSION, kind, 0, 0))
-    return int(start)
+    return int.from_bytes(HEADER.pack(MAGIC, VERSION, kind, 0, 0)[:4], "little")
 
 
 class CompiledServing:
@@ -90,14 +86,12 @@ class CompiledServing:
         arrays.polled[len(workers)] = descriptor, READABLE
         until = time.perf_counter_ns() + int(seconds * 1e9)
         needs_python = serve(self._steps(), arrays, until, int(spin_seconds * 1e9))
-        if needs_python >= 0:
-            return workers[needs_python].peer
         if needs_python == COPY_DUE:
             self._copies.make_at(workers[0].applied)
         for worker in workers:
             if arrays.polled[worker.rank, 0] < 0 and arrays.numbers[worker.rank, NUM_UNSENT]:
                 self._send_unsent(worker)
-        return None
+        return workers[needs_python].peer if needs_python >= 0 else None
 
     def _send_unsent(self, worker: WorkerClock) -> None:
         """Answer a worker whose connection is not lent, if it has one."""
