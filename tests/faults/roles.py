@@ -71,11 +71,11 @@ def lose_a_reply(content: bytes, node: str, host: str) -> None:
     """The 200th reply of shards to worker 0 never reaches it."""
     spec, received, receive = _spec(content), [0], Connection.receive
 
-    def forget(connection: Connection, *arguments: Any) -> Frame:
-        frame = receive(connection, *arguments)
+    def forget(connection: Connection, silence_seconds: float, spin_seconds: float = 0.0) -> Frame:
+        frame = receive(connection, silence_seconds, spin_seconds)
         received[0] += frame.kind == Kind.VALUES
-        if received[0] == 200 and _once(spec):
-            return receive(connection, *arguments)
+        if received[0] == 200 and frame.kind == Kind.VALUES and _once(spec):
+            return receive(connection, silence_seconds, spin_seconds)
         return frame
 
     if spec.role == "worker" and spec.rank == 0:
