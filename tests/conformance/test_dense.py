@@ -50,8 +50,10 @@ def tensors(run: paceline.Run) -> dict[str, Any]:
 def test_sync_has_the_same_bits_on_both_engines(
     train: Any, drawings: Path, shards: int, shared_memory: bool, optimizer: dict[str, Any]
 ) -> None:
-    flags: dict[str, Any] = {"model": "softmax", "workers": 3, "batch_size": 44, "epochs": 2, "test_every": 700,
-                             "learning_rate": 0.02, "seed": 3, **optimizer}  # fmt: skip
+    flags: dict[str, Any] = {
+        "model": "softmax", "pace": "sync", "workers": 3, "batch_size": 44, "epochs": 2, "test_every": 700,
+        "learning_rate": 0.02, "seed": 3, **optimizer,
+    }  # fmt: skip
     settings = [f"wire.shared_memory={str(shared_memory).lower()}"]
     local, cluster = train(drawings, **flags), train(drawings, "ray", shards=shards, settings=settings, **flags)
     assert cluster.result["model_sha256"] == local.result["model_sha256"]
@@ -66,7 +68,9 @@ def test_sync_has_the_same_bits_on_both_engines(
 
 def test_workers_without_rows_in_the_last_clock(train: Any, drawings: Path) -> None:
     """Two rows are left for seven workers."""
-    flags: dict[str, Any] = {"model": "softmax", "workers": 7, "batch_size": 107, "epochs": 2, "optimizer": "adam"}
+    flags: dict[str, Any] = {
+        "model": "softmax", "pace": "sync", "workers": 7, "batch_size": 107, "epochs": 2, "optimizer": "adam",
+    }  # fmt: skip
     local, cluster = train(drawings, **flags), train(drawings, "ray", **flags)
     assert local.result["steps"] == 6
     assert cluster.result["model_sha256"] == local.result["model_sha256"]
@@ -77,9 +81,11 @@ def test_workers_without_rows_in_the_last_clock(train: Any, drawings: Path) -> N
 @pytest.mark.parametrize("workers", [2, 5])
 def test_many_workers_do_what_one_does_with_a_larger_batch(train: Any, drawings: Path, workers: int) -> None:
     """To 1e-5 of the largest weight: sums are added in another order."""
-    flags: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.9, "epochs": 1}
+    flags: dict[str, Any] = {
+        "pace": "sync", "optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.9, "epochs": 1,
+    }  # fmt: skip
     for model in ("softmax", PLAIN):
-        one = tensors(train(drawings, model=model, batch_size=20 * workers, **flags))
+        one = tensors(train(drawings, model=model, workers=1, batch_size=20 * workers, **flags))
         many = tensors(train(drawings, model=model, workers=workers, batch_size=20, **flags))
         assert many.keys() == one.keys() != set()
         for name, tensor in one.items():

@@ -78,7 +78,8 @@ def test_runs_from_before_it_was_added_continue(changed: Path, clicks: Path, tmp
     done = run(changed, "resume", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     continued = RunFolder(tmp_path / "run").result
-    whole = paceline.train(data=clicks, run=tmp_path / "whole", test_every=1_000, epochs=2).result
+    settings: dict[str, Any] = {"pace": "sync", "workers": 1, "batch_size": 100, "test_every": 1_000, "epochs": 2}
+    whole = paceline.train(data=clicks, run=tmp_path / "whole", **settings).result
     assert continued["rows"] == 12_000
     assert continued["model_sha256"] == whole["model_sha256"]
 

@@ -14,8 +14,10 @@ from tests.faults.conftest import Start
 from tests.faults.running import Running
 from tests.ray_cluster import RayCluster
 
-SOFTMAX: dict[str, Any] = {"model": "softmax", "workers": 2, "batch_size": 10, "epochs": 60, "optimizer": "sgd",
-                           "learning_rate": 0.02, "momentum": 0.9, "test_every": 6_000, "seed": 1}  # fmt: skip
+SOFTMAX: dict[str, Any] = {
+    "model": "softmax", "pace": "sync", "workers": 2, "batch_size": 10, "epochs": 60, "optimizer": "sgd",
+    "learning_rate": 0.02, "momentum": 0.9, "test_every": 6_000, "seed": 1,
+}  # fmt: skip
 MODULE: dict[str, Any] = {**SOFTMAX, "model": "tests.models.modules:plain", "epochs": 12}
 
 
