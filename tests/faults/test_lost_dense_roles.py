@@ -44,7 +44,7 @@ def test_in_sync_the_bits_are_those_of_an_undisturbed_run(
 
 
 def test_at_other_paces_every_row_counts(start: Start, drawings: Path) -> None:
-    running = start(drawings, shards=2, checkpoint_every=0.3, pace="async", **SOFTMAX)
+    running = start(drawings, shards=2, checkpoint_every=0.3, **{**SOFTMAX, "pace": "async"})
     running.wait_for_checkpoint()
     running.wait_for_metrics(2)
     running.kill(("shard", 1))
