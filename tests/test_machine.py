@@ -40,12 +40,28 @@ def test_a_machine_without_cgroups(groups: Path) -> None:
         ({"a/b/cpu.max": "max 100000\n", "a/cpu.max": "400000 100000\n"}, 4),
         ({"cpu.max": "500000 100000\n"}, 5),
         ({"a/b/cpu.max": "nonsense"}, 16),
+        ({"a/b/cpu.max": "100000 0\n"}, 16),
+        ({"a/b/cpu.max": "100000 -100000\n"}, 16),
+        ({"a/b/cpu.max": "inf 100000\n"}, 16),
+        ({"a/b/cpu.max": "100000 nan\n"}, 16),
+        ({"a/b/cpu.max": "-5 100000\n"}, 16),
     ],
 )
 def test_version_2(groups: Path, limits: dict[str, str], cores: int) -> None:
     """The limit of any group around this process counts. In a container, its own may not be there."""
     write(groups, {"own": "0::/a/b\n", **{f"cgroup/{name}": text for name, text in limits.items()}})
     assert num_cores() == cores
+
+
+@pytest.mark.parametrize("own", [b"nonsense", b"0::/a\xff\n", b"0::\n", b"::\n", b"0::/a\0b\n"])
+def test_groups_that_make_no_sense_limit_nothing(groups: Path, own: bytes) -> None:
+    (groups / "own").write_bytes(own)
+    assert num_cores() == 16
+
+
+def test_at_least_one(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(), raising=False)
+    assert num_cores() == 1
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("-1", 16), ("250000", 3), ("200000", 2)])

@@ -15,12 +15,12 @@ CGROUPS = Path("/sys/fs/cgroup")
 def num_cores() -> int:
     """Cores that this process may use: those it may run on, or fewer if its cgroup has a limit, which is rounded up."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min([cores, *(max(1, math.ceil(limit)) for limit in _cgroup_limits())])
+    return max(1, math.ceil(min([cores, *_cgroup_limits()])))
 
 
 def _cgroup_limits() -> Iterator[float]:
     """The limits, in cores, of this process's cgroup and of all around it: version 2 and version 1 of Linux's."""
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         for line in OWN_CGROUPS.read_text().splitlines():
             number, controllers, path = line.split(":", 2)
             if number == "0":
@@ -36,7 +36,7 @@ def _limits_above(root: Path, path: str, names: tuple[str, ...]) -> Iterator[flo
         with suppress(OSError, ValueError):
             # "max" or -1 for no limit, and the period in which that many microseconds may be used.
             quota, period = (float(word) for name in names for word in (folder / name).read_text().split())
-            if quota > 0:
+            if quota > 0 and period > 0:
                 yield quota / period
         if folder == root:
             return

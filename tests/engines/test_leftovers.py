@@ -25,6 +25,13 @@ if sys.argv[1] == "unwatched":
 print(folder.path, flush=True)
 time.sleep(60)
 """
+MAKES_AGAIN = """
+import os, sys, time
+print("waits", flush=True)
+while os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+os.makedirs(sys.argv[1] + "/r/session")
+"""
 HOLDS = "import sys, time; file = open(sys.argv[1], 'w'); print('holds', flush=True); time.sleep(60)"
 
 
@@ -93,6 +100,25 @@ def test_the_next_start_removes_what_was_abandoned(processes: Processes, tempora
     assert user.wait(timeout=10) == -9
     assert [one.name for one in temporary.iterdir()] == [folder.path.name]
     folder.remove()
+
+
+def test_what_ray_makes_again_while_it_ends_goes_too(processes: Processes) -> None:
+    owner, path = processes.start(sys.executable, OWNS, "watched")
+    again, _ = processes.start(sys.executable, MAKES_AGAIN, path)
+    owner.kill()
+    assert again.wait(timeout=10) == 0
+    deadline = time.monotonic() + 10
+    while Path(path).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_folder_without_an_owner_goes_at_the_next_start(temporary: Path) -> None:
+    (temporary / "paceline-ray-again" / "r" / "session").mkdir(parents=True)
+    (temporary / "mine").mkdir()
+    (temporary / "paceline-ray-link").symlink_to(temporary / "mine")
+    remove_abandoned(temporary)
+    assert sorted(one.name for one in temporary.iterdir()) == ["mine", "paceline-ray-link"]
 
 
 def test_a_planted_pipe_or_link_is_neither_waited_for_nor_removed(temporary: Path) -> None:

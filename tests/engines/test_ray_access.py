@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import paceline
+from paceline.engines.ray_access import quick_start
 from paceline.errors import UsageError
 from tests.faults.conftest import arguments
 from tests.faults.running import Running
@@ -89,3 +91,31 @@ def test_a_token_file_that_is_not_there(clicks: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("address", ["ray://127.0.0.1:10001", "somewhere", "127.0.0.1:99999"])
 def test_text_that_is_not_an_address_is_refused(clicks: Path, address: str) -> None:
     assert "`auto` or HOST:PORT" in refused(clicks, address).message
+
+
+def test_an_own_ray_asks_for_its_node_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's own function would wait for a second if the node has not reported yet."""
+    asked: list[str] = []
+
+    class State:
+        def _initialize_global_state(self, options: object) -> None:
+            asked.append(f"head {options}")
+
+        def node_table(self) -> list[dict[str, str]]:
+            asked.append("nodes")
+            return [{"NodeID": "new"}] if len(asked) > 3 else []
+
+        def get_node(self, node_id: str) -> str:
+            return f"about {node_id}"
+
+    node, services = import_module("ray._private.node").Node, import_module("ray._private.services")
+    before = [getattr(node, name) for name in ("start_api_server", "start_log_monitor", "start_monitor")]
+    monkeypatch.setattr("ray._private.state.GlobalState", State)
+    monkeypatch.setattr(services, "_get_gcs_client_options", lambda address: address)
+    own = services.get_node
+    with quick_start():
+        assert services.get_node("1.2.3.4:5", "new") == "about new"
+        assert [getattr(node, name) for name in ("start_api_server", "start_log_monitor", "start_monitor")] != before
+    assert asked == ["head 1.2.3.4:5", "nodes", "nodes", "nodes"]
+    assert services.get_node is own
+    assert [getattr(node, name) for name in ("start_api_server", "start_log_monitor", "start_monitor")] == before

@@ -1,4 +1,4 @@
-"""Valid handshakes, frames and messages, damaged by chance: whoever reads them refuses them, and serves others.
+"""Valid handshakes, frames and messages, damaged at random: the reader refuses them and continues to serve others.
 
 Takes a second per test; `make fuzz MINUTES=60` tries other seeds for longer. What fails is named by seed and case, and
 `damaged(good, seed, case)` makes it again.
@@ -48,17 +48,18 @@ from paceline.training.cluster.steps import (
 )
 from paceline.wire.coding import KeyWriter
 from paceline.wire.connection import connect
-from paceline.wire.frames import HEADER, Frame, Kind, WireError, frame_buffers, views_of
+from paceline.wire.frames import HEADER, Frame, Kind, ResetError, SilentPeerError, WireError, frame_buffers, views_of
 from paceline.wire.handshake import MAGIC
 from paceline.wire.server import Server
 from paceline.wire.streams import split_address
 from tests.fuzz.chance import SEED
 from tests.processes.fakes import News, Ping, Pong, hello_of
 from tests.training.cluster.shards import FakePeer, TestedShard, open_shard
-from tests.training.cluster.test_compiled_serving import shard, tell
+from tests.training.cluster.test_compiled_serving import Served, shard, tell
 from tests.wire.serving import SECONDS, TOKEN, Echo, bare_pair, is_served, serving
 
 FEWEST = 50
+KEYS = 400
 EDGES = [0, 1, 127, 128, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1]
 
 
@@ -280,6 +281,98 @@ def test_the_serving_loop_outlives_damaged_frames(fuzz_seconds: float) -> None:
             generation += 1
             # The first frames of each generation need Python no more: there is room for them.
             assert tell(served, m.Reset(generation=generation, applied=[0], rows=0)) == m.Finished(), f"case {case}"
+
+
+class ConfusedWorker:
+    """A worker that now and then sends something else than its next step, and now and then reads nothing."""
+
+    def __init__(self, served: Served, chance: random.Random, rank: int, generation: int) -> None:
+        self.served, self.chance, self.rank, self.generation = served, chance, rank, generation
+        self.in_flight = served.service.clocks.arrays.in_flight
+        self.counts: dict[int, int] = {}
+        self.connect()
+
+    def connect(self) -> None:
+        self.connection = connect(self.served.server.address, TOKEN, None)
+        self.batch = 0
+        self.join(self.rank)
+        with contextlib.suppress(WireError):
+            joined = decode(self.connection.receive(SECONDS), m.FromShard)
+            self.batch = joined.applied if isinstance(joined, m.Joined) else 0
+
+    def join(self, rank: int) -> None:
+        join = m.Join(rank=rank, incarnation=0, generation=self.generation)
+        self.send(bytes_of(Kind.MESSAGE, 0, encode(join)))
+
+    def send(self, data: bytes) -> None:
+        far = self.connection.stream.socket
+        far.settimeout(SECONDS)
+        far.sendall(data)
+        far.setblocking(False)
+
+    def step(self) -> None:
+        chance = self.chance
+        self.batch += chance.choice([0, -1, 2, 3]) if chance.random() < 0.03 else 1
+        num_keys = chance.choice([0, 1, 3, 3, 3, 50, 300])
+        keys = np.array([chance.randrange(KEYS) for _ in range(num_keys)], np.uint32)
+        if num_keys and chance.random() < 0.02:
+            keys[chance.randrange(num_keys)] = chance.choice([KEYS, 2**31, 2**32 - 1])
+        done = self.batch - self.in_flight
+        pushed = self.counts.get(done, 0) + (chance.random() < 0.02)
+        flags = PULL | (PUSH if done > 0 else 0)
+        if chance.random() < 0.03:
+            flags = chance.choice([PUSH | LEAVE, PUSH, 0, PULL, flags | 1 << 20])
+        ask = Ask(flags, self.batch, 0, 0.5, chance.choice([0, 1, 2**32 - 1]), np.ones(pushed, np.float32), keys)
+        data = bytes_of(Kind.STEP, flags, *step_parts(ask, "float32", KeyWriter(False)))
+        self.counts[self.batch] = num_keys
+        if chance.random() < 0.02:
+            # What comes next must not be read as the rest of it: it may not be numbers.
+            self.send(data[: chance.randrange(len(data))])
+            raise ResetError("a connection that is closed in the middle of a frame")
+        self.send(data)
+
+    def order(self) -> None:
+        """What only the coordinator should say."""
+        done = [self.chance.randrange(4) for _ in range(2)]
+        orders = [m.Open(bases=done, done=done), m.Count(), m.Copy(at=self.chance.choice([-1, 2, 3, 2**63])),
+                  m.Fetched(), m.FetchPart(what="copy", of="table", start=0, count=9),
+                  m.Reset(generation=self.generation, applied=done, rows=1)]  # fmt: skip
+        self.send(bytes_of(Kind.MESSAGE, 0, encode(self.chance.choice(orders))))
+
+    def read(self) -> None:
+        self.connection.receive(0.001)
+
+    def act(self) -> None:
+        """Do anything; a connection that was closed is made again."""
+        chance = self.chance.random()
+        try:
+            if chance < 0.02:
+                self.order()
+            elif chance < 0.03:
+                self.join(self.chance.randrange(3))
+            else:
+                self.step()
+                self.read()
+        except SilentPeerError:
+            pass
+        except (OSError, WireError):
+            self.connection.close()
+            self.connect()
+
+
+@pytest.mark.parametrize("pace", ["sync", "async", 2])
+def test_the_serving_loop_outlives_confused_workers(pace: Any, fuzz_seconds: float) -> None:
+    with shard(pace=pace, workers=2, features=KEYS - 1) as served:
+        for case in cases(fuzz_seconds):
+            generation = case + 2
+            assert tell(served, m.Reset(generation=generation, applied=[0, 0], rows=0)) == m.Finished(), f"case {case}"
+            chance = random.Random(f"{SEED} {case}")
+            workers = [ConfusedWorker(served, chance, rank, generation) for rank in range(2)]
+            for _ in range(40):
+                chance.choice(workers).act()
+            for worker in workers:
+                worker.connection.close()
+            assert np.isfinite(served.table).all(), f"seed {SEED}, case {case}"
 
 
 def test_roles_refuse_damaged_orders(fuzz_seconds: float) -> None:

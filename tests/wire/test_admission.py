@@ -151,7 +151,8 @@ def test_clients_that_say_nothing_do_not_keep_others_out(tls: Tls | None) -> Non
         with joined(server, tls) as connection:
             assert is_served(connection)
             assert time.monotonic() - began < handshake.HANDSHAKE_SECONDS / 2
-        assert server.refused == 67 - admission.NUM_HANDSHAKES
+        # The thread of the one that went counts it, maybe after the newcomer was served.
+        wait_until(lambda: server.refused == 67 - admission.NUM_HANDSHAKES)
         for each in silent:
             each.close()
         wait_until(lambda: server.refused == 66)
@@ -194,4 +195,4 @@ def test_clients_of_the_run_connect_beside_200_hostile_ones_per_second(attack: s
                 assert is_served(connection)
             assert time.monotonic() - began < 5.0
             time.sleep(0.02)
-        assert server.refused > 100
+        wait_until(lambda: server.refused > 100)

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,6 +26,8 @@ PREFIX = "paceline-ray-"
 OWNER = "owner"
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 10.0
+# For how long a process of Ray that is about to end may make its folder again.
+AGAIN_SECONDS = 5.0
 
 
 class OwnFolder:
@@ -36,13 +38,12 @@ class OwnFolder:
 
     def __init__(self) -> None:
         remove_abandoned(Path(tempfile.gettempdir()))
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self.ray = self.path / "r"
-        # Locked before it has its name: a folder whose owner is not locked is abandoned.
-        unnamed = self.path / f".{OWNER}"
-        self._owner = unnamed.open("wb")
+        # Locked before the folder has its name: one without an owner, or whose owner is not locked, is abandoned.
+        unnamed = Path(tempfile.mkdtemp(prefix=f".{PREFIX}"))
+        self._owner = (unnamed / OWNER).open("wb")
         fcntl.flock(self._owner, fcntl.LOCK_EX)
-        unnamed.rename(self.path / OWNER)
+        self.path = unnamed.rename(unnamed.with_name(unnamed.name[1:]))
+        self.ray = self.path / "r"
         # Not `-m`: that would import all of paceline. Its own session: a terminal's Ctrl-C is not for it.
         self._watching = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, str(self.path), str(os.getpid())], start_new_session=True,
@@ -63,13 +64,24 @@ class OwnFolder:
 
 def remove_abandoned(parent: Path) -> None:
     """Remove the folders of owners that were killed."""
-    for owner in parent.glob(f"{PREFIX}*/{OWNER}"):
-        # The parent is open to everyone: another user's file could be locked, a link or a pipe.
-        with suppress(OSError), open(os.open(owner, os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
-            found = os.fstat(file.fileno())
-            if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                clean_up(owner.parent)
+    for folder in parent.glob(f"{PREFIX}*"):
+        # The parent is open to everyone: what is there could be another user's, a link or a pipe, or locked.
+        with suppress(OSError):
+            if not _is_ours(folder.lstat(), stat.S_ISDIR):
+                continue
+            if not os.path.lexists(folder / OWNER):
+                # A process of Ray made it again, just before it ended.
+                clean_up(folder)
+                continue
+            with open(os.open(folder / OWNER, os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
+                if _is_ours(os.fstat(file.fileno()), stat.S_ISREG):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    clean_up(folder)
+
+
+def _is_ours(found: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
+    """Whether this user made a file or folder of this kind."""
+    return is_kind(found.st_mode) and found.st_uid == os.getuid()
 
 
 def clean_up(folder: Path) -> None:
@@ -107,7 +119,10 @@ def watch(folder: Path, owner: int) -> None:
     """Wait until the owner, our parent, has ended; then clean up."""
     while os.getppid() == owner:
         time.sleep(POLL_SECONDS)
-    clean_up(folder)
+    deadline = time.monotonic() + AGAIN_SECONDS
+    while time.monotonic() < deadline:
+        clean_up(folder)
+        time.sleep(POLL_SECONDS)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from paceline.engines import ProcessRequest
 from paceline.engines.leftovers import OwnFolder
-from paceline.engines.ray_access import content_of, import_ray, join, read_token_again, without_services
+from paceline.engines.ray_access import content_of, import_ray, join, quick_start, read_token_again
 from paceline.engines.ray_head import HeadWatch
 from paceline.errors import ConfigError
 from paceline.imports import import_from
@@ -78,7 +78,7 @@ class RayEngine:
             self._token_is_ours = True
             os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
             read_token_again()
-        with without_services():
+        with quick_start():
             self._ray.init(
                 "local", num_cpus=self.num_processes, include_dashboard=False, log_to_driver=False,
                 logging_level="ERROR", _temp_dir=str(self._folder.ray), _node_ip_address=LOOPBACK,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,8 @@ TOKEN_FILE = "~/.ray/auth_token"
 NO_RAY = "`ray status` shows whether one runs; `ray start --head` starts one; without --address paceline does"
 # Ray ends a process that has not reached its head for this long; a run that has lost it ends itself, much sooner.
 HEAD_SECONDS = 120
+# A node of an own Ray mostly reports to its head within half a second.
+NODE_SECONDS, NODE_PAUSE_SECONDS = 5.0, 0.02
 
 
 def import_ray() -> Any:
@@ -95,25 +98,28 @@ def _find_cluster() -> str:
 
 
 @contextmanager
-def without_services() -> Iterator[None]:
-    """A Ray that starts now has no API server, log monitor or autoscaler. Nobody asks them, and they take a second.
+def quick_start() -> Iterator[None]:
+    """A Ray that starts now has no API server, log monitor or autoscaler. Nobody asks them, and they take a second. Ray
+    also asks for its new node, and if that is not there yet, once more after a second: here it asks more often.
 
     Ray has no settings for this. A version of Ray without these functions starts with whatever it has.
     """
-    node = importlib.import_module("ray._private.node").Node
-    replaced = {
-        "start_api_server": _no_api_server,
-        "start_log_monitor": _start_nothing,
-        "start_monitor": _start_nothing,
-    }
-    kept = {name: getattr(node, name) for name in replaced if hasattr(node, name)}
-    for name in kept:
-        setattr(node, name, replaced[name])
+    node, services = importlib.import_module("ray._private.node").Node, importlib.import_module("ray._private.services")
+    replaced = [
+        (node, "start_api_server", _no_api_server),
+        (node, "start_log_monitor", _start_nothing),
+        (node, "start_monitor", _start_nothing),
+        (services, "get_node", _get_node),
+    ]
+    kept = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced if hasattr(owner, name)]
+    for owner, name, function in replaced:
+        if hasattr(owner, name):
+            setattr(owner, name, function)
     try:
         yield
     finally:
-        for name, function in kept.items():
-            setattr(node, name, function)
+        for owner, name, function in kept:
+            setattr(owner, name, function)
 
 
 def _no_api_server(node: Any, **_: Any) -> None:
@@ -122,6 +128,17 @@ def _no_api_server(node: Any, **_: Any) -> None:
 
 def _start_nothing(_node: Any) -> None:
     pass
+
+
+def _get_node(address: str, node_id: str) -> Any:
+    """What the head says about a node, as soon as it has reported there; after `NODE_SECONDS`, Ray waits itself."""
+    services, states = importlib.import_module("ray._private.services"), importlib.import_module("ray._private.state")
+    state = states.GlobalState()
+    state._initialize_global_state(services._get_gcs_client_options(address))
+    deadline = time.monotonic() + NODE_SECONDS
+    while time.monotonic() < deadline and all(node["NodeID"] != node_id for node in state.node_table()):
+        time.sleep(NODE_PAUSE_SECONDS)
+    return state.get_node(node_id)
 
 
 def read_token_again() -> None:

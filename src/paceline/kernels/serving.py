@@ -4,7 +4,8 @@ The loop serves the connections that were lent to it: it receives STEP frames of
 pushes, asks the gate who may continue, and sends VALUES frames. It knows one kind of frame: values are float32, keys go
 as they are. Whatever else comes, it leaves where it is and returns: another kind of frame, one that fails a check or
 does not fit, a connection that has ended. Python then serves that frame in its own way (`KeyedSteps.step`), with the
-same numbers, and decides what an error is. So nothing may be changed before a frame has passed all checks.
+same numbers, and decides what an error is. So nothing may be changed before a frame has passed all checks, except that
+an old pull is forgotten whose place keys that do not exist have taken.
 
 `training/cluster/compiled_serving.py` makes the arrays and lends the connections.
 """
@@ -260,9 +261,11 @@ def take_step(steps: ServedSteps, connections: ConnectionArrays, rank: int, end:
     slot = slot_of(pulls, rank, batch)
     first_key = keys_at // key_bytes
     keys = connections.keys[rank][first_key : first_key + num_keys]
-    if not copy_below(keys, steps.num_keys, pulls.keys[slot][:num_keys]):
-        return REFUSED
     pull = pulls.numbers[slot]
+    if not copy_below(keys, steps.num_keys, pulls.keys[slot][:num_keys]):
+        # Nobody may take these for the keys of the pull that was here before.
+        pull[BATCH], pull[COUNT], pull[ANSWERED] = 0, 0, 0
+        return REFUSED
     pull[BATCH], pull[COUNT], pull[ANSWERED] = batch, num_keys, 0
     worker[ASKED], worker[ARRIVED], worker[WAITING] = batch, woke, 1
     is_complete = False

@@ -1,8 +1,8 @@
 """What does every supervised process do from its start to its end?
 
 It connects to the coordinator: that connection is its *lifeline*. One thread says every second that the process is
-alive and what it does, however long a step takes; another hears the coordinator's orders. When the connection breaks,
-the process ends.
+alive and what it does, however long a step takes; another receives the coordinator's orders. When the connection
+breaks, the process ends.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Lifeline:
         self._connection = connection
         self._kinds = kinds
         self._memory = memory
-        self._hear: dict[type[Message], Callable[[Any], None]] = {}
+        self._handlers: dict[type[Message], Callable[[Any], None]] = {}
         self._reporting = threading.Lock()
         self._began = time.monotonic()
         self._next_report = 0.0
@@ -58,9 +58,9 @@ class Lifeline:
         """Tell the coordinator."""
         self._connection.send(Kind.MESSAGE, 0, encode(message))
 
-    def on(self, kind: type[Message], hear: Callable[[Any], None]) -> None:
-        """Give messages of this kind to `hear`, on the listening thread, instead of to `orders`."""
-        self._hear[kind] = hear
+    def on(self, kind: type[Message], handle: Callable[[Any], None]) -> None:
+        """Give messages of this kind to `handle`, on the listening thread, instead of to `orders`."""
+        self._handlers[kind] = handle
 
     def beat(self) -> None:
         """Tell the coordinator that this process is alive, and what it does."""
@@ -97,8 +97,8 @@ class Lifeline:
                 continue
             except WireError:
                 os._exit(0)  # the coordinator is gone: nothing here is worth keeping
-            if hear := self._hear.get(type(order)):
-                hear(order)
+            if handle := self._handlers.get(type(order)):
+                handle(order)
             elif order != last:
                 # The coordinator may repeat an order, to be sure that a new process has heard it.
                 self.orders.put(order)

@@ -57,7 +57,7 @@ class Supervisor:
             self._begin(role)
 
     def close(self, farewell: Message | None = None) -> None:
-        """End all processes; those that still listen hear the farewell."""
+        """End all processes, after sending `farewell` to those that still listen."""
         if farewell is not None:
             for role in self.roles:
                 self.control.say(role, farewell)

@@ -119,7 +119,7 @@ class Admission:
                 self._forget(handshake)
 
     def _known(self, handshake: _Handshake) -> None:
-        """From now on it is not evicted; unless it has been."""
+        """The client knows the token: protect its handshake from eviction. Raises if it has been evicted."""
         with self._lock:
             if handshake.is_evicted:
                 raise LostConnectionError(f"the handshake with {handshake.peer} was broken off")
@@ -136,7 +136,7 @@ class Admission:
 
 
 class _Handshake:
-    """One that is under way."""
+    """A handshake that is under way."""
 
     thread: threading.Thread
 

@@ -1,4 +1,4 @@
-"""How is a frame that was altered, left out, repeated or moved on its way found out?
+"""How does a receiver notice that a frame was altered, left out, repeated or moved on its way?
 
 By a message authentication code (MAC) of 16 bytes behind its body: that of AES-GCM, with the frame's number in this
 direction as the nonce, and with nothing to encrypt. Each direction of each connection has its own key, which takes the

@@ -1,4 +1,4 @@
-"""How does a shard, or the coordinator, talk to many peers? In one thread, whichever of them is ready."""
+"""How does a shard, or the coordinator, talk to many peers? In one thread, which serves the peers that are ready."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ QUEUE_BYTES = 32 << 20
 MOST_IN_FLIGHT = 2
 """How many VALUES frames may be queued whatever their size, up to `CAPS`: a worker asks for no more at a time."""
 SWEEP_SECONDS = 1.0
+BUSY_TURNS = 8
+"""After how many turns connections that are lent are served, however busy other peers keep Python."""
 
 _READ = selectors.EVENT_READ
 _WRITE = selectors.EVENT_WRITE
@@ -62,10 +64,10 @@ class ServingLoop(Protocol):
         """Serve this connection; `came` was received of its next frames."""
 
     def take_back(self, peer: Peer) -> tuple[bytes, list[bytes]]:
-        """Serve it no more: what was received of its next frames, and the replies, or the rest of one, to be sent."""
+        """Stop serving it. Returns what was received of its next frames, and the replies (or parts) still to send."""
 
     def serve(self, descriptor: int, seconds: float, spin_seconds: float) -> Peer | None:
-        """Serve until `descriptor` is readable, for that long at most; a connection that needs Python, if one does."""
+        """Serve until `descriptor` is readable or the time is over; returns a connection that needs Python, if any."""
 
 
 class Peer:
@@ -194,7 +196,7 @@ class Server:
         After each frame, spin for the next one this long before going to sleep, giving way to others that can run.
         Connections that `loop` wants are lent to it while there is nothing else to do.
         """
-        next_tick = time.monotonic() + tick_seconds
+        next_tick, num_busy = time.monotonic() + tick_seconds, 0
         while not self._stopping:
             now = time.monotonic()
             if now >= next_tick:
@@ -204,7 +206,8 @@ class Server:
                 self._sweep(now)
             busy = self._with_more or self._calls or self._gone
             wait_seconds = 0.0 if busy else max(0.0, min(next_tick, self._next_sweep) - now)
-            if loop is not None and self._lend(loop) and wait_seconds > 0:
+            num_busy = num_busy + 1 if busy else 0
+            if loop is not None and self._lend(loop) and num_busy % BUSY_TURNS == 0:
                 self._serve_lent(loop, wait_seconds, spin_seconds)
                 wait_seconds = 0.0
             spins = min(spin_seconds, wait_seconds) if self.peers else 0.0
@@ -240,7 +243,7 @@ class Server:
         self._selector.modify(peer.stream.socket, events, peer)
 
     def forget(self, peer: Peer) -> None:
-        """Watch a peer no more, and tell the service later. For peers."""
+        """Stop watching a peer, and tell the service later. For peers."""
         if peer.lent_to is None:
             self._selector.unregister(peer.stream.socket)
         else:
@@ -259,11 +262,17 @@ class Server:
         self._num_lent -= 1
         self._selector.register(peer.stream.socket, _READ, peer)
         peer.incoming.put_back(came)
-        # The socket does not tell of what came.
+        # The socket does not report what has already been received.
         self._with_more[peer] = None
         for reply in replies:
             if peer.open:
                 peer.send_later(Kind.VALUES, [reply], len(reply))
+
+    def take_all_back(self) -> None:
+        """Serve all connections in Python again. What the loop knows about their frames may change now."""
+        for peer in list(self.peers):
+            if peer.lent_to is not None:
+                self.take_back(peer)
 
     def _lend(self, loop: ServingLoop) -> bool:
         """Lend the connections that can be; whether any is lent."""

@@ -101,7 +101,7 @@ class Stream:
         return [*buffers, self.macs.sent.next(buffers, self.peer)], num_bytes + MAC_BYTES
 
     def read_into(self, room: memoryview) -> int:
-        """Receive into `room`; how many bytes came, 0 when none are there now."""
+        """Receive into `room`; returns how many bytes arrived, 0 if there are none now."""
         try:
             count = self._receive_into(room)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -127,7 +127,7 @@ class Stream:
         return [] if count == num_bytes else views_of(buffers, count)
 
     def write(self, views: list[memoryview]) -> int:
-        """Send the beginning of `views` and remove it there; how many bytes went, 0 when none can go now."""
+        """Send the beginning of `views` and remove it there. Returns how many bytes were sent; 0 if none can be now."""
         try:
             count = self._send(views)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -223,11 +223,11 @@ class Incoming:
 
     @property
     def has_more(self) -> bool:
-        """Whether bytes after the frame handed out last are here already, so that the socket does not tell of them."""
+        """Whether bytes after the frame handed out last are here already, so the socket does not report them."""
         return (self._handed_out and self._filled > self._end) or self._stream.pending() > 0
 
     def next_frame(self) -> Frame | None:
-        """The next frame, or None if it is not here yet. What of it came is kept for the next call."""
+        """The next frame, or None if it is not here yet. What has arrived of it is kept for the next call."""
         if self._handed_out:
             self._remove_frame()
         before = self._filled

@@ -1,4 +1,4 @@
-"""How is what a run says kept from others on the network?
+"""How does a run keep others on the network from reading what it sends?
 
 By TLS 1.3 with one self-signed certificate per run: both sides have it from the run's start, and trust no other.
 """

@@ -43,6 +43,9 @@ class FakeServer:
     def call_soon(self, call: Any) -> None:
         call()
 
+    def take_all_back(self) -> None:
+        """Nothing is lent."""
+
 
 class TestedShard(ShardService):
     """A shard that is open for a segment, with its stores at hand."""

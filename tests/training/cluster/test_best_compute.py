@@ -14,7 +14,7 @@ from paceline.models.model import Step
 from paceline.parameters.layout import Group, Layout, TableLayout
 from paceline.parameters.scratch import Scratch
 from paceline.training.cluster import best_compute
-from paceline.training.cluster.best_compute import compute_at_best, compute_in_company
+from paceline.training.cluster.best_compute import compute_at_best, compute_in_company, one_row
 from paceline.training.cluster.numbered_batch import NumberedBatch
 from tests.training.cluster.test_numbered_batch import FEATURES, SGD, Rows
 
@@ -40,7 +40,7 @@ class Slow:
 
 def make(num_shards: int = 2) -> tuple[NumberedBatch, Slow]:
     table = TableLayout(FEATURES, (Group("weight", 1, SGD),))
-    model: Any = SimpleNamespace(layout=Layout(table, None), kernel=None)
+    model: Any = SimpleNamespace(layout=Layout(table, None), make_kernel=None)
     compute, reader = Slow(), Rows()
     found: Any = compute
     rows: Any = reader
@@ -76,3 +76,10 @@ def test_it_takes_little_time_however_large_the_batches() -> None:
     compute_at_best(batch, 10**9, 100)
     assert np.unique(compute.sizes).tolist() == [100]
     assert time.monotonic() - began < 5
+
+
+def test_a_step_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(best_compute, "ONE_ROW_TIMES", 5)
+    batch, compute = make()
+    assert one_row(batch) >= PER_ROW
+    assert compute.sizes == [1] * 5

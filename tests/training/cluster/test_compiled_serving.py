@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 import pytest
 
+from paceline.kernels.serving import COUNT
 from paceline.parameters.layout import Group, Layout, TableLayout
 from paceline.processes.messages import decode, encode
 from paceline.settings import OptimizerConfig, RunConfig, WireConfig
@@ -275,7 +277,93 @@ class TestFrames:
             assert served.table.tobytes() != before
 
 
+class TestMemory:
+    def test_follows_what_one_worker_pulls_not_what_all_might(self) -> None:
+        count, process = 1_500_000, psutil.Process()
+        with shard(workers=16, features=count) as served:
+            client = StepClient(served)
+            for batch, size in ((1, count // 2), (2, count)):
+                before = process.memory_info().rss
+                client.ask(PULL, batch, EMPTY, np.arange(size))
+                assert client.reply()[0] == batch
+            # Of one worker: its frame, received twice, its keys and the values, with what was there before.
+            assert process.memory_info().rss - before < 10 * 4 * count
+
+    def test_what_waits_is_kept_when_there_is_more_room(self) -> None:
+        with shard(pace="sync", workers=2) as served:
+            first, second = StepClient(served, 0), StepClient(served, 1)
+            for client in (first, second):
+                client.ask(PULL, 1, EMPTY, [3, 4])
+                client.reply()
+            first.ask(PULL | PUSH, 2, [1.0, 2.0], [3])
+            # Far more than there is room for.
+            second.ask(PULL | PUSH, 2, [1.0, 2.0], np.arange(FEATURES))
+            (_, values), (_, all_values) = first.reply(), second.reply()
+            assert values == all_values[3 * 4 : 4 * 4] != bytes(4)
+            first.ask(PULL | PUSH, 3, [1.0], [3])
+            second.ask(PULL | PUSH, 3, np.zeros(FEATURES), [3])
+            assert first.reply() == second.reply()
+
+    @pytest.mark.parametrize("num_keys", [2, FEATURES + 50])
+    def test_keys_that_do_not_exist_are_nobodys(self, num_keys: int) -> None:
+        """Not even those of the pull that was in their place before, and of which a push may be added up."""
+        with shard() as served:
+            client = StepClient(served)
+            client.ask(PULL, 1, EMPTY, np.arange(FEATURES))
+            client.reply()
+            for batch in (2, 3, 4, 5):
+                client.ask(PULL | (PUSH if batch > 2 else 0), batch, np.zeros(1 if batch > 3 else FEATURES), [1])
+                client.reply()
+            client.ask(PULL | PUSH, 6, [0.0], np.full(num_keys, 2**32 - 1))
+            assert client.is_closed()
+            pulls = served.service.exchange.pulls.arrays  # type: ignore[attr-defined]
+            for slot, numbers in enumerate(pulls.numbers):
+                assert (pulls.keys[slot, : numbers[COUNT]] <= FEATURES).all()
+
+
 class TestBesideSteps:
+    def test_workers_are_served_while_python_is_kept_busy(self) -> None:
+        with shard() as served:
+            client = StepClient(served)
+            client.ask(PULL, 1, EMPTY, [1])
+            assert client.reply()[0] == 1
+            wait_until(lambda: served.service.clocks.spun > 0)
+
+            def again() -> None:
+                served.server.call_soon(again)
+
+            again()
+            client.ask(PULL, 2, EMPTY, [1])
+            assert client.reply()[0] == 2
+            assert served.in_python == [1]
+
+    def test_a_segment_that_begins_leaves_replies_that_wait_as_they_are(self) -> None:
+        count = 5_000_000
+        with shard(features=count) as served:
+            client, keys = StepClient(served), np.arange(count)
+            client.ask(PULL, 1, EMPTY, keys)
+            client.reply()
+            client.ask(PULL, 2, EMPTY, keys)
+            wait_until(lambda: served.service.clocks.counters[0] == 2)
+            assert tell(served, m.Open(bases=[0], done=[1])) == m.Finished()
+            # In the place of the one that was not sent completely.
+            client.ask(PULL, 2, EMPTY, [7])
+            for size in (count, 1):
+                batch, values = client.reply()
+                assert (batch, len(values)) == (2, 4 * size)
+            assert served.in_python[0] == 1
+
+    def test_a_segment_that_begins_waits_for_all_pushes(self) -> None:
+        with shard(pace="sync", workers=2) as served:
+            first, second = StepClient(served, 0), StepClient(served, 1)
+            for client in (first, second):
+                client.ask(PULL, 1, EMPTY, [3])
+                client.reply()
+            first.ask(PULL | PUSH, 2, [1.0], [3])
+            wait_until(lambda: served.service.clocks.num_pushed == 1)
+            assert tell(served, m.Open(bases=[1, 1], done=[1, 1])) == m.Finished()
+            assert served.service.clocks.num_pushed == 0
+
     def test_a_successor_gets_the_same_answer_again(self) -> None:
         with shard() as served:
             client = StepClient(served)
@@ -291,6 +379,17 @@ class TestBesideSteps:
             successor.ask(PULL | PUSH, 6, [1.0, 2.0], [1, 2])
             assert successor.reply()[0] == 6
             assert served.in_python == [1, 5]
+
+    def test_a_connection_is_of_one_worker(self) -> None:
+        """Of two, the loop could not tell whom a reply is for."""
+        with shard(pace="sync", workers=2) as served:
+            both = StepClient(served, 0)
+            both.ask(PULL, 1, EMPTY, [3])
+            both.reply()
+            both.connection.send(Kind.MESSAGE, 0, encode(m.Join(rank=1, incarnation=0, generation=1)))
+            assert both.is_closed()
+            assert tell(served, m.Count()).refused == 1
+            assert [worker.peer for worker in served.service.clocks.workers] == [None, None]
 
     def test_a_reply_that_is_held_back_is_said_to_be(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("paceline.training.cluster.shard.NOTICE_SECONDS", 0.1)
@@ -325,6 +424,15 @@ class TestBesideSteps:
             assert decode(coordinator.receive(SECONDS), m.FromShard).applied == [4, 4]
             np.testing.assert_array_equal(served.service._copies._kept["table"], tables[4])
             assert served.in_python[2:] == []
+
+    @pytest.mark.parametrize("at", [1 << 63, -2])
+    def test_a_copy_at_no_clock_is_refused(self, at: int) -> None:
+        with shard() as served:
+            client = StepClient(served)
+            with pytest.raises(WireError):
+                tell(served, m.Copy(at=at))
+            client.ask(PULL, 1, EMPTY, [1])
+            assert client.reply()[0] == 1
 
     def test_connections_with_macs_are_served_by_python(self) -> None:
         with shard(mac=True) as served:

@@ -1,4 +1,4 @@
-"""A copy is what the parameters were at the moment that was ordered, and whoever fetches it gets exactly that."""
+"""A copy is what the parameters were at the moment that was ordered, and fetching it returns exactly that."""
 
 from __future__ import annotations
 

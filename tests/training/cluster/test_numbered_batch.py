@@ -15,6 +15,7 @@ from paceline.parameters.parts import DENSE, Part
 from paceline.parameters.scratch import Scratch
 from paceline.settings import OptimizerConfig
 from paceline.training.cluster.numbered_batch import NumberedBatch
+from paceline.wire.frames import BadFrameError
 
 FEATURES, ROWS, SGD = 40, 6, OptimizerConfig(name="sgd")
 
@@ -50,7 +51,7 @@ def test_values_reach_their_keys_and_gradients_their_shards(
 ) -> None:
     table = TableLayout(FEATURES, (Group("weight", dim, SGD),))
     dense = DenseLayout(num_dense, num_dense, SGD) if num_dense else None
-    model: Any = SimpleNamespace(layout=Layout(table, dense), kernel=None)
+    model: Any = SimpleNamespace(layout=Layout(table, dense), make_kernel=None)
     compute: Any = Doubling()
     reader: Any = Rows()
     batch = NumberedBatch(reader, model, compute, Scratch(table), 1, num_shards, ascending)
@@ -78,10 +79,22 @@ def test_values_reach_their_keys_and_gradients_their_shards(
 
 def test_a_batch_without_rows_needs_no_keys() -> None:
     table = TableLayout(FEATURES, (Group("weight", 1, SGD),))
-    model: Any = SimpleNamespace(layout=Layout(table), kernel=None)
+    model: Any = SimpleNamespace(layout=Layout(table), make_kernel=None)
     reader: Any = Rows()
     batch = NumberedBatch(reader, model, Doubling(), Scratch(table), 0, 2, False)  # type: ignore[arg-type]
     batch.read(lambda: 5, 1, 0, ROWS, 0)
     batch.read(lambda: 5, 2, 0, 0, 0)
     assert [len(batch.indices(shard)) for shard in (0, 1)] == [0, 0]
     assert [len(batch.pick(shard)) for shard in (0, 1)] == [0, 0]
+
+
+@pytest.mark.parametrize("count", [0, 1, FEATURES // 2, FEATURES + 2])
+def test_a_shard_that_sends_another_number_of_values_is_refused(count: int) -> None:
+    table = TableLayout(FEATURES, (Group("weight", 1, SGD),))
+    model: Any = SimpleNamespace(layout=Layout(table, None), make_kernel=None)
+    reader: Any = Rows()
+    compute: Any = Doubling()
+    batch = NumberedBatch(reader, model, compute, Scratch(table), 0, 2, False)
+    batch.read(lambda: 0, 1, 0, ROWS, 0)
+    with pytest.raises(BadFrameError, match=f"{count} values of 21 keys"):
+        batch.pick_from(0, np.zeros(count, np.float32))

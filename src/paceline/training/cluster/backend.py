@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from paceline.data.blocks.dataset import Split
 from paceline.data.rows import ClockRows, QueueRows
 from paceline.engines import ClusterEngine, PendingEngine
 from paceline.errors import DataError, RunError
@@ -331,9 +332,9 @@ class ClusterBackend:
         with self._shards_may_die():
             return self._dealt.fetch_values(self._links, rows)
 
-    def evaluate(self, rows: int, stop: Callable[[], bool]) -> Quality | None:
+    def evaluate(self, split: Split, rows: int, stop: Callable[[], bool]) -> Quality | None:
         parameters = self._dealt.as_parameters(self._values(rows), in_input_order=False)
-        return evaluate(self.model, parameters, self._dataset, "test", min(self._config.workers, num_cores()), stop)
+        return evaluate(self.model, parameters, self._dataset, split, min(self._config.workers, num_cores()), stop)
 
     def parameters(self, rows: int) -> Parameters:
         return self._dealt.as_parameters(self._values(rows), in_input_order=True)

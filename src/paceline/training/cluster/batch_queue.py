@@ -61,7 +61,7 @@ class BatchQueue:
         return not self._lifeline.orders.empty()
 
     def _add(self, lease: Lease) -> None:
-        """Take rows on, and ask for the next ones already."""
+        """Add rows to the queue, and ask for the next ones in advance."""
         if lease.segment != self._segment or lease.first != self.next + len(self._rows):
             return
         bounds = np.frombuffer(lease.bounds, np.int64).reshape(-1, 3).tolist()

@@ -75,7 +75,7 @@ class Bookkeeper:
             self._clocks.let_pull(worker)
 
     def may_copy(self, at: int) -> bool:
-        """Once the states are here, and every worker has said that it is there, too."""
+        """Whether the states have arrived, and every worker has reached this clock."""
         return at == self._clock_here and all(worker.applied == at for worker in self._clocks.workers)
 
     def _copy_if_due(self) -> None:

@@ -152,7 +152,7 @@ class WorkerClocks:
         self._check_lengths(opened.bases, opened.done)
         for worker, base, done in zip(self.workers, opened.bases, opened.done, strict=True):
             worker.restart(base, done)
-        self.arrays.losses[0], self.loss_rows = 0.0, 0
+        self.arrays.losses[0], self.loss_rows, self.num_pushed = 0.0, 0, 0
 
     def _check_lengths(self, *by_worker: list[int]) -> None:
         for batches in by_worker:
@@ -160,7 +160,7 @@ class WorkerClocks:
                 raise BadFrameError(f"{batches} where {len(self.workers)} batches of workers were expected")
 
     def join(self, peer: Peer, join: Join) -> WorkerClock:
-        """Take a worker's connection on, unless a newer process of that worker has joined."""
+        """Accept a worker's connection, unless a newer process of that worker has joined."""
         if join.generation != self._generation or not 0 <= join.rank < len(self.workers):
             self.refused += 1
             raise BadFrameError(f"worker {join.rank} joins generation {join.generation}, not {self._generation}")
@@ -168,6 +168,9 @@ class WorkerClocks:
         if join.incarnation < worker.incarnation:
             self.refused += 1
             raise BadFrameError(f"worker {join.rank} has been replaced")
+        if peer.tag is not None:
+            self.refused += 1
+            raise BadFrameError(f"worker {join.rank} joins over a connection of worker {peer.tag.rank}")
         if worker.peer is not None:
             worker.peer.close()
         worker.incarnation = join.incarnation

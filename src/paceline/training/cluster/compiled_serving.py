@@ -136,7 +136,8 @@ class CompiledServing:
         new = self._make_room(needed)
         for now, before in ((new.polled, old.polled), (new.numbers, old.numbers)):
             now[:] = before
-        new.bytes[:, : old.bytes.shape[1]] = old.bytes
+        for rank, filled in enumerate(old.numbers[:, FILLED].tolist()):
+            new.bytes[rank, :filled] = old.bytes[rank, :filled]
         self._arrays = new
 
     def _make_room(self, num_bytes: int) -> ConnectionArrays:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from paceline.parameters.store import AnyStore, Floats
-from paceline.training.cluster.clocks import WorkerClocks, say
+from paceline.training.cluster.clocks import LARGEST, WorkerClocks, say
 from paceline.training.cluster.messages import Copied
 from paceline.wire.frames import BadFrameError
 from paceline.wire.server import Peer
@@ -52,6 +52,8 @@ class Copies:
         return self._fetcher is not None
 
     def order(self, at: int, peer: Peer) -> None:
+        if not NOW <= at <= LARGEST:
+            raise BadFrameError(f"a copy at clock {at}")
         self.at, self._peer = at, peer
 
     def closed(self, peer: Peer) -> None:

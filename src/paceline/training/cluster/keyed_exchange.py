@@ -12,7 +12,7 @@ import numpy as np
 
 from paceline.kernels.exchange import pick
 from paceline.parameters.scratch import Scratch
-from paceline.training.cluster.best_compute import compute_at_best, compute_in_company
+from paceline.training.cluster.best_compute import compute_at_best, compute_in_company, one_row
 from paceline.training.cluster.links import Links, StepLink
 from paceline.training.cluster.messages import Begin
 from paceline.training.cluster.numbered_batch import NumberedBatch
@@ -53,7 +53,8 @@ class KeyedExchange:
                 batch.pick(0)
         pick(batch.columns, EMPTY, self._no_indices, EMPTY)
         sizes = self._setup.config.batch_size, self._setup.num_rows
-        self._meter.compute_at_best = compute_at_best(batch, *sizes), compute_in_company(batch, *sizes)
+        at_best = compute_at_best(batch, *sizes), compute_in_company(batch, *sizes)
+        self._meter.compute_at_best = (*at_best, one_row(batch))
 
     def join(self, begin: Begin) -> int:
         """Connect to the shards; the batch to continue with."""

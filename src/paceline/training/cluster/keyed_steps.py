@@ -75,7 +75,8 @@ class KeyedSteps:
         if step.num_keys > self._table.size:
             raise BadFrameError(f"worker {worker.rank} asks for {step.num_keys} of {self._table.size} keys")
         pull = self.pulls.of(worker.rank, step.batch)
-        read_keys(step.coding, step.keys, self._table.size, pull.ask(step.batch, step.num_keys))
+        read_keys(step.coding, step.keys, self._table.size, pull.clear(step.num_keys))
+        pull.ask(step.batch, step.num_keys)
         worker.asked = step.batch
         worker.arrived = peer.arrived
         worker.waiting = True

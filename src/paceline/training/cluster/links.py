@@ -170,17 +170,13 @@ class StepLink:
         self._endpoint = endpoint
         self._wire = wire
         self._asked: deque[Ask] = deque()
-        self._before_step = Traffic()
         self._connect()
 
-    def begin_step(self) -> None:
-        """Count bytes from here."""
-        self._before_step = self._endpoint.traffic
-
-    def step_bytes(self) -> tuple[int, int]:
-        """Bytes sent and received since the step began."""
-        before, now = self._before_step, self._endpoint.traffic
-        return now.sent - before.sent, now.received - before.received
+    @property
+    def moved(self) -> tuple[int, int]:
+        """Bytes sent and received until now."""
+        traffic = self._endpoint.traffic
+        return traffic.sent, traffic.received
 
     def send(self, ask: Ask) -> None:
         """Ask the shard; what `ask` holds must stay as it is until `receive` has returned for its batch."""

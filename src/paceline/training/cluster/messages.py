@@ -52,7 +52,7 @@ class Lease(Message):
 
 
 class Wait(Message):
-    """Stop what you do, and wait for the next `Begin`: parameters were lost."""
+    """Stop what you are doing, and wait for the next `Begin`: parameters were lost."""
 
 
 class Stop(Message):

@@ -19,6 +19,7 @@ from paceline.kernels.steps import gradient_of
 from paceline.models.model import Compute, Model, Step
 from paceline.parameters.parts import DENSE, Part
 from paceline.parameters.scratch import Scratch
+from paceline.wire.frames import BadFrameError
 
 Floats = NDArray[np.float32]
 
@@ -37,13 +38,14 @@ class NumberedBatch:
         self.ends = np.zeros(num_shards + 1, np.int64)
         self._reader = reader
         self._compute = compute
-        self._kernel = model.kernel
-        self._compiled: Any = None if model.kernel is None else gradient_of(model.kernel)
+        self._kernel = None if model.make_kernel is None else model.make_kernel()
+        self._compiled: Any = None if self._kernel is None else gradient_of(self._kernel)
         self._scratch = scratch
         self._local = np.zeros(0, np.uint32)
         self._rank = rank
         self.columns, self._dim = table.columns, table.dim
         self._num_shards = num_shards
+        self._num_keys = table.num_keys
         self._keys_per_shard = table.features // num_shards + 1
         self._ascending = ascending
         # One shard has all keys in the order of their numbers: nothing needs to be moved there and back.
@@ -107,14 +109,17 @@ class NumberedBatch:
     def pick_from(self, shard: int, all_values: Floats) -> Floats:
         """What `put` takes, out of all values of a shard."""
         size, indices = self.num_values(shard), self.indices(shard)
+        num_dense = size - len(indices) * self._dim
+        num_keys = len(range(shard, self._num_keys, self._num_shards))
+        if len(all_values) != num_keys * self._dim + num_dense:
+            raise BadFrameError(f"{len(all_values)} values of {num_keys} keys and {num_dense} dense values")
         picked = np.empty(size, np.float32)
         pick(self.columns, all_values, indices, picked)
-        num_dense = size - len(indices) * self._dim
         picked[size - num_dense :] = all_values[len(all_values) - num_dense :]
         return picked
 
     def put(self, shard: int, values: Floats) -> None:
-        """Take on what a shard sent, for the next `gradient`."""
+        """Store what a shard sent, for the next `gradient`."""
         if self._in_order:
             self._weights = values
             return
@@ -129,8 +134,9 @@ class NumberedBatch:
         if self._kernel is not None:
             # Without a `Step`, which would take a tenth of the time of a small batch.
             losses: float = self._compiled(
-                self._kernel, rows.offsets, self._local, rows.values, rows.labels, self._weights[:size], self._sums
-            )
+                self._kernel, rows.offsets, self._local, rows.values, rows.labels, rows.weights, rows.fields,
+                self._weights[:size], self._sums,
+            )  # fmt: skip
             return losses
         dense = self._weights[size:] if self._in_order else self._dense
         dense_sums = self._sums[size : size + self._num_dense]

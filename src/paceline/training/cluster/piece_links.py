@@ -34,23 +34,23 @@ class PieceLink:
         self._connection = endpoint.connection
         self._values = open_shared(joined.values, num_values)
         """The shard's own values, if this process sees them."""
-        self._step_bytes = 4 * num_values, 4 * num_values
+        self._step_bytes = 4 * num_values
+        self._num_steps = 0
 
-    def begin_step(self) -> None:
-        """Nothing to count: all steps have the same size."""
-
-    def step_bytes(self) -> tuple[int, int]:
-        """Bytes that a step sends and receives. With shared memory nothing is sent, but it would be on other machines,
-        which is what `plan` wants to know.
+    @property
+    def moved(self) -> tuple[int, int]:
+        """Bytes that all steps until now send and receive. With shared memory nothing is sent, but it would be on other
+        machines, which is what `plan` wants to know.
         """
-        return self._step_bytes
+        return self._num_steps * self._step_bytes, self._num_steps * self._step_bytes
 
     def announce(self, ask: Ask) -> None:
         """Say what comes next: a push of the batch before, a pull for this one, or both."""
+        self._num_steps += 1
         self._connection.send(Kind.STEP, ask.flags, *step_parts(ask, "float32", NO_KEYS))
 
     def may_push(self) -> bool:
-        """Wait for the word to push; whether there is a need to."""
+        """Wait for permission to push; returns whether the push is still wanted."""
         go = decode(self._endpoint.receive(), FromShard)
         if not isinstance(go, Go):
             raise BadFrameError(f"a {type(go).__name__} of {self._connection.peer} instead of Go")
@@ -68,7 +68,7 @@ class PieceLink:
         self._connection.send(Kind.CHUNK, KINDS.index(DENSE), *chunk_parts(start, piece))
 
     def receive(self, batch: int) -> Times:
-        """Wait until the pull of a batch may begin; what the shard says of its time."""
+        """Wait until the pull of a batch may begin; returns how the shard spent its time."""
         frame = self._endpoint.receive()
         if frame.kind != Kind.VALUES or (reply := read_reply(frame)).batch != batch:
             raise BadFrameError(f"{self._connection.peer} did not answer batch {batch}")

@@ -61,11 +61,15 @@ class Pull:
     def times(self, times: Times) -> None:
         self._numbers[QUEUED], self._numbers[HELD], self._numbers[WORKED_FOR] = times
 
-    def ask(self, batch: int, count: int) -> NDArray[Any]:
-        """Begin a pull; returns room for its keys."""
+    def clear(self, count: int) -> NDArray[Any]:
+        """Forget what was pulled here before; returns room for this many keys of the next pull."""
+        self._numbers[BATCH] = self._numbers[COUNT] = self._numbers[ANSWERED] = 0
         self._pulls.make_room(count)
-        self._numbers[BATCH], self._numbers[COUNT], self._numbers[ANSWERED] = batch, count, 0
-        return self.keys
+        return self._pulls.arrays.keys[self._slot, :count]
+
+    def ask(self, batch: int, count: int) -> None:
+        """Begin a pull, of keys that are in place and exist."""
+        self._numbers[BATCH], self._numbers[COUNT] = batch, count
 
     def answer(self) -> Floats:
         """The pull is answered now; returns room for its values."""
@@ -103,9 +107,15 @@ class Pulls:
             return
         new = self._make(old.keys.dtype, old.numbers, num_keys + num_keys // 4)
         new.rows[:], new.losses[:], new.trained[:] = old.rows, old.losses, old.trained
-        new.keys[:, : old.keys.shape[1]] = old.keys
-        new.replies[:, : old.replies.shape[1]] = old.replies
-        new.sums[:, : old.sums.shape[1]] = old.sums
+        # No more than what is in use: the system gives memory to what is written, and one worker may need far more.
+        counts = old.numbers[:, COUNT].tolist()
+        for slot, count in enumerate(counts):
+            new.keys[slot, :count] = old.keys[slot, :count]
+            size = HEAD_FLOATS + self.num_values(count)
+            new.replies[slot, :size] = old.replies[slot, :size]
+        for rank in range(self._num_workers if self._folds else 0):
+            size = self.num_values(max(counts[rank * self._kept : (rank + 1) * self._kept]))
+            new.sums[rank, :size] = old.sums[rank, :size]
         self.arrays = new
 
     def _make(self, key_dtype: np.dtype[Any], numbers: NDArray[np.int64], room: int) -> PullArrays:

@@ -124,6 +124,8 @@ class ShardService:
                 self._reset(message)
                 say(peer, m.Finished())
             case m.Open():
+                # Batches may get new numbers, and replies to earlier ones wait under their numbers.
+                self._server.take_all_back()
                 self.clocks.open(message)
                 self.exchange.open()
                 say(peer, m.Finished())

@@ -60,7 +60,7 @@ class WorkerExchange(Protocol):
     def ask(self, number: int, flags: int, done: Any, losses: float, ahead: Any) -> Sequence[tuple[int, int]]:
         """Push the gradient of the batch that is done, if any, and ask for what the one ahead needs, if any.
 
-        Returns the phases that it took until when, for the meter, if it did more than to push.
+        Returns its phases and when each of them ended, for the meter, if it did more than push.
         """
 
     def receive(self, batch: Any) -> int:
@@ -159,6 +159,8 @@ class Worker:
             ahead = self._read_next()
             self._mark_read()
         number += self._in_flight - 1
+        links = exchange.links.all
+        moved_before = [link.moved for link in links]
         while (current := flying.popleft()) is not None:
             waited = exchange.receive(current)
             self._doing = "computes"
@@ -175,14 +177,16 @@ class Worker:
             pushed = meter.now()
             # While the frames travel.
             ahead = self._read_next()
-            sizes = [link.step_bytes() for link in exchange.links.all] if meter.sampling else ()
+            sizes: Sequence[tuple[int, int]] = ()
+            if meter.sampling:
+                moved = [link.moved for link in links]
+                sizes = [(now[0] - old[0], now[1] - old[1]) for old, now in zip(moved_before, moved, strict=True)]
             meter.end_exchange(
                 current.rows.num_rows, received, computed, marks, pushed, self._read_at, meter.now(), waited, sizes
             )
             if meter.sampling:
                 # The next step is sampled.
-                for link in exchange.links.all:
-                    link.begin_step()
+                moved_before = [link.moved for link in links]
         return number
 
     def _read_next(self) -> WorkerBatch | None:
