@@ -29,8 +29,8 @@ def run(tmp_path: Path, *sources: Path | str, **settings: Any) -> Prepared[Spars
 
 def run_any(tmp_path: Path, *sources: Path | str, **settings: Any) -> Prepared[SparseDataset] | Prepared[ImageDataset]:
     out = tmp_path / f"out-{len(list(tmp_path.glob('out-*')))}"
-    if "test" in settings:
-        settings["test"] = [str(source) for source in settings["test"]]
+    for name in {"test", "validation", "weights"} & settings.keys():
+        settings[name] = [str(source) for source in settings[name]]
     return prepare(PrepareConfig(sources=[str(source) for source in sources], out=str(out), **settings), lambda _: None)
 
 
@@ -60,7 +60,8 @@ def rows_of_batch(batch: Batch) -> list[Row]:
 
 
 def rows_of(dataset: SparseDataset, split: Split = "train") -> list[Row]:
-    """All rows of a split, with the input's keys."""
+    """All rows of a split, with the input's keys and values."""
+    dataset.use_source_values()
     input_keys = dataset.key_order.to_blocks(np.arange(dataset.features))
     rows = []
     for index in range(len(dataset.split(split).blocks)):
@@ -141,3 +142,12 @@ def criteo_row(
     """A line of Criteo data; what is left out is blank."""
     cells = [label, *numbers, *[""] * (13 - len(numbers)), *strings, *[""] * (26 - len(strings))]
     return separator.join(cells) + "\n"
+
+
+def with_weights_and_fields(count: int, fields: int = 5) -> Batch:
+    """Random rows that have weights, and nonzeros in this many fields."""
+    random = np.random.default_rng(count)
+    keys = [random.choice(300, random.integers(1, 9), replace=False).tolist() for _ in range(count)]
+    rows = Batch.from_lists(random.integers(0, 2, count).tolist(), keys, [[1.0] * len(row) for row in keys])
+    weights = random.integers(0, 8, count).astype(np.float32)
+    return rows._replace(weights=weights, fields=random.integers(0, fields, rows.num_nonzeros).astype(np.uint16))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from paceline.data.datasets import open_dataset
 from paceline.data.labels import RULES, Labels, first_negatives
 from paceline.data.limits import LABEL_KINDS, LabelKind
 from paceline.data.rows import EpochOrder
+from paceline.data.sources import files
 from paceline.data.sources.parsed import BadRow, Parsed
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import sparse_writer
 from paceline.errors import ConfigError, DataError
 from paceline.models.inputs import open_for
-from paceline.settings import RunConfig
+from paceline.settings import LossConfig, RunConfig
 from tests.conftest import Command
 from tests.data.inputs import criteo_row, example, floats, integers, record, rows_of, run, write
 
@@ -86,7 +88,7 @@ PRICES = [0.0, -2.5, 1e-3, 3.4e38, 7.0, HALF_WAY, 16777217.0]
     [
         ("two-classes", [1, 0, 0, 1], np.array([1, 0, 0, 1], np.uint8)),
         ("two-classes", [1, -1, -1, 1], np.array([1, 0, 0, 1], np.uint8)),
-        ("classes", [2, 0, 65_535, 1], np.array([2, 0, 65_535, 1], np.uint16)),
+        ("classes", [2, 0, 65_535, 1], np.array([2, 0, 3, 1], np.uint16)),
         ("numbers", PRICES, np.array(PRICES, np.float32)),
     ],
 )
@@ -99,7 +101,7 @@ def test_labels_of_every_format_round_trip(
     assert found.dtype == stored.dtype == dataset.labels.dtype
     assert found.tolist() == stored.tolist()
     assert dataset.labels.kind == kind
-    assert dataset.labels.classes == {"two-classes": 2, "classes": 65_536, "numbers": 0}[kind]
+    assert dataset.labels.classes == {"two-classes": 2, "classes": 4, "numbers": 0}[kind]
     order = EpochOrder([len(labels)], seed=0)
     reader: Reader[Any] = Reader(dataset, order)
     read = reader.between(0, len(labels))
@@ -202,13 +204,15 @@ def test_blocks_with_other_labels_than_the_manifest_says_are_refused(tmp_path: P
     path = tmp_path / "a"
     write_libsvm(path, [1, 0, 2])
     folder = Path(run(tmp_path, path, labels="classes").dataset.folder.name)
-    manifest = (folder / "manifest.json").read_text().rpartition(SEAL.decode())[0] + "}"
-    for old, new, words in (
-        ('"kind":"classes"', '"kind":"numbers"', "its columns are label uint16, .* instead of label float,"),
-        ('"names":["0","1","2"]', '"names":["0","1"]', "label 2 is not below its 2 classes"),
+    manifest = json.loads((folder / "manifest.json").read_text().rpartition(SEAL.decode())[0] + "}")
+    for kind, names, statistics, words in (
+        ("numbers", ["0", "1", "2"], None, "labels of kind `numbers` with 3 names"),
+        ("numbers", [], None, "its columns are label uint16, .* instead of label float,"),
+        ("classes", ["0", "1"], None, "label 2 is not below its 2 classes"),
+        ("classes", ["0", "1"], manifest["label_statistics"], "statistics of 3 classes for 2"),
     ):
-        assert old in manifest
-        (folder / "manifest.json").write_bytes(seal(manifest.replace(old, new).encode()))
+        changed = {**manifest, "labels": {"kind": kind, "names": names}, "label_statistics": statistics}
+        (folder / "manifest.json").write_bytes(seal(json.dumps(changed).encode()))
         with pytest.raises(DataError, match=words):
             open_dataset(folder).block("train", 0)
 
@@ -230,5 +234,116 @@ def test_the_command_says_which_labels_were_read(command: Command, tmp_path: Pat
     done = command("prepare", tmp_path / "a", "--out", tmp_path / "numbers", "--labels", "numbers")
     assert done.code == 0
     assert "3 training rows, 0 test rows, 3 features, numbers as labels, in" in done.out
-    with pytest.raises(ConfigError, match=r"needs labels of kind `two-classes`; .* has `numbers`"):
-        open_for(RunConfig(data=str(tmp_path / "numbers")))
+    with pytest.raises(ConfigError, match=r"`hinge`.*numbers"):
+        open_for(RunConfig(data=str(tmp_path / "numbers"), loss=LossConfig(name="hinge")))
+
+
+def write_names(path: Path, names: list[str | None], kind: str) -> Path:
+    table = pa.table({"label": pa.array(names), "x": np.arange(1, len(names) + 1)})
+    if kind == "csv":
+        lines = [f"{'' if name is None else name},{x}" for name, x in zip(names, table.column("x"), strict=True)]
+        return write(path, "label,x\n" + "\n".join(lines) + "\n")
+    if kind == "dictionary":
+        table = table.set_column(0, "label", table.column("label").combine_chunks().dictionary_encode())
+    pa.parquet.write_table(table, path)
+    return path
+
+
+KINDS_OF_NAMES = ["csv", "text", "dictionary"]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_NAMES)
+def test_names_of_classes_are_kept(tmp_path: Path, kind: str) -> None:
+    names: list[str | None] = ["dog", " cat", "ant", "cat ", "élan", "dog"]
+    path = write_names(tmp_path / "a", names, kind)
+    dataset = run(tmp_path, path, path, labels="classes").dataset
+    assert dataset.labels == Labels("classes", ("ant", "cat", "dog", "élan"))
+    assert [label for label, _ in rows_of(dataset)] == [2, 1, 0, 1, 3, 2] * 2
+    assert dataset.labels.shown(dataset.block("train", 0).labels)[:3].tolist() == ["dog", "cat", "ant"]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_NAMES)
+def test_two_classes_may_have_names(tmp_path: Path, kind: str) -> None:
+    path = write_names(tmp_path / "a", ["yes", "no", "yes"], kind)
+    dataset = run(tmp_path, path).dataset
+    assert dataset.labels == Labels("two-classes", ("no", "yes"))
+    assert [label for label, _ in rows_of(dataset)] == [1, 0, 1]
+    assert dataset.manifest.train.positives == 2
+    other = run(tmp_path, write_csv_of(tmp_path / "b", [1, 0, 1])).dataset
+    assert dataset.fingerprint != other.fingerprint
+
+
+def write_csv_of(path: Path, labels: list[float]) -> Path:
+    write_csv(path, labels)
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_NAMES)
+def test_names_that_are_wrong(tmp_path: Path, kind: str) -> None:
+    first = 2 if kind == "csv" else 1
+    three = write_names(tmp_path / "three", ["yes", "no", "maybe"], kind)
+    with pytest.raises(
+        DataError, match=f"row {first + 2}, .*: the label is `maybe`; the other labels are `no` and `yes`"
+    ):
+        run(tmp_path, three)
+    assert run(tmp_path, three, skip_bad_rows=1).dataset.labels.names == ("no", "yes")
+    missing = write_names(tmp_path / "missing", ["yes", None, "no"], kind)
+    with pytest.raises(DataError, match=f"row {first + 1}, column label: no label"):
+        run(tmp_path, missing)
+    mixed = write_names(tmp_path / "mixed", ["1", "x", "0"], kind)
+    with pytest.raises(DataError, match=f"row {first + 1}, column label: `x` is not a number"):
+        run(tmp_path, mixed, labels="classes")
+    with pytest.raises(DataError, match=f"row {first}, column label: `yes` is not a number"):
+        run(tmp_path, three, labels="numbers")
+    long = write_names(tmp_path / "long", ["a", "b" * 257], kind)
+    with pytest.raises(DataError, match="is a name of more than 256 bytes"):
+        run(tmp_path, long, labels="classes")
+    alone = write_names(tmp_path / "alone", ["yes", "yes"], kind)
+    with pytest.raises(DataError, match="all labels are `yes`"):
+        run(tmp_path, alone)
+
+
+def test_a_class_that_only_held_out_files_have_is_a_bad_row(tmp_path: Path) -> None:
+    train, test = tmp_path / "train", tmp_path / "test"
+    write_libsvm(train, [3, 1, 1])
+    write_libsvm(test, [1, 3, 2])
+    with pytest.raises(DataError, match=r"test`, row 3, column 1: the label is `2`, which no training row has"):
+        run(tmp_path, train, labels="classes", test=[test])
+    dataset = run(tmp_path, train, labels="classes", test=[test], skip_bad_rows=1).dataset
+    assert dataset.labels.names == ("1", "3")
+    assert [label for label, _ in rows_of(dataset, "test")] == [0, 1]
+
+
+def test_classes_of_later_rows_follow_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "CHUNK_BYTES", 14)
+    path = write(tmp_path / "a", "3 1:1\n1 1:1\n" + "9 1:1\n2 1:1\n1 1:1\n")
+    dataset = run(tmp_path, path, labels="classes").dataset
+    assert dataset.labels.names == ("1", "3", "9", "2")
+    assert [label for label, _ in rows_of(dataset)] == [1, 0, 2, 3, 0]
+
+
+def test_labels_of_other_classes_cannot_be_numbered() -> None:
+    with pytest.raises(DataError, match="the class `c` is not one of the 2 that the model knows"):
+        Labels("classes", ("a", "c")).numbered_as(["a", "b"])
+
+
+@pytest.mark.parametrize(("kind", "names"), [("two-classes", ("a",)), ("numbers", ("a",)), ("classes", ())])
+def test_labels_have_as_many_names_as_classes(kind: LabelKind, names: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=f"`{kind}` with {len(names)} names"):
+        Labels(kind, names)
+
+
+def test_names_may_be_any_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "label,x\n{0},1\ninfinite,2\n{},x\n")
+    dataset = run(tmp_path, path, labels="classes").dataset
+    assert dataset.labels.names == ("infinite", "{0}", "{}")
+    with pytest.raises(DataError, match=r"row 4, .*: the label is `\{\}`; the other labels are `infinite` and `\{0\}`"):
+        run(tmp_path, path)
+
+
+def test_names_of_bad_rows_alone_are_no_classes(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "label,x\n" + "ant,1\n" * 180_000 + "dog,x\ncat,2\n")  # so x seems to be numeric
+    assert run(tmp_path, path, skip_bad_rows=1).dataset.labels.names == ("ant", "cat")
+    bad = write(tmp_path / "b.csv", "label,x\n" + "ant,1\n" * 180_000 + "dog,x\n")
+    with pytest.raises(DataError, match="all labels are `ant`"):
+        run(tmp_path, bad, skip_bad_rows=1)

@@ -15,6 +15,7 @@ import pytest
 
 from paceline.data import prepare
 from paceline.data.blocks import files as block_files
+from paceline.data.blocks.dataset import SPLITS
 from paceline.data.prepare_settings import PrepareConfig, PrepareProgress
 from paceline.data.sources import files as sources
 from paceline.data.sparse import dataset as blocks
@@ -119,6 +120,33 @@ def test_a_seeded_fraction_of_test_rows(tmp_path: Path) -> None:
     assert rows_of(other, "test") != test
 
 
+def test_seeded_fractions_of_validation_and_test_rows(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", libsvm_text(3000))
+    before = run(tmp_path, path, test_fraction=0.3, seed=1).dataset
+    both = run(tmp_path, path, test_fraction=0.3, validation_fraction=0.2, seed=1).dataset
+    assert rows_of(both, "test") == rows_of(before, "test")
+    train, validation = rows_of(both), rows_of(both, "validation")
+    assert 450 < len(validation) < 750
+    assert sorted(map(str, train + validation)) == sorted(map(str, rows_of(before)))
+    alone = run(tmp_path, path, validation_fraction=0.2, seed=1).dataset
+    assert alone.split("test").rows == 0
+    assert 450 < alone.split("validation").rows < 750
+    assert alone.manifest.source["validation_fraction"] == 0.2
+    assert len({made.fingerprint for made in (before, both, alone)}) == 3
+
+
+def test_validation_rows_from_their_own_source(tmp_path: Path) -> None:
+    texts = [libsvm_text(20, seed) for seed in range(3)]
+    paths = [write(tmp_path / name, text) for name, text in zip("abc", texts, strict=True)]
+    made = run(tmp_path, *paths, validation=paths[1:2], test=paths[2:])
+    assert [rows_of(made.dataset, split) for split in SPLITS] == [libsvm_rows(text) for text in texts]
+    assert made.left_out == (str(paths[1]), str(paths[2]))
+    with pytest.raises(ConfigError, match=r"c` is in both `validation` and `test`"):
+        run(tmp_path, *paths, validation=paths[1:], test=paths[2:])
+    with pytest.raises(DataError, match=r"no rows in .*d"):
+        run(tmp_path, paths[0], validation=[write(tmp_path / "d", "")])
+
+
 def test_bad_rows_are_counted_over_all_files(tmp_path: Path) -> None:
     paths = [write(tmp_path / name, "1 1:1\nrubbish\n0 2:1\n1 x\n") for name in "ab"]
     made = run(tmp_path, *paths, format="libsvm", skip_bad_rows=4)
@@ -155,6 +183,14 @@ def test_a_bad_row_before_the_mixed_labels_is_the_one_named(tmp_path: Path) -> N
         ({"test_fraction": 1.0}, ["test-fraction", "is 1;"]),
         ({"test_fraction": -0.1}, ["test-fraction", "-0.1"]),
         ({"test_fraction": float("nan")}, ["test-fraction", "nan"]),
+        ({"validation": ["x"], "validation_fraction": 0.1}, ["validation-fraction", "0.1"]),
+        ({"validation_fraction": 2.0}, ["validation-fraction", "is 2;"]),
+        (
+            {"validation_fraction": 0.5, "test_fraction": 0.5},
+            ["validation-fraction", "test-fraction", "no training rows"],
+        ),
+        ({"fields": True}, ["fields", "libsvm", "criteo", "libffm"]),
+        ({"weight": "w"}, ["weight", "libsvm", "csv"]),
         ({"hash_bits": 0}, ["hash-bits", "is 0;", "1 to 32"]),
         ({"hash_bits": 33}, ["hash-bits", "is 33;"]),
         ({"features": 0}, ["features", "is 0;"]),

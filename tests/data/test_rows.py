@@ -1,4 +1,4 @@
-"""Each row is read once an epoch, whoever reads and wherever reading is paused."""
+"""Each row is read once per epoch, no matter who reads it and where reading is paused."""
 
 from __future__ import annotations
 

@@ -52,6 +52,18 @@ def test_hottest_keys_have_their_share_of_all_nonzeros(
     assert percent_of_hottest(dataset) == pytest.approx(percent, abs=1)
 
 
+def test_interactions_change_labels_and_fields_are_columns(tmp_path: Path) -> None:
+    plain, pairs = make(tmp_path / "plain"), make(tmp_path / "pairs", interactions=True, fields=True)
+    assert pairs.manifest.source["interactions"] is True
+    assert pairs.manifest.fields[:2] == ("I1", "I2")
+    assert pairs.manifest.fields[-1] == "C26"
+    ours, theirs = pairs.block("train", 0), plain.block("train", 0)
+    np.testing.assert_array_equal(ours.keys, theirs.keys)
+    assert 0.05 < np.mean(ours.labels != theirs.labels) < 0.5
+    assert ours.fields is not None
+    np.testing.assert_array_equal(ours.fields.reshape(-1, 39), np.arange(39)[None, :].repeat(3_000, 0))
+
+
 def test_the_smallest_number_of_features_can_be_skewed_too(tmp_path: Path) -> None:
     dataset = make(tmp_path / "data", features=91, skew="criteo")
     assert dataset.manifest.source["skew"] == "criteo"

@@ -2,7 +2,7 @@
 
     python -m tests.fuzz.child FORMAT FIRST_SEED COUNT SECONDS FOLDER
 
-Prints a line with seed and damage before each case and one with its outcome after it, so that whoever reads them knows
+Prints a line with seed and damage before each case and one with its outcome after it, so that the parent knows
 which case a crash belongs to.
 """
 

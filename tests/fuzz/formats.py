@@ -75,6 +75,11 @@ def prepare_as(name: str, **settings: Any) -> Callable[[Path, Path], None]:
     return use
 
 
+def prepare_with_weights(folder: Path, scratch: Path) -> None:
+    """Prepare rows whose weights are in a file of their own."""
+    inputs.run_any(scratch, folder / "a.svm", format="libsvm", weights=[folder / "weights"], skip_bad_rows=3)
+
+
 def train_on(model: str) -> Callable[[Path, Path], None]:
     """Train for a few steps, and open the test rows."""
 
@@ -98,10 +103,10 @@ class KeptProcess(NamedTuple):
         pass
 
 
-def prepare_tables(name: str) -> Callable[[Path, Path], None]:
+def prepare_tables(name: str, **settings: Any) -> Callable[[Path, Path], None]:
     """Prepare a folder of tables, with one process that reads them as long as it does not crash."""
     process = TableProcess(name)
-    prepare = prepare_as(name, hash_bits=8, skip_bad_rows=3)
+    prepare = prepare_as(name, hash_bits=8, skip_bad_rows=3, **settings)
 
     def use(folder: Path, scratch: Path) -> None:
         gc.collect()  # an answer that the case before did not read to its end ends the process now, not during this one
@@ -207,6 +212,21 @@ def make_libsvm(folder: Path) -> None:
     (folder / "a.svm").write_text("\n".join(lines) + "\n")
 
 
+def make_weights(folder: Path) -> None:
+    make_libsvm(folder)
+    (folder / "weights").write_text("".join(f"{i / 8}\n" for i in range(ROWS)))
+
+
+def make_libffm(folder: Path) -> None:
+    lines = [f"{i % 2}:{i / 4} {i % 9}:{i + 1}:{i / 7} 99:99:1e-3 65535:{100 + i}:-2.5 # c" for i in range(ROWS)]
+    (folder / "a.ffm").write_text("\n".join(lines) + "\n")
+
+
+def make_names(folder: Path) -> None:
+    lines = ["label,site,n,w"] + [f"{'abc'[i % 3]},s{i % 7},{i / 3},{i / 2}" for i in range(ROWS)]
+    (folder / "a.csv").write_text("\n".join(lines) + "\n")
+
+
 def make_criteo(folder: Path) -> None:
     rows = [inputs.criteo_row(str(i % 2), ["1", "", "-3", str(i)], ["68fd1e64", "", f"{i:08x}"]) for i in range(ROWS)]
     (folder / "a.tsv").write_text("".join(rows))
@@ -240,12 +260,21 @@ def make_images(folder: Path) -> None:
 
 def make_rows(folder: Path) -> None:
     """A dataset of sparse rows."""
+    _make_dataset(folder, make_libsvm)
+
+
+def make_full_rows(folder: Path) -> None:
+    """A dataset of sparse rows that have weights and fields, some of them for validation."""
+    _make_dataset(folder, make_libffm, validation_fraction=0.2)
+
+
+def _make_dataset(folder: Path, make: Callable[[Path], None], **settings: Any) -> None:
     source = folder.with_name(f"{folder.name}-source")
     source.mkdir()
-    make_libsvm(source)
+    make(source)
     shutil.rmtree(folder)
     with small_blocks(25):
-        made = inputs.run_any(source, source / "a.svm", test_fraction=0.2)
+        made = inputs.run_any(source, *source.iterdir(), test_fraction=0.2, **settings)
     shutil.move(str(made.dataset.folder), folder)
     shutil.rmtree(source)
 
@@ -335,7 +364,7 @@ def mend_checkpoint(folder: Path, path: Path) -> None:
 def mend_checksums(folder: Path, path: Path) -> None:
     """Enter the checksum of a damaged block into the manifest, as someone would who means harm."""
     manifest = msgspec.json.decode((folder / "manifest.json").read_bytes())
-    for split in ("train", "test"):
+    for split in ("train", "validation", "test"):
         for block in manifest[split]["blocks"]:
             if block["file"] == path.name:
                 block["checksum"] = xxhash.xxh3_64_hexdigest(path.read_bytes())
@@ -373,10 +402,14 @@ MANIFEST = {"damaged": "manifest.json", "mend": mend_checksums}
 
 FORMATS: dict[str, FuzzFormat] = {
     "libsvm": FuzzFormat(make_libsvm, prepare_as("libsvm", skip_bad_rows=3)),
+    "libffm": FuzzFormat(make_libffm, prepare_as("libffm", skip_bad_rows=3)),
+    "weights": FuzzFormat(make_weights, prepare_with_weights),
+    "names": FuzzFormat(make_names, prepare_as("csv", labels="classes", weight="w", fields=True, skip_bad_rows=3)),
     "criteo": FuzzFormat(make_criteo, prepare_as("criteo", hash_bits=8, skip_bad_rows=3)),
     "csv": FuzzFormat(make_csv, prepare_as("csv", hash_bits=8, skip_bad_rows=3)),
     "tfrecord": FuzzFormat(make_tfrecord, prepare_as("tfrecord", skip_bad_rows=3)),
     "parquet": FuzzFormat(make_parquet, prepare_tables("parquet")),
+    "full-parquet": FuzzFormat(make_parquet, prepare_tables("parquet", weight="cost", fields=True)),
     "arrow": FuzzFormat(make_arrow, prepare_tables("arrow")),
     "arrow-stream": FuzzFormat(make_stream, prepare_tables("arrow")),
     "idx": FuzzFormat(make_idx, prepare_as("idx")),
@@ -391,6 +424,8 @@ FORMATS: dict[str, FuzzFormat] = {
     "matrix": FuzzFormat(make_matrices, multiply),
     "rows": FuzzFormat(make_rows, train_on("logistic"), **DATASET),  # type: ignore[arg-type]
     "rows-manifest": FuzzFormat(make_rows, train_on("logistic"), **MANIFEST),  # type: ignore[arg-type]
+    "full-rows": FuzzFormat(make_full_rows, train_on("logistic"), **DATASET),  # type: ignore[arg-type]
+    "full-rows-manifest": FuzzFormat(make_full_rows, train_on("logistic"), **MANIFEST),  # type: ignore[arg-type]
     "image-rows": FuzzFormat(make_image_rows, train_on("softmax"), **DATASET),  # type: ignore[arg-type]
     "image-rows-manifest": FuzzFormat(make_image_rows, train_on("softmax"), **MANIFEST),  # type: ignore[arg-type]
 }

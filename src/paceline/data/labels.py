@@ -5,14 +5,17 @@ is decided only here:
 
 | kind | in the source | in a dataset |
 |---|---|---|
-| `two-classes` | 0 and 1, or -1 and +1 | uint8, 0 and 1 |
-| `classes` | 0, 1, 2, … | uint16 |
+| `two-classes` | 0 and 1, or -1 and +1, or two names | uint8, 0 and 1 |
+| `classes` | whole numbers, or names | uint16, 0, 1, 2, … |
 | `numbers` | finite numbers | float32 |
+
+Where labels are names, parsers deliver the names of a chunk and, as labels, positions among them. `ClassNumbers` says
+which class has which number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.limits import LabelKind
+from paceline.errors import DataError, printable
 
 MOST_CLASSES = 1 << 16
 
@@ -81,6 +85,71 @@ class Labels(msgspec.Struct, frozen=True):
     def classes(self) -> int:
         """The number of classes; 0 for numbers."""
         return len(self.names)
+
+    def __post_init__(self) -> None:
+        counts = {"two-classes": (2, 2), "classes": (1, MOST_CLASSES), "numbers": (0, 0)}
+        least, most = counts[self.kind]
+        if not least <= len(self.names) <= most:
+            raise ValueError(f"labels of kind `{self.kind}` with {len(self.names)} names")
+
+    @property
+    def are_named(self) -> bool:
+        """Whether classes have names other than their numbers."""
+        return self.names != tuple(str(number) for number in range(len(self.names)))
+
+    def shown(self, labels: NDArray[Any]) -> NDArray[Any]:
+        """Stored labels as a user knows them: the names of their classes, if they have any.
+
+        >>> Labels("classes", ("cat", "dog")).shown(np.array([1, 0], np.uint16)).tolist()
+        ['dog', 'cat']
+        """
+        return np.array(self.names)[labels] if self.are_named else labels
+
+    def numbered_as(self, names: Sequence[str]) -> NDArray[Any]:
+        """For each class, its number among other `names`. `DataError` if it is not among them.
+
+        >>> Labels("classes", ("dog", "cat")).numbered_as(["ant", "cat", "dog"]).tolist()
+        [2, 1]
+        """
+        numbers = {name: number for number, name in enumerate(names)}
+        unknown = [name for name in self.names if name not in numbers]
+        if unknown:
+            raise DataError(
+                f"the class `{printable(unknown[0])}` is not one of the {len(names)} that the model knows",
+                "train on rows of all classes",
+            )
+        return np.array([numbers[name] for name in self.names], self.dtype)
+
+
+class ClassNumbers:
+    """Which class has which number. Classes that occur in the first rows are sorted by name, numbers before others;
+    classes that occur later follow in the order in which they appear.
+
+    >>> classes = ClassNumbers(4)
+    >>> classes.number(["10", "9", "cat"]).tolist(), classes.number(["ant", "9", "dog"]).tolist()
+    ([1, 0, 2], [3, 0, -1])
+    """
+
+    def __init__(self, most: int) -> None:
+        self.names: list[str] = []
+        self._most = most
+        self._numbers: dict[str, int] = {}
+
+    def number(self, names: Sequence[str], *, may_grow: bool = True) -> NDArray[np.int64]:
+        """The numbers of classes, which are listed in the order of their first rows; -1 for those that have none,
+        because there are as many as can be, or because no class may be added.
+        """
+        new = [name for name in names if name not in self._numbers][: self._most - len(self.names)]
+        if may_grow:
+            new = new if self.names else sorted(new, key=_sort_key)
+            self._numbers |= {name: number for number, name in enumerate(new, len(self.names))}
+            self.names += new
+        return np.array([self._numbers.get(name, -1) for name in names], np.int64)
+
+
+def _sort_key(name: str) -> tuple[int, int, str]:
+    is_number = name.isascii() and name.isdigit()
+    return (0, int(name), "") if is_number else (1, 0, name)
 
 
 def first_negatives(numbers: Numbers, rows: NDArray[np.int64]) -> dict[int, int]:

@@ -1,9 +1,9 @@
 """How does raw input become a dataset?
 
-The whole story: find the files, recognise the format, read them in chunks, parse the chunks on all cores, tell test
-rows from training rows, and write blocks. One thread reads, several parse, and several complete and write blocks. The
-calling thread says which rows a block has, in the order of the input, so that neither the result nor the first error
-depends on timing.
+The whole story: find the files, recognise the format, read them in chunks, parse the chunks on all cores, tell
+validation and test rows from training rows, and write blocks. One thread reads, several parse, and several complete and
+write blocks. The calling thread says which rows a block has, in the order of the input, so that neither the result nor
+the first error depends on timing.
 """
 
 from __future__ import annotations
@@ -61,66 +61,81 @@ def prepare(config: PrepareConfig, progress: Callable[[PrepareProgress], None]) 
     began = time.perf_counter()
     check_settings(config)
     refuse_existing(Path(config.out))
-    train, test, left_out = _find_files(config)
+    files, left_out = _find_files(config)
+    train = files["train"]
     first = next((source for source in train if source.num_bytes != 0), None)
     if first is None:
         raise DataError(
-            f"the input is empty: {', '.join(source.name for source in train[:5])}", "check how it was made"
+            f"the input is empty: {', '.join(f'`{source.name}`' for source in train[:5])}", "check how it was made"
         )
     name = config.format if config.format != "auto" else recognise_images(train) or recognise(first, config.label)
     check_settings_for(name, config)
     is_images = name in IMAGE_FORMATS
     if config.format == "auto" and not is_images:
-        refuse_other_formats(name, [*train, *test], config.label)
-    opened: RawData[Any] = RawImages(config, name, train, test) if is_images else RawRows(config, name, train, test)
+        refuse_other_formats(name, [source for split in files.values() for source in split], config.label)
+    opened: RawData[Any] = RawImages(config, name, files) if is_images else RawRows(config, name, files)
 
-    meter = ReadMeter(total_bytes([*opened.files["train"], *opened.files["test"]]), progress)
-    drawn = {"test_fraction": config.test_fraction, "seed": config.seed} if config.test_fraction else {}
-    source = {"format": name, "sources": config.sources, "test": config.test, **drawn, **opened.settings}
+    meter = ReadMeter(total_bytes([source for split in opened.files.values() for source in split]), progress)
+    source = {"format": name, "sources": config.sources, **_held_out(config), **opened.settings}
     with opened.writer(source) as writer:
         _fill(writer, config, opened, meter)
         dataset = writer.finish()
     meter.end()
     notes = opened.notes
     if len(left_out) > MOST_NAMED:
-        notes += (f"{len(left_out):,} files are test files: not used for training",)
+        notes += (f"{len(left_out):,} files are held out: not used for training",)
         left_out = ()
     return Prepared(dataset, meter.rows, opened.bad_rows, time.perf_counter() - began, left_out, notes)
 
 
-def _find_files(config: PrepareConfig) -> tuple[list[Source], list[Source], tuple[str, ...]]:
-    """The training files, the test files, and the names of those left out of training because they are test files."""
-    test = find_sources(config.test)
-    train, held_out = leave_out(find_sources(config.sources), test)
+def _find_files(config: PrepareConfig) -> tuple[dict[Split, list[Source]], tuple[str, ...]]:
+    """The files of each split, and the names of those left out of training because they belong to another one."""
+    validation, test = find_sources(config.validation), find_sources(config.test)
+    _, both = leave_out(validation, test)
+    if both:
+        raise ConfigError(
+            f"`{both[0].name}` is in both `validation` and `test`", "a file is for one of them, or for training"
+        )
+    train, held_out = leave_out(find_sources(config.sources), [*validation, *test])
     if not train:
         names = ", ".join(f"`{source.name}`" for source in held_out[:5])
+        where = " or ".join(f"`{split}`" for split, found in (("validation", validation), ("test", test)) if found)
         raise ConfigError(
-            f"no training file is left: {names} {'are' if len(held_out) > 1 else 'is'} in `test` too",
+            f"no training file is left: {names} {'are' if len(held_out) > 1 else 'is'} in {where} too",
             "`--test-fraction 0.1` draws test rows from the training files",
         )
-    return train, test, tuple(source.name for source in held_out)
+    return {"train": train, "validation": validation, "test": test}, tuple(source.name for source in held_out)
+
+
+def _held_out(config: PrepareConfig) -> dict[str, Any]:
+    """How validation and test rows were chosen, for the manifest."""
+    fractions = {"validation_fraction": config.validation_fraction, "test_fraction": config.test_fraction}
+    drawn: dict[str, Any] = {name: fraction for name, fraction in fractions.items() if fraction}
+    validation = {"validation": config.validation} if config.validation else {}
+    return {**validation, "test": config.test, **drawn, **({"seed": config.seed} if drawn else {})}
 
 
 def _fill(writer: DatasetWriter[R, Any], config: PrepareConfig, opened: RawData[R], meter: ReadMeter) -> None:
-    """Write all rows; those of the training files may be held out for testing."""
+    """Write all rows; some of those of the training files may be held out."""
     for split in SPLITS:
         rows = 0
-        for parts, num_bytes in _divide(config, split, opened.read(split)):
+        files = opened.files.get(split, [])
+        for parts, num_bytes in _divide(config, split, opened.read(split)) if files else ():
             num_rows = sum(part.num_rows for _, part in parts)
             meter.take(num_rows, num_bytes)
             for part_split, part in parts:
                 writer.add(part_split, part)
             rows += num_rows
-        if opened.files[split] and not rows:
-            names = ", ".join(f"`{source.name}`" for source in opened.files[split][:5])
+        if files and not rows:
+            names = ", ".join(f"`{source.name}`" for source in files[:5])
             raise DataError(f"no rows in {names}", "check the files, and --format")
 
 
 def _divide(config: PrepareConfig, split: Split, read: Iterator[tuple[R, int]]) -> Iterator[tuple[Parts[R], int]]:
     """Which rows go into which split, and the bytes read for them."""
-    if split == "test" or not config.test_fraction:
+    fractions: dict[Split, float] = {"test": config.test_fraction, "validation": config.validation_fraction}
+    if split != "train" or not any(fractions.values()):
         return (([(split, rows)], num_bytes) for rows, num_bytes in read)
-    threshold = np.uint64(int(config.test_fraction * 2.0**64))
 
     def number() -> Iterator[tuple[R, int, int]]:
         first = 0
@@ -129,11 +144,18 @@ def _divide(config: PrepareConfig, split: Split, read: Iterator[tuple[R, int]]) 
             first += rows.num_rows
 
     def hold_out(numbered: tuple[R, int, int]) -> tuple[Parts[R], int]:
-        # Row i of the input is a test row if its pseudo-random number is below the fraction.
+        # Row i of the input is a test row if its pseudo-random number is below the fraction, and a validation row if it
+        # is above that, but below the sum of both fractions.
         rows, first, num_bytes = numbered
-        drawn = np.empty(rows.num_rows, np.bool_)
-        draw(np.uint64(config.seed), first, drawn, threshold)
-        return [("train", rows.select(~drawn)), ("test", rows.select(drawn))], num_bytes
+        left, below, parts = np.ones(rows.num_rows, np.bool_), 0.0, []
+        for other, fraction in fractions.items():
+            if fraction:
+                below += fraction
+                drawn = np.empty(rows.num_rows, np.bool_)
+                draw(np.uint64(config.seed), first, drawn, np.uint64(int(below * 2.0**64)))
+                parts.append((other, rows.select(drawn & left)))
+                left &= ~drawn
+        return [("train", rows.select(left)), *parts], num_bytes
 
     return parse_in_order(number(), hold_out)
 

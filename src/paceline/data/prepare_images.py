@@ -20,11 +20,13 @@ class RawImages:
 
     bad_rows = 0
 
-    def __init__(self, config: PrepareConfig, name: str, train: list[Source], test: list[Source]) -> None:
-        files = _split_files(config, name, train, test)
+    def __init__(self, config: PrepareConfig, name: str, sources: dict[Split, list[Source]]) -> None:
+        files = _split_files(config, name, sources)
         self._out = config.out
         self._images = IMAGE_FORMATS[name].open(files, config)
-        self.files: dict[Split, list[Source]] = {"train": files.train, "test": files.test}
+        self.files: dict[Split, list[Source]] = {
+            "train": files.train, "validation": files.validation, "test": files.test,
+        }  # fmt: skip
         self.settings = self._images.settings
         self.notes = files.notes + self._images.notes
 
@@ -36,18 +38,32 @@ class RawImages:
         return self._images.read(split)
 
 
-def _split_files(config: PrepareConfig, name: str, train: list[Source], test: list[Source]) -> ImageFiles:
-    """The files to train and to test on: told by their names, unless test rows were asked for."""
-    files = choose_files(name, train)
-    if not test and not config.test_fraction:
-        return files
-    if files.test:
-        setting = "test" if test else "test-fraction"
-        raise ConfigError(
-            f"`{setting}` is given, but the input has test rows of its own: `{files.test[0].name}`",
-            f"leave --{setting} out, or name only the training files",
-        )
-    if not test:
-        return files
-    held_out = choose_files(name, test)
-    return ImageFiles(files.train, held_out.train + held_out.test, files.notes + held_out.notes)
+def _split_files(config: PrepareConfig, name: str, sources: dict[Split, list[Source]]) -> ImageFiles:
+    """The files of each split: told by their names, unless rows of the split were asked for."""
+    files = choose_files(name, sources["train"])
+    asked_for = {
+        "validation": config.validation_fraction > 0 or bool(sources["validation"]),
+        "test": config.test_fraction > 0 or bool(sources["test"]),
+    }
+    for split, asked in asked_for.items():
+        own: list[Source] = getattr(files, split)
+        if asked and own:
+            setting = split if sources[split] else f"{split}-fraction"  # type: ignore[index]
+            raise ConfigError(
+                f"`{setting}` is given, but the input has {split} rows of its own: `{own[0].name}`",
+                f"leave --{setting} out, or name only the training files",
+            )
+    validation, held_out = (
+        choose_files(name, sources[split]) if sources[split] else ImageFiles([], [], [])
+        for split in ("validation", "test")
+    )
+    return ImageFiles(
+        files.train,
+        files.validation + _all_files(validation),
+        files.test + _all_files(held_out),
+        files.notes + validation.notes + held_out.notes,
+    )
+
+
+def _all_files(files: ImageFiles) -> list[Source]:
+    return files.train + files.validation + files.test

@@ -15,12 +15,13 @@ from paceline.errors import ConfigError, as_value
 LARGEST_SIZE = 4096
 MOST_LABELS = 256
 
-INDEXED = ("features", "index-base", "labels", "skip-bad-rows")
-TABLE = ("features", "hash-bits", "label", "labels", "skip-bad-rows")
+INDEXED = ("features", "index-base", "labels", "scale", "skip-bad-rows", "weights")
+TABLE = ("features", "fields", "hash-bits", "label", "labels", "scale", "skip-bad-rows", "weight")
 # All formats, each with those of its settings that do not apply to every format.
 FORMATS: dict[str, tuple[str, ...]] = {
-    "criteo": ("features", "hash-bits", "integers", "skip-bad-rows"),
+    "criteo": ("features", "fields", "hash-bits", "integers", "scale", "skip-bad-rows", "weights"),
     "libsvm": INDEXED,
+    "libffm": (*INDEXED, "fields"),
     "tfrecord": INDEXED,
     "parquet": TABLE,
     "arrow": TABLE,
@@ -44,11 +45,17 @@ class PrepareConfig(msgspec.Struct, frozen=True, kw_only=True):
     index_base: limits.IndexBase = "auto"
     test: list[str] = []
     test_fraction: float = 0.0
+    validation: list[str] = []
+    validation_fraction: float = 0.0
     skip_bad_rows: int = 0
     seed: int = 0
     integers: limits.Integers = "log"
     label: str = "label"
     labels: limits.LabelKind = "two-classes"
+    weight: str = ""
+    weights: list[str] = []
+    fields: bool = False
+    scale: limits.Scale = "auto"
     size: int | None = None
     classes: int | None = None
 
@@ -64,8 +71,8 @@ class PrepareProgress(NamedTuple):
 class Prepared(NamedTuple, Generic[D]):
     """What was made.
 
-    `left_out` are training sources that are also test files, and were used for testing only. `notes` tell the user what
-    was found in the input.
+    `left_out` are training sources that are also validation or test files, and were not used for training. `notes` tell
+    the user what was found in the input.
     """
 
     dataset: D
@@ -84,6 +91,7 @@ def check_settings(config: PrepareConfig) -> None:
         ("format", config.format, ("auto", *FORMATS), "auto looks at the input"),
         ("index-base", config.index_base, limits.INDEX_BASES, "auto looks at the input"),
         ("integers", config.integers, limits.INTEGERS, "log keeps them as numbers"),
+        ("scale", config.scale, limits.SCALES, "none keeps all values as they are"),
         ("labels", config.labels, limits.LABEL_KINDS, "numbers are for regression"),
     )
     limits.check_limits(
@@ -94,15 +102,32 @@ def check_settings(config: PrepareConfig) -> None:
         ("classes", config.classes, 1, MOST_LABELS, "labels are bytes; MNIST has 10 classes"),
         ("seed", config.seed, 0, (1 << 64) - 1, "any such number works"),
     )
-    if not 0 <= config.test_fraction < 1:
+    if config.weight and config.weight == config.label:
+        raise ConfigError(f"`weight` and `label` are both {as_value(config.label)}", "they are two columns")
+    _check_held_out(config)
+
+
+def _check_held_out(config: PrepareConfig) -> None:
+    """Raise for impossible choices of validation and test rows."""
+    for split, sources, fraction in (
+        ("validation", config.validation, config.validation_fraction),
+        ("test", config.test, config.test_fraction),
+    ):
+        if not 0 <= fraction < 1:
+            raise ConfigError(
+                f"`{split}-fraction` is {as_value(fraction)}; it must be at least 0 and below 1",
+                "0.1 draws about a tenth of the rows at random",
+            )
+        if sources and fraction:
+            raise ConfigError(
+                f"`{split}` and `{split}-fraction` ({fraction}) are both given",
+                f"{split} rows come from their own source or are drawn from the input",
+            )
+    if config.validation_fraction + config.test_fraction >= 1:
         raise ConfigError(
-            f"`test-fraction` is {as_value(config.test_fraction)}; it must be at least 0 and below 1",
-            "0.1 draws about a tenth of the rows at random",
-        )
-    if config.test and config.test_fraction:
-        raise ConfigError(
-            f"`test` and `test-fraction` ({config.test_fraction}) are both given",
-            "test rows come from their own source or are drawn from the input",
+            f"`validation-fraction` ({config.validation_fraction}) and `test-fraction` ({config.test_fraction}) "
+            "leave no training rows",
+            "their sum must be below 1",
         )
 
 

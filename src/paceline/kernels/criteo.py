@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from paceline.kernels import problems
 from paceline.kernels.hashing import FNV_PRIME, mix
 from paceline.kernels.jit import compiled, inlined
+from paceline.kernels.optional import put
 from paceline.kernels.text import (
     NEWLINE,
     NUMBER_INFINITE,
@@ -43,8 +44,8 @@ def parse_criteo(text: Bytes, separator: int, before_label: int, integer_salts: 
 
     A blank integer is the empty string of its column, a blank string is absent. `before_label` columns come before
     the label; the salts are those of I1 to I13 and C1 to C26. Rows go into the arrays of `room`
-    (`data/sources/parsed.py`). Those that do not parse are left out and noted in `room.bad` as (line, problem, line
-    start, place); when it is full the loop ends.
+    (`data/sources/parsed.py`); if it has fields, each column is one. Those that do not parse are left out and noted in
+    `room.bad` as (line, problem, line start, place); when it is full the loop ends.
     """
     i = line = rows = nonzeros = num_bad = 0
     mask = np.uint64(mask)
@@ -108,6 +109,7 @@ def _read_integers(text: Bytes, i: int, separator: int, salts: NDArray[np.uint64
         if text[i] == separator:
             room.keys[written] = np.uint64(INTEGERS) + (mix(salts[field]) & mask)
             room.values[written] = 1
+            put(room.fields, written, field)
             written += 1
             continue
         trust, number, i = read_short_number(text, i)
@@ -119,6 +121,7 @@ def _read_integers(text: Bytes, i: int, separator: int, salts: NDArray[np.uint64
             return problems.NO_NUMBER, start, i, written
         room.keys[written] = field
         room.values[written] = number
+        put(room.fields, written, field)
         written += 1
     return problems.NONE, i, i, written
 
@@ -140,6 +143,7 @@ def _read_strings(text: Bytes, i: int, separator: int, salts: NDArray[np.uint64]
         if i > start:
             room.keys[written] = np.uint64(INTEGERS) + (mix(state) & mask)
             room.values[written] = 1
+            put(room.fields, written, INTEGERS + field)
             written += 1
     return problems.NONE, i, i, written
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.jit import compiled, inlined
+from paceline.kernels.optional import move
 
 Keys = NDArray[Any]  # uint32 or uint64
 
@@ -66,13 +67,14 @@ def renumber(keys: Keys, front: Keys, dictionary: Keys, counts: NDArray[np.int64
 
 
 @compiled
-def merge_repeats(offsets: NDArray[np.int64], keys: Keys, values: NDArray[np.float32], seen: NDArray[np.uint64],
-                  marks: NDArray[np.uint32]) -> int:  # fmt: skip
-    """Make the keys of each row distinct, in place: the values of a key that occurs twice in a row are added.
+def merge_repeats(offsets: NDArray[np.int64], keys: Keys, values: NDArray[np.float32], fields: Any,
+                  seen: NDArray[np.uint64], marks: NDArray[np.uint32]) -> int:  # fmt: skip
+    """Make the keys of each row distinct, in place: the values of a key that occurs twice in a row are added, and it
+    stays in the first of its fields, if there are `fields`.
 
     `seen` is scratch of shape [slots, 2], zeroed before its first use, with more than twice as many slots as the
-    longest row has keys; `marks` is scratch of MARKS zeros. Returns how many keys are left; `offsets`, `keys` and
-    `values` are compacted to that.
+    longest row has keys; `marks` is scratch of MARKS zeros. Returns how many keys are left; `offsets`, `keys`, `values`
+    and `fields` are compacted to that.
     """
     mask = np.uint64(seen.shape[0] - 1)
     shift = np.uint64(32)
@@ -86,6 +88,7 @@ def merge_repeats(offsets: NDArray[np.int64], keys: Keys, values: NDArray[np.flo
                 for k in range(start, stop):
                     keys[written + k - start] = keys[k]
                     values[written + k - start] = values[k]
+                    move(fields, written + k - start, fields, k)
             written += stop - start
             start = stop
             offsets[row + 1] = written
@@ -101,6 +104,7 @@ def merge_repeats(offsets: NDArray[np.int64], keys: Keys, values: NDArray[np.flo
                     seen[slot, 1] = stamp | np.uint64(written - first)
                     keys[written] = keys[k]
                     values[written] = values[k]
+                    move(fields, written, fields, k)
                     written += 1
                     break
                 if seen[slot, 0] == key:
@@ -146,37 +150,3 @@ def sort_by_part(keys: Keys, ends: NDArray[np.int64], dealt: Keys) -> None:
         part_of_key = (np.uint64(keys[k]) * GOLDEN) >> PART_SHIFT
         dealt[ends[part_of_key]] = keys[k]
         ends[part_of_key] += 1
-
-
-@compiled
-def count_keys(keys: Keys, start: int, counts: Keys, num_keys: int) -> tuple[int, int]:
-    """Count `keys[start:]` in a dictionary of (key + 1, count) that has `num_keys` keys, until it is half full.
-
-    Returns the first position that was not counted, and how many keys the dictionary has.
-    """
-    mask = np.uint64(counts.shape[0] - 1)
-    for k in range(start, keys.size):
-        key = np.uint64(keys[k])
-        slot = ((key * GOLDEN) >> np.uint64(32)) & mask
-        while counts[slot, 0] != 0 and np.uint64(counts[slot, 0]) != key + np.uint64(1):
-            slot = (slot + np.uint64(1)) & mask
-        if counts[slot, 0] == 0:
-            if 2 * num_keys >= counts.shape[0]:
-                return k, num_keys
-            num_keys += 1
-            counts[slot, 0] = key + np.uint64(1)
-        counts[slot, 1] += 1
-    return keys.size, num_keys
-
-
-@compiled
-def move_counts(counts: Keys, larger: Keys) -> None:
-    """Copy a dictionary of counts into a larger one, which is empty."""
-    mask = np.uint64(larger.shape[0] - 1)
-    for i in range(counts.shape[0]):
-        if counts[i, 0] != 0:
-            slot = (((np.uint64(counts[i, 0]) - np.uint64(1)) * GOLDEN) >> np.uint64(32)) & mask
-            while larger[slot, 0] != 0:
-                slot = (slot + np.uint64(1)) & mask
-            larger[slot, 0] = counts[i, 0]
-            larger[slot, 1] = counts[i, 1]

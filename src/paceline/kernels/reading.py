@@ -1,7 +1,7 @@
 """How do rows of blocks reach a worker's buffers, one after the other?
 
 `read_rows` copies chosen rows of one block. `read_slice` is for loops that train on many batches in one call: it finds
-rows by their positions in the epoch, in a table of addresses [blocks, 7] that says where the arrays of each block lie.
+rows by their positions in the epoch, in a table of addresses [blocks, 9] that says where the arrays of each block lie.
 """
 
 from __future__ import annotations
@@ -12,24 +12,30 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic, register_jitable
+from numba.extending import intrinsic, overload, register_jitable
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import address_of, compiled
+from paceline.kernels.jit import STRICT, address_of, compiled
 from paceline.kernels.keys import Keys
+from paceline.kernels.optional import is_missing, move
 
 # The columns of a table of addresses: the positions that a block covers, the order of its rows, and their arrays.
-START, STOP, ORDER, OFFSETS, KEYS, VALUES, LABELS = range(7)
+START, STOP, ORDER, OFFSETS, KEYS, VALUES, LABELS, WEIGHTS, FIELDS = range(9)
 
 
 class RowSlice(NamedTuple):
-    """Where rows are copied to, in compressed sparse form; `nonzeros[0]` is how many a slice had that did not fit."""
+    """Where rows are copied to, in compressed sparse form; `nonzeros[0]` is how many a slice had that did not fit.
+
+    `weights` and `fields` are None if the rows have none.
+    """
 
     offsets: NDArray[np.int64]
     keys: Keys
     values: NDArray[np.float32]
     labels: NDArray[Any]
     nonzeros: NDArray[np.int64]
+    weights: Any = None
+    fields: Any = None
 
 
 def addresses(blocks: Iterable[tuple[int, NDArray[np.int32], Any]]) -> NDArray[np.int64]:
@@ -39,9 +45,9 @@ def addresses(blocks: Iterable[tuple[int, NDArray[np.int32], Any]]) -> NDArray[n
     """
     table = []
     for start, order, rows in blocks:
-        arrays = order, rows.offsets, rows.keys, rows.values, rows.labels
-        table.append((start, start + len(order), *(array.ctypes.data for array in arrays)))
-    return np.array(table, np.int64).reshape(-1, 7)
+        arrays = order, rows.offsets, rows.keys, rows.values, rows.labels, rows.weights, rows.fields
+        table.append((start, start + len(order), *(0 if array is None else array.ctypes.data for array in arrays)))
+    return np.array(table, np.int64).reshape(-1, 9)
 
 
 def _number_at(kind: Any) -> Any:
@@ -77,6 +83,18 @@ def copy_from(_context: Any, out: Any, to: Any, address: Any, first: Any, count:
     return signature, codegen
 
 
+def copy_present(out: Any, to: Any, address: Any, first: Any, count: Any) -> None:
+    """`copy_from`, if there is such an array. For compiled loops."""
+    raise NotImplementedError
+
+
+@overload(copy_present, jit_options=STRICT)
+def _compile_copy_present(out, to, address, first, count):  # type: ignore[no-untyped-def]
+    if is_missing(out):
+        return lambda out, to, address, first, count: None
+    return lambda out, to, address, first, count: copy_from(out, to, address, first, count)
+
+
 @compiled
 def fill_runs(runs: NDArray[np.int64], run_rows: int, out: NDArray[np.int32]) -> None:
     """Row numbers: those of run `runs[0]`, of `runs[1]`, and so on. The run that holds the last row may be short."""
@@ -98,21 +116,25 @@ def count_nonzeros(offsets: NDArray[np.int64], rows: NDArray[np.int32]) -> int:
 
 
 @compiled
-def read_rows(offsets: NDArray[np.int64], keys: Keys, values: NDArray[np.float32], labels: NDArray[Any],
-              rows: NDArray[np.int32], out_offsets: NDArray[np.int64], out_keys: Keys, out_values: NDArray[np.float32],
-              out_labels: NDArray[Any], filled: int) -> None:  # fmt: skip
+def read_rows(offsets: NDArray[np.int64], keys: Keys, values: NDArray[np.float32], labels: NDArray[Any], weights: Any,
+              fields: Any, rows: NDArray[np.int32], out_offsets: NDArray[np.int64], out_keys: Keys,
+              out_values: NDArray[np.float32], out_labels: NDArray[Any], out_weights: Any, out_fields: Any,
+              filled: int) -> None:  # fmt: skip
     """Copy `rows` of a block after the first `filled` rows of the buffers, which have room for them."""
     # Unsigned numbers throughout: an index that cannot be negative needs no check, and the copies become vectors.
     at = np.uint64(out_offsets[filled])
     for i in range(rows.size):
         row = np.uint64(rows[i])
         out_labels[filled + i] = labels[row]
+        move(out_weights, filled + i, weights, row)
         start = np.uint64(offsets[row])
         count = np.uint64(offsets[row + np.uint64(1)]) - start
         for k in range(count):
             out_keys[at + k] = keys[start + k]
         for k in range(count):
             out_values[at + k] = values[start + k]
+        for k in range(count):
+            move(out_fields, at + k, fields, start + k)
         at += count
         out_offsets[filled + i + 1] = at
 
@@ -159,6 +181,8 @@ def read_slice(blocks: NDArray[np.int64], start: int, stop: int, out: Any) -> bo
             copy_from(out.keys, at, blocks[number, KEYS], begin, end - begin)
             copy_from(out.values, at, blocks[number, VALUES], begin, end - begin)
             copy_from(out.labels, filled, blocks[number, LABELS], row, count)
+            copy_present(out.weights, filled, blocks[number, WEIGHTS], row, count)
+            copy_present(out.fields, at, blocks[number, FIELDS], begin, end - begin)
             at += end - begin
             filled += count
             start += count

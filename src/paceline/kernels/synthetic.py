@@ -52,12 +52,38 @@ def hidden_weight(key: int) -> float:
 
 
 @compiled
+def hidden_factor(key: int, number: int) -> float:
+    """A factor of a key in the model that labels come from: about normal, as its weight is."""
+    return hidden_weight(scramble(np.uint64(key)) ^ np.uint64(number)) / HIDDEN_SPREAD
+
+
+@compiled
+def add_interactions(keys: NDArray[np.uint32], strength: float, factors: NDArray[np.float64]) -> float:
+    """What all pairs of `keys` add to the score: `strength` times the products of their factors.
+
+    `factors` is scratch, as many numbers as a key has factors.
+    """
+    factors[:] = 0.0
+    squares = 0.0
+    for i in range(keys.size):
+        for f in range(factors.size):
+            factor = hidden_factor(keys[i], f)
+            factors[f] += factor
+            squares += factor * factor
+    total = 0.0
+    for f in range(factors.size):
+        total += factors[f] * factors[f]
+    return 0.5 * strength * (total - squares)
+
+
+@compiled
 def fill_clicks(seed: int, first_row: int, num_numbers: int, vocabularies: NDArray[np.int64], skew: Skew,
-                logs: NDArray[np.float64], keys: NDArray[np.uint32], values: NDArray[np.float32],
-                labels: NDArray[np.uint8]) -> None:  # fmt: skip
+                strength: float, logs: NDArray[np.float64], factors: NDArray[np.float64], keys: NDArray[np.uint32],
+                values: NDArray[np.float32], labels: NDArray[np.uint8]) -> None:  # fmt: skip
     """Fill rows `first_row` onwards: numbers at keys 0 …, then one key of each vocabulary, value 1.
 
-    `logs` is scratch with room for one number per vocabulary.
+    With a `strength`, pairs of the smaller half of the vocabularies, which come last, have an effect of their own.
+    `logs` is scratch with room for one number per vocabulary, `factors` with room for those of a key.
     """
     nonzeros = num_numbers + vocabularies.size
     for v in range(vocabularies.size):
@@ -82,6 +108,10 @@ def fill_clicks(seed: int, first_row: int, num_numbers: int, vocabularies: NDArr
             values[at + num_numbers + v] = np.float32(1)
             score += hidden_weight(key)
             first_key += size
+        if strength > 0.0:
+            score += add_interactions(
+                keys[at + num_numbers + vocabularies.size // 2 : at + nonzeros], strength, factors
+            )
         labels[i] = uniform(seed, row, nonzeros) < 1.0 / (1.0 + np.exp(-score))
 
 

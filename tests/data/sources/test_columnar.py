@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from paceline.data.sources import files as sources
 from paceline.data.sources import table_process
-from paceline.data.sources.columnar import TableColumns, read_numbers
+from paceline.data.sources.cells import read_numbers
+from paceline.data.sources.columnar import Roles, TableColumns
 from paceline.data.sources.csv_text import Csv, Header, Lines
-from paceline.errors import DataError
+from paceline.errors import ConfigError, DataError
 from tests.data.inputs import chunk_of, rows_of, rows_of_batch, run, write
 from tests.kernels.test_hashing import reference
 
@@ -280,7 +281,7 @@ def test_a_first_line_that_is_not_a_csv_header(tmp_path: Path, content: str) -> 
 @given(st.lists(st.text('1,"ab\r;', max_size=8), max_size=8))
 def test_no_line_of_csv_changes_what_the_next_one_is(lines: list[str]) -> None:
     """Between hostile lines stands a good one, which is always read, as a row of its own."""
-    reading = Csv(TableColumns("label", {"a": "text"}), BITS)
+    reading = Csv(TableColumns(Roles("label"), {"a": "text"}), BITS)
     text = "".join(f"{line}\n1,good\n" for line in lines).encode()
     parsed = reading.parse(chunk_of(Lines(Header(["label", "a"], ",", 0), np.frombuffer(text, np.uint8), 0)), 100)
     assert parsed.num_numbered == 2 * len(lines)
@@ -311,3 +312,49 @@ def test_a_csv_header_longer_than_the_first_bytes(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sources, "LONGEST_ROW_BYTES", 400)
     with pytest.raises(DataError, match=r"the first line of `.*` \(in CSV, its header\) is longer than"):
         run(tmp_path, tmp_path / "a.csv")
+
+
+WEIGHTED = pa.table({"label": [1, 0, 1], "w": [2.0, 0.25, 0.0], "x": [1.0, 2.0, 0.0], "s": ["a", None, "b"]})
+
+
+@pytest.mark.parametrize("writer", [*WRITERS, write_csv])
+def test_a_column_may_be_the_weight_of_rows_and_columns_may_be_fields(tmp_path: Path, writer: Any) -> None:
+    path = writer(tmp_path / "a", WEIGHTED)
+    dataset = run(tmp_path, path, path, weight="w", fields=True, hash_bits=BITS).dataset
+    block = dataset.block("train", 0)
+    assert block.weights is not None
+    assert block.fields is not None
+    assert block.weights.tolist() == [2, 0.25, 0] * 2
+    assert block.fields.tolist() == [0, 1, 0, 1] * 2
+    assert dataset.manifest.fields == ("x", "s")
+    assert dataset.manifest.source["columns"] == {"x": "number", "s": "text"}
+    assert (dataset.manifest.source["weight"], dataset.manifest.source["fields"]) == ("w", True)
+    assert dataset.manifest.train.mean_weight == 0.75
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf, 1e39, None])
+@pytest.mark.parametrize("writer", [write_parquet, write_csv])
+def test_a_bad_weight_of_a_table_is_named(tmp_path: Path, writer: Any, weight: float | None) -> None:
+    path = writer(tmp_path / "a", pa.table({"label": [1, 0], "w": pa.array([1.0, weight], pa.float64()), "x": [1, 2]}))
+    number = 2 if writer is write_parquet else 3
+    with pytest.raises(DataError, match=f"a`, row {number}, column w: ") as error:
+        run(tmp_path, path, weight="w")
+    assert "a weight is a finite number of at least 0" in error.value.hint
+    assert run(tmp_path, path, weight="w", skip_bad_rows=1).rows == 1
+
+
+def test_weight_columns_that_cannot_be(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a", WEIGHTED)
+    with pytest.raises(DataError, match="has no weight column `wait`; it has label, w, x, s"):
+        run(tmp_path, path, weight="wait")
+    with pytest.raises(DataError, match="has no weight column `w`"):
+        run(tmp_path, path, write_csv(tmp_path / "b", WEIGHTED.drop_columns(["w"])), weight="w")
+    with pytest.raises(DataError, match="no column besides the label and the weight"):
+        run(tmp_path, write(tmp_path / "c", "label,w\n1,2\n"), weight="w")
+    with pytest.raises(ConfigError, match="`weight` and `label` are both `w`"):
+        run(tmp_path, path, weight="w", label="w")
+
+
+def test_text_about_finite_things_is_not_a_number(tmp_path: Path) -> None:
+    made = run(tmp_path, write(tmp_path / "a.csv", "label,s\n1,finite\n0,infinite\n"), hash_bits=BITS)
+    assert made.notes == ("text columns: s",)

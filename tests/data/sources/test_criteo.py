@@ -174,3 +174,13 @@ def test_a_byte_order_mark_is_passed_over(tmp_path: Path, header: str) -> None:
     expected, made = run(tmp_path, plain, hash_bits=10), run(tmp_path, marked, hash_bits=10)
     assert made.dataset.manifest.source["format"] == "criteo"
     assert rows_of(made.dataset) == rows_of(expected.dataset)
+
+
+@pytest.mark.parametrize("integers", ["log", "bucket"])
+def test_each_column_may_be_a_field(tmp_path: Path, integers: Any) -> None:
+    path = write(tmp_path / "a", criteo_row("1", ["3", "", "2"], ["x", "", "y"]))
+    dataset = run(tmp_path, path, fields=True, integers=integers).dataset
+    fields = dataset.block("train", 0).fields
+    assert fields is not None
+    assert fields.tolist() == [*range(13), 13, 15]
+    assert dataset.manifest.fields == (*(f"I{j}" for j in range(1, 14)), *(f"C{j}" for j in range(1, 27)))

@@ -20,6 +20,9 @@ from tests.data.inputs import criteo_row, record, source_of, sparse_example, wri
         ("1 1:1 2:0.5\n", "a", "libsvm"),
         ("# comment\n\n-1 qid:3 1:1 # x\n", "a.txt", "libsvm"),
         ("+1\n", "a", "libsvm"),
+        ("1:0.5 1:1 2:0.5\n", "a", "libsvm"),
+        ("1 0:1:1 1:2:0.5\n", "a", "libffm"),
+        ("-1:2e-1 qid:3 0:1:1 # x\n", "a.txt", "libffm"),
         (criteo_row("1", ["1"], ["a"]), "a", "criteo"),
         (criteo_row("1", ["1"], ["a"], ","), "day.csv", "criteo"),
         ("label,x\n1,2\n", "a", "csv"),
@@ -45,7 +48,7 @@ def test_what_is_not_recognised_says_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         recognise(source_of(write(tmp_path / "a.bin", b"\x00\x01\x02what is this")), "label")
     assert str(tmp_path / "a.bin") in error.value.message
-    assert "criteo|libsvm|tfrecord|parquet|arrow|csv" in error.value.hint
+    assert "criteo|libsvm|libffm|tfrecord|parquet|arrow|csv" in error.value.hint
 
 
 def test_an_empty_file_is_said_to_be_empty(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from tests.data.inputs import source_of, write
 
 
 def photos(folder: Path, classes: str = "abc", count: int = 4, shape: tuple[int, ...] = (5, 7, 3)) -> Path:
-    """Random images, so many in each class's folder."""
+    """Random images, this many in each class's folder."""
     for number, name in enumerate(classes):
         for i in range(count):
             save_image(folder / name / f"{i}.png", random_pixels(*shape, seed=100 * number + i))
@@ -76,14 +76,24 @@ def test_train_and_test_folders_are_the_splits(tmp_path: Path, held_out: str) ->
     assert all_images(dataset, "test").labels.tolist() == [0, 0, 2, 2]
 
 
-def test_validation_rows_beside_test_rows_are_left_out(tmp_path: Path) -> None:
-    for name in ("train", "test", "val"):
-        photos(tmp_path / "in" / name)
-    made = run_images(tmp_path, tmp_path / "in")
-    assert made.dataset.split("test").rows == 12
-    assert made.notes == (
-        f"left out: `{tmp_path / 'in' / 'val' / 'a' / '0.png'}` and 11 more, because test/ has the test rows",
-    )
+def test_val_beside_test_holds_the_validation_rows(tmp_path: Path) -> None:
+    for count, name in enumerate(("train", "test", "val"), 2):
+        photos(tmp_path / "in" / name, count=count)
+    dataset = run_images(tmp_path, tmp_path / "in").dataset
+    assert [dataset.split(split).rows for split in ("train", "test", "validation")] == [6, 9, 12]
+    assert all_images(dataset, "validation").labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    with pytest.raises(
+        ConfigError, match="`validation-fraction` is given, but the input has validation rows of its own"
+    ):
+        run_images(tmp_path, tmp_path / "in", validation_fraction=0.1)
+
+
+def test_validation_rows_from_their_own_folder(tmp_path: Path) -> None:
+    for name in ("some", "others"):
+        photos(tmp_path / name)
+    dataset = run_images(tmp_path, tmp_path / "some", validation=[tmp_path / "others"], test_fraction=0.2).dataset
+    assert dataset.split("validation").rows == 12
+    assert dataset.split("train").rows + dataset.split("test").rows == 12
 
 
 def test_test_rows_from_their_own_folder(tmp_path: Path) -> None:
@@ -94,7 +104,7 @@ def test_test_rows_from_their_own_folder(tmp_path: Path) -> None:
     left_out = run_images(tmp_path, tmp_path / "in", test=[tmp_path / "in" / "test"])
     assert splits.fingerprint == named.fingerprint == left_out.dataset.fingerprint
     assert left_out.left_out == ()
-    assert left_out.notes == ("6 files are test files: not used for training",)
+    assert left_out.notes == ("6 files are held out: not used for training",)
 
 
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:

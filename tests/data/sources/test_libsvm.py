@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from paceline.data.sources.libsvm import Libsvm, find_base
 from paceline.errors import DataError
-from tests.data.inputs import chunk_of, rows_of, rows_of_batch, run, source_of, text_of, write
+from tests.data.inputs import chunk_of, rows_of, rows_of_batch, run, text_of, write
 
 
 def parse(text: str | bytes, features: int | None = None, base: Any = 1, most_bad: int = 1000) -> Any:
@@ -112,8 +112,8 @@ def test_numbers_that_python_must_round() -> None:
 
 
 def test_where_indices_count_from(tmp_path: Path) -> None:
-    assert find_base(source_of(write(tmp_path / "one", "1 1:1\n0 2:1\n"))) == 1
-    assert find_base(source_of(write(tmp_path / "zero", "1 5:1\n0 0:1 2:1\n"))) == 0
+    assert find_base(text_of(write(tmp_path / "one", "1 1:1\n0 2:1\n").read_bytes())) == 1
+    assert find_base(text_of(write(tmp_path / "zero", "1 5:1\n0 0:1 2:1\n").read_bytes())) == 0
     zero = run(tmp_path, tmp_path / "zero")
     assert rows_of(zero.dataset) == [(1, {5: 1.0}), (0, {0: 1.0, 2: 1.0})]
     assert zero.dataset.manifest.source["index_base"] == 0
@@ -178,3 +178,62 @@ def test_where_keys_count_from_is_said_if_it_was_found_out(tmp_path: Path) -> No
     assert run(tmp_path, path).notes == ("keys count from 0",)
     assert run(tmp_path, write(tmp_path / "b", "1 1:2\n")).notes == ("keys count from 1",)
     assert run(tmp_path, path, index_base="0").notes == ()
+
+
+def test_labels_may_be_followed_by_weights(tmp_path: Path) -> None:
+    made = run(tmp_path, write(tmp_path / "a", "# first\n1:2 1:1\n0:0.25 2:1 # why\n1 1:3\n0:0\n"))
+    assert rows_of(made.dataset) == [(1, {0: 1.0}), (0, {1: 1.0}), (1, {0: 3.0}), (0, {})]
+    weights = made.dataset.block("train", 0).weights
+    assert weights is not None
+    assert weights.tolist() == [2, 0.25, 1, 0]
+    assert made.notes == ("keys count from 1", "labels are followed by weights")
+    assert made.dataset.manifest.weighted
+    assert made.dataset.manifest.train.weights == 3.25
+
+
+@pytest.mark.parametrize("weight", ["-1", "nan", "inf", "1e39", "x", "", "1:1"])
+def test_what_is_not_a_weight_is_named(tmp_path: Path, weight: str) -> None:
+    path = write(tmp_path / "a", f"1:2 1:1\n0:{weight} 2:1\n")
+    with pytest.raises(DataError, match=rf"a`, row 2, column 1: `0:{weight}` has a weight that is not a finite number"):
+        run(tmp_path, path)
+    assert run(tmp_path, path, skip_bad_rows=1).rows == 1
+
+
+def test_weights_that_come_late_are_bad_rows(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="row 2, column 1: the label is `0:1`") as error:
+        run(tmp_path, write(tmp_path / "a", "1 1:1\n0:1 1:1\n"))
+    assert "the first row needs one too" in error.value.hint
+
+
+def test_fields_as_libffm_reads_them(tmp_path: Path) -> None:
+    made = run(tmp_path, write(tmp_path / "a", "1 0:3:1 4:1:0.5\n0:2 2:1:1 # why\n0\n"), skip_bad_rows=1)
+    assert made.dataset.manifest.source["format"] == "libffm"
+    assert made.dataset.manifest.fields == ("0", "1", "2", "3", "4")
+    assert made.bad_rows == 1  # the weight
+    assert rows_of(made.dataset) == [(1, {2: 1.0, 0: 0.5}), (0, {})]
+    fields = made.dataset.block("train", 0).fields
+    assert fields is not None
+    assert fields.tolist() == [0, 4]
+    assert run(tmp_path, write(tmp_path / "b", "1:2 0:0:1\n0:3 1:2:1\n")).dataset.manifest.weighted
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "words"),
+    [
+        ("1 65536:1:1", 3, "`65536:1:1` has a field above 65535"),
+        ("1 99999999999999999999:1:1", 3, "has a field above 65535"),
+        ("1 0:1:1 3:1", 9, "`3:1` is not `field:index:value`"),
+        ("1 0:1:1 3", 9, "`3` is not `field:index:value`"),
+        ("1 0:1:1 :1:1", 9, "`:1:1` is not `field:index:value`"),
+        ("1 0::1", 3, "`0::1` is not `field:index:value`"),
+        ("1 0:0:1", 3, "`0:0:1` is a key below 1"),
+        ("1 0:1:nan", 3, "`0:1:nan` is not a finite number"),
+    ],
+)
+def test_a_bad_row_of_libffm_is_named(tmp_path: Path, line: str, column: int, words: str) -> None:
+    path = write(tmp_path / "a", f"1 1:1:1\n{line}\n0 1:2:1\n")
+    with pytest.raises(DataError) as error:
+        run(tmp_path, path, index_base="1")
+    assert f"row 2, column {column}: " in error.value.message
+    assert words in error.value.message
+    assert rows_of(run(tmp_path, path, index_base="1", skip_bad_rows=1).dataset) == [(1, {0: 1.0}), (0, {1: 1.0})]

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.ipc
@@ -75,6 +75,23 @@ def test_a_small_file_that_decodes_to_far_more(tmp_path: Path, encoding: str, mo
         run(tmp_path, path)
 
 
+def test_memory_is_watched_while_pyarrow_copies_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A buffer that grows is there twice before pyarrow counts it."""
+    used = iter([10, 20, 1 << 40])
+    monkeypatch.setattr(table_process, "_own_bytes", lambda: next(used))
+    monkeypatch.setattr(table_process, "WATCH_SECONDS", 0)
+    codes = []
+
+    def ends(code: int) -> NoReturn:
+        codes.append(code)
+        raise SystemExit
+
+    monkeypatch.setattr(os, "_exit", ends)
+    with pytest.raises(SystemExit):
+        table_process._watch_memory([1 << 39])
+    assert codes == [table_process.TOO_LARGE]
+
+
 def test_a_long_text_that_many_rows_refer_to_costs_its_length_once(tmp_path: Path) -> None:
     column = pa.DictionaryArray.from_arrays(pa.array([0, 1, None] * 20_000, pa.int32()), ["x" * 10_000_000, "y"])
     label = pa.DictionaryArray.from_arrays(pa.array([0, 1, 1] * 20_000, pa.int8()), ["0", "1"])
@@ -93,7 +110,7 @@ def test_an_unfinished_answer_ends_the_process(tmp_path: Path, monkeypatch: pyte
     assert process is not None
     answer = tables.read(source)
     next(answer)
-    answer.close()  # type: ignore[attr-defined]
+    answer.close()
     assert process.returncode == -signal.SIGKILL
     assert [piece.start for piece in list(tables.read(source))[1:]] == [0, 1, 2]
     tables.close()

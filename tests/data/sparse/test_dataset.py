@@ -21,7 +21,7 @@ from paceline.data.sparse import dataset as blocks
 from paceline.data.sparse.batch import Batch, concatenate
 from paceline.data.sparse.dataset import SparseDataset, sparse_writer
 from paceline.errors import DataError, PacelineWarning, UsageError
-from tests.data.inputs import rows_of, rows_of_batch
+from tests.data.inputs import rows_of, rows_of_batch, run, with_weights_and_fields, write
 
 
 def random_rows(count: int, seed: int = 0, keys: int = 2000, width: int = 9) -> Batch:
@@ -358,3 +358,67 @@ def test_declared_features_decide_how_wide_keys_are(tmp_path: Path) -> None:
         writer.add("train", Batch.from_lists([1], [[7]], [[1.0]]))
         dataset = writer.finish()
     assert dataset.block("train", 0).keys.dtype == dataset.key_dtype == np.uint64
+
+
+FIELDS = ("a", "b", "c", "d", "e")
+
+
+@pytest.mark.usefixtures("small")
+def test_weights_and_fields_are_written_and_read(tmp_path: Path) -> None:
+    rows = with_weights_and_fields(500)
+    dataset = make(tmp_path / "data", rows, 3, fields=FIELDS)
+    assert (dataset.manifest.weighted, dataset.manifest.fields) == (True, FIELDS)
+    found = concatenate([dataset.block("train", i) for i in range(len(dataset.manifest.train.blocks))])
+    assert rows.weights is not None
+    assert found.weights is not None
+    assert found.weights.tolist() == rows.weights.tolist()
+    assert found.fields is not None
+    assert rows.fields is not None
+    assert found.fields.tolist() == rows.fields.tolist()
+    assert dataset.manifest.train.mean_weight == pytest.approx(rows.weights.mean())
+    plain = make(tmp_path / "plain", rows._replace(weights=None, fields=None))
+    assert plain.fingerprint != dataset.fingerprint
+    assert plain.manifest.train.mean_weight == 1
+
+
+@pytest.mark.parametrize("weight", [-1, np.nan, np.inf])
+def test_wrong_weights_are_not_written(tmp_path: Path, weight: float) -> None:
+    rows = with_weights_and_fields(10)._replace(weights=np.full(10, weight, np.float32))
+    with pytest.raises(DataError, match="some weights are negative or not finite"):
+        make(tmp_path / "data", rows, fields=FIELDS)
+
+
+def test_wrong_weights_and_fields_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "are_weights", lambda _: True)
+    rows = with_weights_and_fields(10)
+    wrong = np.where(np.arange(10) == 3, np.float32(-1), np.float32(5))
+    weights = make(tmp_path / "weights", rows._replace(weights=wrong), fields=FIELDS)
+    with pytest.raises(DataError, match="some weights are negative"):
+        weights.block("train", 0)
+    fields = make(tmp_path / "fields", rows, fields=FIELDS[:4])
+    with pytest.raises(DataError, match="field 4"):
+        fields.block("train", 0)
+
+
+def test_validation_rows_are_a_split_of_their_own(tmp_path: Path) -> None:
+    rows = random_rows(30)
+    with sparse_writer(tmp_path / "data", features=None, source={}) as writer:
+        for split, start in (("train", 0), ("validation", 10), ("test", 20)):
+            piece = rows.slice(start, start + 10)
+            writer.add(split, piece._replace(keys=piece.keys.copy()))  # type: ignore[arg-type]
+        dataset = writer.finish()
+    assert dataset.split("validation").rows == 10
+    assert dataset.block("validation", 0).labels.tolist() == rows.labels[10:20].tolist()
+
+
+def test_classes_get_the_numbers_of_a_model(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "label,x\ncat,1\nant,2\ncat,3\n")
+    dataset = run(tmp_path, path, labels="classes").dataset
+    assert SparseDataset(dataset.folder.name).block("train", 0).labels.tolist() == [1, 0, 1]
+    assert dataset.manifest.source["class_names"] == ["ant", "cat"]
+    dataset.number_classes_as(["dog", "cat", "ant"])
+    assert dataset.block("train", 0).labels.tolist() == [1, 2, 1]
+    assert not dataset.block("train", 0).labels.flags.writeable
+    assert dataset.labels.names == ("dog", "cat", "ant")
+    with pytest.raises(DataError, match="the class `cat` is not one of the 2"):
+        dataset.number_classes_as(["dog", "ant"])

@@ -10,7 +10,7 @@ A `RowKind` declares what differs between kinds of rows; `data/sparse` and `data
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from paceline.data.blocks.folders import Folder, open_folder
 from paceline.data.blocks.manifests import FORMAT_VERSION, read_manifest
 from paceline.data.labels import Labels
 
-Split = Literal["train", "test"]
+Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 
@@ -37,9 +37,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     test: SplitInfo
     source: dict[str, Any]
     version: int = FORMAT_VERSION
+    validation: SplitInfo = SplitInfo()
 
     def __post_init__(self) -> None:
-        for name, split in (("train", self.train), ("test", self.test)):
+        for name in SPLITS:
+            split: SplitInfo = getattr(self, name)
             if split.rows != sum(block.rows for block in split.blocks):
                 raise ValueError(f"the blocks of `{name}` do not have its {split.rows} rows")
         if not self.train.rows:
@@ -88,24 +90,50 @@ class Dataset(Generic[R]):
         self._blocks: dict[tuple[Split, int], R] = {}
         self._reading: dict[tuple[Split, int], threading.Lock] = {}
         self._lock = threading.Lock()
+        self._class_numbers: NDArray[Any] | None = None
         self._train: SplitInfo = self.manifest.train
+        self._convert: Callable[[R], R] | None = None
 
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the data: equal for datasets with equal blocks and equal `kind.identity`."""
         digest = xxhash.xxh3_64(f"{self.kind.identity(self.manifest)}\n".encode())
-        for split in SPLITS:
+        # Datasets without validation rows have the fingerprints that they had before there were any.
+        for split in (split for split in SPLITS if split != "validation" or self.split(split).rows):
             digest.update(f"{split}\n".encode())
             for block in self.split(split).blocks:
                 digest.update(f"{block.checksum}\n".encode())
         return digest.hexdigest()
 
     def split(self, split: Split) -> SplitInfo:
-        return self._train if split == "train" else self.manifest.test
+        info: SplitInfo = self._train if split == "train" else getattr(self.manifest, split)
+        return info
 
     def keep_first(self, rows: int) -> None:
         """Use only the first `rows` training rows."""
         self._train = first_rows(self.manifest.train, rows)
+
+    def number_classes_as(self, names: Sequence[str]) -> None:
+        """Give classes the numbers that they have among these names, as a model knows them. Call it before blocks are
+        read. `DataError` if a class is not among them.
+        """
+        if self.labels.names != tuple(names):
+            self._class_numbers = self.labels.numbered_as(names)
+            self.labels = Labels(self.labels.kind, tuple(names))
+
+    @property
+    def model_info(self) -> dict[str, Any]:
+        """What the file of a model says about the data that it was trained on."""
+        return {"source": self.manifest.source}
+
+    def use_source_values(self) -> None:
+        """From now on, read rows with the values of the source: those of the blocks, unless these are changed."""
+        self.convert(None)
+
+    def convert(self, convert: Callable[[R], R] | None) -> None:
+        """Change the rows of all blocks in this way when they are read."""
+        self._convert = convert
+        self._blocks.clear()
 
     def block(self, split: Split, index: int) -> R:
         """The rows of one block, mapped and read-only."""
@@ -117,5 +145,10 @@ class Dataset(Generic[R]):
             with reading:
                 if key not in self._blocks:
                     info: SplitInfo = getattr(self.manifest, split)
-                    self._blocks[key] = self.kind.read(self.folder, info.blocks[index], self.manifest)
+                    rows = self.kind.read(self.folder, info.blocks[index], self.manifest)
+                    if self._class_numbers is not None:
+                        labels = self._class_numbers[rows.labels]
+                        labels.flags.writeable = False
+                        rows = rows.with_labels(labels)
+                    self._blocks[key] = rows if self._convert is None else self._convert(rows)
         return self._blocks[key]

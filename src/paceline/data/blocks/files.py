@@ -34,23 +34,33 @@ class BlockInfo(msgspec.Struct, frozen=True):
 
 
 class SplitInfo(msgspec.Struct, frozen=True):
-    """The blocks of the training rows or of the test rows."""
+    """The blocks of the training rows, the validation rows or the test rows.
+
+    `weights` is the sum of the rows' weights, 0 if they have none.
+    """
 
     rows: Count = 0
     positives: Count = 0
     nonzeros: Count = 0
     blocks: tuple[BlockInfo, ...] = ()
+    weights: float = 0.0
+
+    @property
+    def mean_weight(self) -> float:
+        """What a row counts on average."""
+        return self.weights / self.rows if self.weights else 1.0
 
 
 def first_rows(split: SplitInfo, rows: int) -> SplitInfo:
-    """The first `rows` rows of a split. Positives and nonzeros are estimated, as if they were spread evenly."""
+    """The first `rows` rows of a split. Other counts and weights are estimated, as if they were spread evenly."""
     blocks, left = [], rows
     for block in split.blocks:
         if left > 0:
             blocks.append(msgspec.structs.replace(block, rows=min(left, block.rows)))
             left -= block.rows
     share = rows / max(1, split.rows)
-    return SplitInfo(rows, round(split.positives * share), round(split.nonzeros * share), tuple(blocks))
+    positives, nonzeros = round(split.positives * share), round(split.nonzeros * share)
+    return SplitInfo(rows, positives, nonzeros, tuple(blocks), split.weights * share)
 
 
 def read_table(folder: Folder, info: BlockInfo, *schemas: pa.Schema) -> pa.RecordBatch:
@@ -171,7 +181,12 @@ class Rows(Protocol):
     """Rows in memory, of any kind."""
 
     @property
+    def labels(self) -> NDArray[Any]: ...
+
+    @property
     def num_rows(self) -> int: ...
+
+    def with_labels(self, labels: NDArray[Any]) -> Self: ...
 
     def slice(self, start: int, stop: int) -> Self: ...
 

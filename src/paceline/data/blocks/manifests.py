@@ -36,12 +36,12 @@ def seal(manifest: bytes) -> bytes:
 
 def kind_of(folder: Folder) -> str:
     """The name of the kind of rows in a folder."""
-    return _decode(folder, _read(folder), Head).kind
+    return _decode(folder, read_text(folder), Head).kind
 
 
 def read_manifest(folder: Folder, kind: str, made_by: str, manifest: type[M]) -> M:
     """The manifest of a folder that must hold a dataset of this kind; `made_by` is the hint if it does not."""
-    text = _read(folder)
+    text = read_text(folder)
     head = _decode(folder, text, Head)
     if head.kind != kind:
         raise DataError(f"`{folder}` holds {head.kind}, not {kind}", made_by)
@@ -59,7 +59,8 @@ def read_manifest(folder: Folder, kind: str, made_by: str, manifest: type[M]) ->
     return _decode(folder, text, manifest)
 
 
-def _read(folder: Folder) -> bytes:
+def read_text(folder: Folder) -> bytes:
+    """The manifest of a folder as it is written; `DataError` if there is none, or if it is too large."""
     if not folder.exists():
         raise DataError(f"no dataset at `{folder}`", "`paceline generate` or `paceline prepare` makes one")
     try:

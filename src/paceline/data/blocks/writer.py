@@ -31,10 +31,12 @@ class Intake(Protocol[R]):
     def rest(self) -> Iterable[tuple[Split, R]]:
         """Rows that were taken and not returned yet."""
 
-    def complete(self, split: Split, block: list[R]) -> list[R]:
-        """The rows of a whole block as they are stored. Runs in several threads at once; may change rows in place."""
+    def complete(self, split: Split, index: int, block: list[R]) -> list[R]:
+        """The rows of a whole block, number `index` of its split, as they are stored. Runs in several threads
+        at once; may change rows in place.
+        """
 
-    def manifest(self, train: SplitInfo, test: SplitInfo) -> msgspec.Struct: ...
+    def manifest(self, splits: dict[Split, SplitInfo]) -> msgspec.Struct: ...
 
 
 class DatasetWriter(Generic[R, D]):
@@ -72,12 +74,12 @@ class DatasetWriter(Generic[R, D]):
     def finish(self) -> D:
         """Write what is pending and the manifest, and move the folder into place."""
         self._append(self._intake.rest())
-        train, test = (self._blocks[split].finish() for split in SPLITS)
-        if not train.rows:
+        splits = {split: blocks.finish() for split, blocks in self._blocks.items()}
+        if not splits["train"].rows:
             raise DataError(
                 "the input has no training rows", "check the paths, and that --test-fraction leaves some rows"
             )
-        manifest = seal(msgspec.json.encode(self._intake.manifest(train, test)))
+        manifest = seal(msgspec.json.encode(self._intake.manifest(splits)))
         # Nothing waits for the disk, which may take longer than all the rest. If the machine crashes before everything
         # is there, checksums tell.
         replace_file(self._partial.path / "manifest.json", manifest, durable=False)
@@ -130,12 +132,12 @@ class BlockWriter(Generic[R]):
 
     def _write(self) -> None:
         path = self._folder / f"{self._split}-{len(self._written):05d}.arrow"
-        self._written.append(self._threads.submit(self._complete, path, self._block))
+        self._written.append(self._threads.submit(self._complete, path, len(self._written), self._block))
         self._block = []
         if len(self._written) > self._num_threads:
             self._written[-1 - self._num_threads].result()  # no more blocks in memory than threads write
 
-    def _complete(self, path: Path, block: list[R]) -> BlockInfo:
-        stored = self._intake.complete(self._split, block)
+    def _complete(self, path: Path, index: int, block: list[R]) -> BlockInfo:
+        stored = self._intake.complete(self._split, index, block)
         block.clear()  # what was copied need not stay in memory until the file is written
         return self._kind.write(path, stored)

@@ -55,6 +55,8 @@ class Images(NamedTuple):
     """Images: `pixels` uint8 [n, features], each row an image's height × width × channels in that order, and `labels`
     uint16 [n].
 
+    Images have no weights.
+
     >>> images = Images(np.zeros((3, 4), np.uint8), np.array([2, 0, 1], np.uint16))
     >>> images.slice(1, 3).labels.tolist(), images.select(images.labels > 0).labels.tolist()
     ([0, 1], [2, 1])
@@ -64,8 +66,15 @@ class Images(NamedTuple):
     labels: NDArray[np.uint16]
 
     @property
+    def weights(self) -> None:
+        return None
+
+    @property
     def num_rows(self) -> int:
         return len(self.labels)
+
+    def with_labels(self, labels: NDArray[np.uint16]) -> Images:
+        return self._replace(labels=labels)
 
     def slice(self, start: int, stop: int) -> Images:
         """Rows `start` up to `stop`, sharing memory."""

@@ -78,18 +78,19 @@ class ImageIntake:
     def rest(self) -> Iterator[tuple[Split, Images]]:
         return iter(())
 
-    def complete(self, split: Split, block: list[Images]) -> list[Images]:
+    def complete(self, split: Split, index: int, block: list[Images]) -> list[Images]:
         return list(block)
 
-    def manifest(self, train: SplitInfo, test: SplitInfo) -> ImageManifest:
+    def manifest(self, splits: dict[Split, SplitInfo]) -> ImageManifest:
         return ImageManifest(
             kind="images",
             shape=self._shape,
             classes=len(self._class_names),
             class_names=self._class_names,
-            train=train,
-            test=test,
             source=self._source,
+            train=splits["train"],
+            validation=splits["validation"],
+            test=splits["test"],
         )
 
 

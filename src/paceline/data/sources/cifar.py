@@ -27,8 +27,8 @@ class Cifar:
     shape: Shape = (SIDE, SIDE, CHANNELS)
     notes: tuple[str, ...] = ()
 
-    def __init__(self, train: list[Source], test: list[Source]) -> None:
-        self._files: dict[Split, list[Source]] = {"train": train, "test": test}
+    def __init__(self, train: list[Source], test: list[Source], validation: list[Source]) -> None:
+        self._files: dict[Split, list[Source]] = {"train": train, "validation": validation, "test": test}
         self.class_names = list(CLASS_NAMES)
         self.settings: dict[str, Any] = {}
 

@@ -1,9 +1,10 @@
 """How do the columns of a table become rows, whether it comes from Parquet, Arrow or CSV?
 
-One column is the label. Every other column is a feature. Numeric columns (integers, floats, booleans) are the keys 0,
-1, … in the order of the columns, with the cell as value; zeros are left out, as they change nothing. Text columns are
-hashed with the column's name as salt (`kernels/hashing.py`) to the keys after these, value 1. Nulls and blank cells are
-absent. All files have the columns of the first.
+One column is the label, and one may be the rows' weight. Every other column is a feature. Numeric columns (integers,
+floats, booleans) are the keys 0, 1, … in the order of the columns, with the cell as value; zeros are left out, as they
+change nothing. Text columns are hashed with the column's name as salt (`kernels/hashing.py`) to the keys after these,
+value 1. Nulls and blank cells are absent. All files have the columns of the first. Each column is a field, if fields
+are asked for.
 """
 
 from __future__ import annotations
@@ -15,45 +16,62 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from paceline.data.prepare_settings import PrepareConfig
+from paceline.data.sources.cells import TEXT_TYPES, dictionary_of, read_names, read_numbers, text_of
 from paceline.data.sources.files import Source
-from paceline.data.sources.parsed import BadRow, Parsed, input_key_dtype, shown
+from paceline.data.sources.parsed import WEIGHT_WORDS, BadRow, Parsed, input_key_dtype
 from paceline.data.sparse.batch import Batch
 from paceline.errors import DataError, printable
-from paceline.kernels.columns import BLANK, LONGEST_NUMBER, hash_cells, read_cells
+from paceline.kernels.columns import hash_cells
 from paceline.kernels.hashing import salt_of
-from paceline.kernels.text import CLOSE, EXACT, NUMBER_INFINITE
+from paceline.kernels.optional import MOST_FIELDS
 
 Kind = Literal["number", "text"]
 
 NAMES_SHOWN = 8
-TEXT_TYPES = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-LABEL_HINT = "every row needs a label, a finite number; --label says which column has it"
+LABEL_HINT = "every row needs a label, a finite number or the name of a class; --label says which column has it"
 NUMBER_HINT = "numeric columns hold finite numbers, and nulls or blanks where one is missing"
 
 
-class TableColumns(NamedTuple):
-    """The columns of a table except its label, and whether each is numeric or text."""
+class Roles(NamedTuple):
+    """Which column is the label, and which the weight of rows; empty if they have none."""
 
     label: str
+    weight: str = ""
+
+    @staticmethod
+    def of(config: PrepareConfig) -> Roles:
+        return Roles(config.label, config.weight)
+
+    @property
+    def names(self) -> list[str]:
+        return [self.label, self.weight] if self.weight else [self.label]
+
+
+class TableColumns(NamedTuple):
+    """The columns of a table except its label and weight, and whether each is numeric or text."""
+
+    roles: Roles
     kinds: dict[str, Kind]
-
-
-class Cells(NamedTuple):
-    """One column of a chunk as numbers; `problems[i]` says what is wrong with row i."""
-
-    numbers: NDArray[np.float64]
-    present: NDArray[np.bool_]
-    problems: dict[int, str]
 
 
 class Columnar:
     """Tables of one set of columns, turned into rows; `Csv` and `Tables` know the files."""
 
-    def __init__(self, columns: TableColumns, hash_bits: int) -> None:
+    def __init__(
+        self, columns: TableColumns, hash_bits: int, *, fields: bool = False, named_labels: bool = False
+    ) -> None:
+        label, weight = columns.roles
         self.columns = columns
-        self.label_column = f"column {columns.label}"
+        self.label_column = f"column {label}"
+        self._read_labels = read_names if named_labels else read_numbers
+        self.weighted = bool(weight)
+        self.fields = tuple(columns.kinds) if fields else ()
+        if len(self.fields) > MOST_FIELDS:
+            raise DataError(f"{len(self.fields):,} columns; there can be {MOST_FIELDS:,} fields", "leave --fields out")
         self.notes: tuple[str, ...] = (describe_columns(columns.kinds),)
-        self.settings: dict[str, Any] = {"label": columns.label, "hash_bits": hash_bits, "columns": columns.kinds}
+        self.settings: dict[str, Any] = {"label": label, "hash_bits": hash_bits, "columns": columns.kinds}
+        self.settings |= {"weight": weight} if weight else {}
         self._mask = np.uint64((1 << hash_bits) - 1)
         self.num_numeric = sum(kind == "number" for kind in columns.kinds.values())
         has_text = self.num_numeric < len(columns.kinds)
@@ -64,9 +82,10 @@ class Columnar:
         shape = (table.num_rows, len(self.columns.kinds))
         keys: NDArray[Any] = np.zeros(shape, input_key_dtype(self.features))
         values, present = np.ones(shape, np.float32), np.zeros(shape, bool)
-        label = read_numbers(table.column(self.columns.label))
+        label = self._read_labels(table.column(self.columns.roles.label))
         problems = dict.fromkeys(np.flatnonzero(~label.present).tolist(), "no label") | label.problems
         bad = {row: BadRow(0, self.label_column, problem, LABEL_HINT) for row, problem in problems.items()}
+        weights = self._weights(table, bad) if self.weighted else None
         next_key = 0
         for j, (name, kind) in enumerate(self.columns.kinds.items()):
             column = table.column(name)
@@ -83,99 +102,48 @@ class Columnar:
         good[list(bad)] = False
         present &= good[:, None]
         offsets = np.concatenate([[0], np.cumsum(present.sum(1)[good])]).astype(np.int64)
-        labels = label.numbers[good].astype(np.float32)
-        batch = Batch(labels, offsets, keys[present], values[present]).distinct()
+        batch = Batch(
+            label.numbers[good].astype(np.float32),
+            offsets,
+            keys[present],
+            values[present],
+            None if weights is None else weights[good],
+            np.nonzero(present)[1].astype(np.uint16) if self.fields else None,
+        ).distinct()
         bad_rows = [bad[row]._replace(row=int(row_numbers[row])) for row in sorted(bad)]
-        return Parsed(batch, row_numbers[good], table.num_rows, bad_rows[:most_bad])
+        return Parsed(batch, row_numbers[good], table.num_rows, bad_rows[:most_bad], label.names)
+
+    def _weights(self, table: pa.RecordBatch, bad: dict[int, BadRow]) -> NDArray[np.float32]:
+        """The weights of rows; rows whose weight is not one are entered into `bad`, unless they are there."""
+        name = self.columns.roles.weight
+        cells = read_numbers(table.column(name))
+        problems = dict.fromkeys(np.flatnonzero(~cells.present).tolist(), "no weight")
+        problems |= {
+            row: f"the weight is `{cells.numbers[row]:g}`" for row in np.flatnonzero(cells.numbers < 0).tolist()
+        }
+        for row, problem in (problems | cells.problems).items():
+            bad.setdefault(row, BadRow(0, f"column {printable(name)}", problem, f"a weight is {WEIGHT_WORDS}"))
+        return cells.numbers.astype(np.float32)
 
     def _hash(self, name: str, column: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         if pa.types.is_dictionary(column.type):
-            places, valid, dictionary = _dictionary_of(column)
+            places, valid, dictionary = dictionary_of(column)
             hashed, filled = self._hash(name, dictionary)
             return hashed[places], filled[places] & valid
-        text, offsets, filled = _text_of(column)
+        text, offsets, filled = text_of(column)
         keys: NDArray[Any] = np.empty(len(column), input_key_dtype(self.features))
         hash_cells(text, offsets, salt_of(name), self._mask, np.uint64(self.num_numeric), keys)
         return keys, filled
 
 
-def read_numbers(column: pa.Array) -> Cells:
-    """A column of any type as numbers."""
-    if pa.types.is_dictionary(column.type):
-        places, valid, dictionary = _dictionary_of(column)
-        cells = read_numbers(dictionary)
-        problems = {
-            row: cells.problems[places[row]]
-            for row in np.flatnonzero(np.isin(places, list(cells.problems)) & valid).tolist()
-        }
-        return Cells(cells.numbers[places], cells.present[places] & valid, problems)
-    if column.type in TEXT_TYPES:
-        return _read_text_numbers(column)
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.uint8())
-    present = column.is_valid().to_numpy(zero_copy_only=False)
-    numbers = column.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False)
-    with np.errstate(over="ignore"):
-        finite = np.isfinite(numbers.astype(np.float32))
-    problems = {row: f"`{numbers[row]}` is not a finite number" for row in np.flatnonzero(~finite).tolist()}
-    return Cells(np.where(finite, numbers, 0), present, problems)
-
-
-def _read_text_numbers(column: pa.Array) -> Cells:
-    """The numbers of a column of text, as CSV has them."""
-    text, offsets, filled = _text_of(column)
-    numbers = np.empty(len(column), np.float64)
-    trusts = np.empty(len(column), np.uint8)
-    read_cells(text, offsets, numbers, trusts, np.empty(LONGEST_NUMBER + 1, np.uint8))
-    problems = {}
-    for row in np.flatnonzero((trusts != EXACT) & (trusts != BLANK)).tolist():
-        cell = text[offsets[row] : offsets[row + 1]].tobytes()
-        if trusts[row] == CLOSE:
-            numbers[row] = np.float32(float(cell))
-        else:
-            what = "is not a finite number" if trusts[row] == NUMBER_INFINITE else "is not a number"
-            problems[row] = f"{shown(cell)} {what}"
-            numbers[row] = 0
-    return Cells(numbers, filled & (trusts != BLANK), problems)
-
-
-def _text_of(column: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_]]:
-    """The bytes of a text column, where each cell begins, and which are neither null nor blank."""
-    # Each call takes microseconds, which add up if there are tens of thousands of columns.
-    if column.type != pa.large_binary():
-        column = column.cast(pa.large_binary())
-    if column.null_count:
-        column = column.fill_null(b"")
-    _, offsets_buffer, text_buffer = column.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int64)[column.offset : column.offset + len(column) + 1]
-    text = np.frombuffer(text_buffer, np.uint8) if text_buffer is not None else np.zeros(0, np.uint8)
-    return text, offsets, np.diff(offsets) > 0
-
-
-def _dictionary_of(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.bool_], pa.Array]:
-    """Where each cell of a dictionary column is in the dictionary, which cells are not null, and the dictionary.
-
-    Cells are never spelled out, because a dictionary of one long text and many references to it would fill the memory.
-    """
-    valid = column.indices.is_valid().to_numpy(zero_copy_only=False)
-    places = column.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    dictionary = column.dictionary
-    if len(dictionary) > len(column):
-        used, places = np.unique(places, return_inverse=True)
-        dictionary = dictionary.take(pa.array(used)) if valid.any() else dictionary.slice(0, 1)
-    if not len(dictionary):
-        dictionary = pa.nulls(1, dictionary.type)
-    return places, valid, dictionary
-
-
-def columns_of(schema: pa.Schema, label: str, source: Source) -> TableColumns:
+def columns_of(schema: pa.Schema, roles: Roles, source: Source) -> TableColumns:
     """The columns of a typed table: which are numeric and which text."""
-    require_label(schema.names, label, source)
+    require_roles(schema.names, roles, source)
     kinds: dict[str, Kind] = {}
     for field in schema:
         types = pa.types
         kind = field.type.value_type if types.is_dictionary(field.type) else field.type
-        if field.name == label:
+        if field.name in roles.names:
             continue
         if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
             kinds[field.name] = "number"
@@ -186,7 +154,7 @@ def columns_of(schema: pa.Schema, label: str, source: Source) -> TableColumns:
                 f"`{source.name}`, column {printable(field.name)}: the type is {printable(str(field.type))}",
                 "columns are numbers or text; cast it or leave it out",
             )
-    return TableColumns(label, kinds)
+    return TableColumns(roles, kinds)
 
 
 def describe_columns(kinds: dict[str, Kind]) -> str:
@@ -204,18 +172,20 @@ def describe_columns(kinds: dict[str, Kind]) -> str:
     return "; ".join(parts)
 
 
-def require_label(names: list[str], label: str, source: Source) -> None:
-    """Raise unless the columns are a label and something to learn from, each once."""
+def require_roles(names: list[str], roles: Roles, source: Source) -> None:
+    """Raise unless the columns are a label, a weight if one is wanted, and something to learn from, each once."""
     if len(set(names)) < len(names):
         twice = Counter(names).most_common(1)[0][0]
         raise DataError(f"`{source.name}` has the column `{printable(twice)}` twice", "rename one of them")
-    if label not in names:
-        listed = printable(", ".join(names[:20]))
-        raise DataError(
-            f"`{source.name}` has no label column `{label}`; it has {listed}", "`--label NAME` says which it is"
-        )
-    if len(names) == 1:
-        raise DataError(f"`{source.name}` has no column besides the label", "check the separator, and --label")
+    for role, name in roles._asdict().items():
+        if name and name not in names:
+            listed = printable(", ".join(names[:20]))
+            raise DataError(
+                f"`{source.name}` has no {role} column `{name}`; it has {listed}", f"`--{role} NAME` says which it is"
+            )
+    if len(names) == len(roles.names):
+        besides = " and the weight" if roles.weight else ""
+        raise DataError(f"`{source.name}` has no column besides the label{besides}", "check the separator, and --label")
 
 
 def require_columns(first: TableColumns, columns: TableColumns, source: Source) -> None:

@@ -87,12 +87,14 @@ class Criteo:
     """Criteo's click data, with its integers on a `log` scale or in `bucket`s."""
 
     label_column = "column label"
+    weighted = False
     notes: tuple[str, ...] = ()
 
-    def __init__(self, layout: LineLayout, hash_bits: int, integers: Integers) -> None:
+    def __init__(self, layout: LineLayout, hash_bits: int, integers: Integers, *, fields: bool = False) -> None:
         self.layout = layout
         self.integers = integers
         self.settings: dict[str, Any] = {"hash_bits": hash_bits, "integers": integers}
+        self.fields = tuple(INTEGER_NAMES + STRING_NAMES) if fields else ()
         self.features = (1 << hash_bits) + (INTEGERS if integers == "log" else 0)
         self._mask = np.uint64((1 << hash_bits) - 1)
         self._string_salts = np.array([salt_of(name) for name in STRING_NAMES], np.uint64)
@@ -107,7 +109,8 @@ class Criteo:
         # The shortest line that may be bad is one character, the shortest row `1` and 39 separators.
         most_rows = len(text) // (1 + INTEGERS + STRINGS) + 1
         most_nonzeros = most_rows * (INTEGERS + STRINGS)
-        room = Room.of(len(text) // 2, most_nonzeros, input_key_dtype(self.features + INTEGERS), most_bad)
+        key_dtype = input_key_dtype(self.features + INTEGERS)
+        room = Room.of(len(text) // 2, most_nonzeros, key_dtype, most_bad, fields=bool(self.fields))
         separator, before_label = self.layout
         counts = parse_criteo(
             text[header:], separator, before_label, self._integer_salts, self._string_salts, self._mask, room
@@ -159,4 +162,4 @@ def open_criteo(source: Source, config: PrepareConfig) -> Criteo:
             f"`{source.name}`, row 1: {shown(first_line)} is not a Criteo row",
             "a row is [id,] label, 13 integers and 26 strings, separated by tabs or commas",
         )
-    return Criteo(layout, config.hash_bits, config.integers)
+    return Criteo(layout, config.hash_bits, config.integers, fields=config.fields)

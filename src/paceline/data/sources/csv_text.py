@@ -19,7 +19,8 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from paceline.data.prepare_settings import PrepareConfig
-from paceline.data.sources.columnar import Columnar, Kind, TableColumns, read_numbers, require_columns, require_label
+from paceline.data.sources.cells import are_names, are_numbers
+from paceline.data.sources.columnar import Columnar, Kind, Roles, TableColumns, require_columns, require_roles
 from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
 from paceline.data.sources.parsed import BadRow, Parsed, shown
 from paceline.errors import DataError
@@ -61,10 +62,11 @@ class Csv(Columnar):
             text = chunk.content
             if header is None:
                 header = _require_header(source, text)
-                kinds = {name: self.columns.kinds.get(name, "text") for name in header.names}
-                require_label(header.names, self.columns.label, source)
-                kinds.pop(self.columns.label)
-                require_columns(self.columns, TableColumns(self.columns.label, kinds), source)
+                roles = self.columns.roles
+                require_roles(header.names, roles, source)
+                features = (name for name in header.names if name not in roles.names)
+                kinds = {name: self.columns.kinds.get(name, "text") for name in features}
+                require_columns(self.columns, TableColumns(roles, kinds), source)
                 yield Chunk(source, Lines(header, text[header.num_bytes :], 1), 0, chunk.bytes_read)
             else:
                 yield Chunk(source, Lines(header, text, 0), chunk.start, chunk.bytes_read)
@@ -209,13 +211,12 @@ def open_csv(source: Source, config: PrepareConfig) -> Csv:
     """CSV with the columns of this file: which are numeric and which text."""
     text = first_lines(source)
     header = _require_header(source, text)
-    require_label(header.names, config.label, source)
+    roles = Roles.of(config)
+    require_roles(header.names, roles, source)
     table, _, _ = _read_cells(source, header, text[header.num_bytes :])
     kinds: dict[str, Kind] = {}
     for name in header.names:
-        if name != config.label:
-            cells = read_numbers(table.column(name))
-            # Infinite and missing numbers are numbers here, to be refused as such.
-            numeric = cells.present.any() and all("finite" in problem for problem in cells.problems.values())
-            kinds[name] = "number" if numeric else "text"
-    return Csv(TableColumns(config.label, kinds), config.hash_bits)
+        if name not in roles.names:
+            kinds[name] = "number" if are_numbers(table.column(name)) else "text"
+    named = config.labels != "numbers" and are_names(table.column(config.label))
+    return Csv(TableColumns(roles, kinds), config.hash_bits, fields=config.fields, named_labels=named)

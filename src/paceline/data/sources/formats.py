@@ -12,7 +12,7 @@ from paceline.data.prepare_settings import FORMATS, PrepareConfig
 from paceline.data.sources.criteo import find_layout, has_no_label, open_criteo
 from paceline.data.sources.csv_text import open_csv, read_header
 from paceline.data.sources.files import Source, read_head, without_mark
-from paceline.data.sources.libsvm import open_libsvm
+from paceline.data.sources.libsvm import open_libffm, open_libsvm
 from paceline.data.sources.parsed import Format
 from paceline.data.sources.tables import open_arrow, open_parquet
 from paceline.data.sources.tfrecord import open_tfrecord
@@ -23,6 +23,7 @@ from paceline.kernels.tfrecord import HEADER_BYTES, LENGTH_CHECKSUM, walk_record
 ROW_FORMATS: dict[str, Callable[[Source, PrepareConfig], Format]] = {
     "criteo": open_criteo,
     "libsvm": open_libsvm,
+    "libffm": open_libffm,
     "tfrecord": open_tfrecord,
     "parquet": open_parquet,
     "arrow": open_arrow,
@@ -31,9 +32,12 @@ ROW_FORMATS: dict[str, Callable[[Source, PrepareConfig], Format]] = {
 SUFFIXES = {
     ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
     ".csv": "csv", ".tsv": "csv", ".svm": "libsvm", ".libsvm": "libsvm", ".svmlight": "libsvm",
+    ".ffm": "libffm", ".libffm": "libffm",
     ".tfrecord": "tfrecord", ".tfrecords": "tfrecord",
 }  # fmt: skip
-LIBSVM_LINE = re.compile(rb"[+-]?[\d.]+([eE][+-]?\d+)?(\s+qid:\S+)?(\s+\d+:\S+)*\s*(#.*)?")
+LABEL = rb"[+-]?[\d.]+([eE][+-]?\d+)?(:[+-]?[\d.]+([eE][+-]?\d+)?)?"
+LIBSVM_LINE = re.compile(LABEL + rb"(\s+qid:\S+)?(\s+\d+:\S+)*\s*(#.*)?")
+LIBFFM_LINE = re.compile(LABEL + rb"(\s+qid:\S+)?(\s+\d+:\d+:[^:\s]+)+\s*(#.*)?")
 
 
 def recognise(source: Source, label: str) -> str:
@@ -72,6 +76,8 @@ def _by_first_line(head: NDArray[np.uint8], label: str) -> str | None:
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith(b"#")), b"")
     if find_layout(first) or has_no_label(first):
         return "criteo"
+    if LIBFFM_LINE.fullmatch(first.strip()):
+        return "libffm"
     if LIBSVM_LINE.fullmatch(first.strip()):
         return "libsvm"
     header = read_header(np.frombuffer(first + b"\n", np.uint8))

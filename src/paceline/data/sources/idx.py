@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,9 +43,13 @@ class IdxPair(NamedTuple):
 class Idx:
     """Pairs of IDX files. If `classes` is None, the classes are 0 to the largest training label."""
 
-    def __init__(self, train: list[Source], test: list[Source], classes: int | None = None) -> None:
-        self._pairs: dict[Split, list[IdxPair]] = {"train": find_pairs(train), "test": find_pairs(test)}
-        first, *others = self._pairs["train"] + self._pairs["test"]
+    def __init__(
+        self, train: list[Source], test: list[Source], classes: int | None = None, *, validation: Sequence[Source] = ()
+    ) -> None:
+        files: dict[Split, Sequence[Source]] = {"train": train, "validation": validation, "test": test}
+        self._pairs = {split: find_pairs(sources) for split, sources in files.items()}
+        held_out = self._pairs["validation"] + self._pairs["test"]
+        first, *others = self._pairs["train"] + held_out
         for pair in others:
             if (pair.height, pair.width) != (first.height, first.width):
                 raise DataError(
@@ -59,7 +63,7 @@ class Idx:
             seen |= first_rows(pair) > 0
         found = int(np.flatnonzero(seen).max(initial=0)) + 1
         said = "as --classes says" if classes else f"0 to {found - 1} in the training rows"
-        for pair in self._pairs["test"] + (self._pairs["train"] if classes else []):
+        for pair in held_out + (self._pairs["train"] if classes else []):
             _check_labels(pair, classes or found, said)
         self.class_names = [str(number) for number in range(classes or found)]
         self.settings: dict[str, Any] = {"classes": classes} if classes else {}
@@ -70,7 +74,7 @@ class Idx:
             yield from read_pair(pair)
 
 
-def find_pairs(files: list[Source]) -> list[IdxPair]:
+def find_pairs(files: Sequence[Source]) -> list[IdxPair]:
     """The files of images, each with its labels: those of the same folder and name."""
     images: dict[tuple[str, str], Source] = {}
     labels: dict[tuple[str, str], Source] = {}

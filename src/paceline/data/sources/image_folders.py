@@ -36,7 +36,9 @@ class ImageFile(NamedTuple):
 class ImageFolders:
     """Image files by class: classes are the training folders, sorted by name."""
 
-    def __init__(self, train: list[Source], test: list[Source], size: int | None, seed: int) -> None:
+    def __init__(
+        self, train: list[Source], validation: list[Source], test: list[Source], size: int | None, seed: int
+    ) -> None:
         load_pillow()  # before any file is read
         self._size = size
         self.class_names = sorted({class_of(source) for source in train})
@@ -44,9 +46,10 @@ class ImageFolders:
         self._files: dict[Split, list[ImageFile]] = {
             "train": [ImageFile(train[i], numbers[class_of(train[i])])
                       for i in np.random.default_rng(seed).permutation(len(train)).tolist()],
+            "validation": [ImageFile(source, _known_class(source, numbers)) for source in validation],
             "test": [ImageFile(source, _known_class(source, numbers)) for source in test],
         }  # fmt: skip
-        self.shape = find_shape([*train, *test], size)
+        self.shape = find_shape([*train, *validation, *test], size)
         check_shape(self.shape)
         self.settings: dict[str, Any] = {"seed": seed} | ({} if size is None else {"size": size})
         self.notes: tuple[str, ...] = ()

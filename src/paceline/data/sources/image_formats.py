@@ -5,6 +5,8 @@
 | `idx` | `NAME-images-idx3-ubyte` and `NAME-labels-idx1-ubyte` | where NAME begins with `t10k` |
 | `cifar` | `data_batch_N.bin` | `test_batch.bin` |
 | `images` | `CLASS/FILE` or `train/CLASS/FILE` | `test/CLASS/FILE` or `val/CLASS/FILE` |
+
+Where there are both, the files of `val/` are validation files.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ class ImageFiles(NamedTuple):
     """The files of an input by split; `notes` say which were left out."""
 
     train: list[Source]
+    validation: list[Source]
     test: list[Source]
     notes: tuple[str, ...] = ()
 
@@ -107,19 +110,19 @@ def _left_out(sources: list[Source], why: str) -> tuple[str, ...]:
 
 def _split_by_name(test_prefix: str, sources: list[Source]) -> ImageFiles:
     """Files whose name begins with the prefix are test files, unless there are no others."""
-    files = ImageFiles([], [])
+    files = ImageFiles([], [], [])
     for source in sources:
         (files.test if source.plain_name.lower().startswith(test_prefix) else files.train).append(source)
-    return files if files.train else ImageFiles(files.test, [])
+    return files if files.train else ImageFiles(files.test, [], [])
 
 
 def _split_by_folder(sources: list[Source]) -> ImageFiles:
-    """Split by the folders `train/` and `test/` (or `val/`), if there are any; `below` then begins with the class."""
+    """Split by the folders `train/`, `test/` and `val/`, if there are any; `below` then begins with the class."""
     tops: dict[str, set[str]] = defaultdict(set)
     for source in sources:
         if "/" in source.below:
             tops[_root(source)].add(source.below.partition("/")[0])
-    files, validation = ImageFiles([], []), []
+    files = ImageFiles([], [], [])
     for source in sources:
         folders = tops.get(_root(source), set())
         held_out = next((name for name in HELD_OUT_FOLDERS if name in folders), None)
@@ -132,7 +135,7 @@ def _split_by_folder(sources: list[Source]) -> ImageFiles:
         elif top == held_out:
             files.test.append(source._replace(below=below))
         elif top in HELD_OUT_FOLDERS:
-            validation.append(source)
+            files.validation.append(source._replace(below=below))
         elif held_out is None:
             files.train.append(source)
         else:
@@ -140,8 +143,7 @@ def _split_by_folder(sources: list[Source]) -> ImageFiles:
                 f"`{source.name}` is neither in train/ nor in {held_out}/",
                 f"move it, or name the two folders: {_root(source)}train --test {_root(source)}{held_out}",
             )
-    notes = _left_out(validation, "because test/ has the test rows") if validation else ()
-    return files._replace(notes=notes)
+    return files
 
 
 def _root(source: Source) -> str:
@@ -164,17 +166,17 @@ IMAGE_FORMATS = {
     "idx": ImageFormat(
         lambda source: IDX_NAME.fullmatch(source.plain_name) is not None,
         partial(_split_by_name, "t10k"),
-        lambda files, config: Idx(files.train, files.test, config.classes),
+        lambda files, config: Idx(files.train, files.test, config.classes, validation=files.validation),
         pairs=True,
     ),
     "cifar": ImageFormat(
         lambda source: source.suffix == ".bin",
         partial(_split_by_name, "test_batch"),
-        lambda files, _: Cifar(files.train, files.test),
+        lambda files, _: Cifar(files.train, files.test, files.validation),
     ),
     "images": ImageFormat(
         _looks_like_image,
         _split_by_folder,
-        lambda files, config: ImageFolders(files.train, files.test, config.size, config.seed),
+        lambda files, config: ImageFolders(files.train, files.validation, files.test, config.size, config.seed),
     ),
 }

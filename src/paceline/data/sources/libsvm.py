@@ -1,8 +1,11 @@
-"""How is LIBSVM text read?
+"""How is LIBSVM text read, and libffm's?
 
 A line is `label [qid:n] index:value index:value … [# comment]`. Blank lines and comment lines are skipped, `qid`
 is ignored, zeros are kept. Indices count from 1 or from 0: `auto` looks at the first megabyte, and they count from 0
 if a 0 is among them.
+
+Rows have weights if the label of the first row is followed by one, `label:weight`; then rows without one have the
+weight 1. In libffm's text, nonzeros are `field:index:value`, and fields are numbers from 0 to 65535.
 """
 
 from __future__ import annotations
@@ -15,26 +18,43 @@ from numpy.typing import NDArray
 
 from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
-from paceline.data.sources.parsed import MOST_UNDECLARED, BadRow, Parsed, Room, input_key_dtype, most_features, shown
+from paceline.data.sources.parsed import (
+    MOST_UNDECLARED,
+    WEIGHT_WORDS,
+    BadRow,
+    Parsed,
+    Room,
+    input_key_dtype,
+    most_features,
+    shown,
+)
 from paceline.kernels import problems
 from paceline.kernels.libsvm import parse_libsvm
+from paceline.kernels.optional import MOST_FIELDS
 from paceline.kernels.text import Counts
 
 Text = NDArray[np.uint8]
-
 
 MOST_DIGITS = 18  # of an index, as `parse_libsvm` reads it
 
 
 class Libsvm:
-    """LIBSVM text. Index i is key i - `base`; without declared `features` keys are 32 bits wide."""
+    """LIBSVM text. Index i is key i - `base`; without declared `features` keys are 32 bits wide.
+
+    `weighted`: labels may be followed by weights. `fields`: nothing, or None if nonzeros begin with their fields.
+    """
 
     label_column = "column 1"
 
-    def __init__(self, features: int | None, base: int, notes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, features: int | None, base: int, notes: tuple[str, ...] = (), *, weighted: bool = False,
+        fields: tuple[()] | None = (),
+    ) -> None:  # fmt: skip
         self.features = features
         self.base = base
         self.notes = notes
+        self.weighted = weighted
+        self.fields = fields
         self.settings: dict[str, Any] = {"index_base": base}
 
     def chunks(self, source: Source) -> Iterator[Chunk[Text]]:
@@ -55,7 +75,10 @@ class Libsvm:
     def _parse(self, text: Text, most_bad: int) -> tuple[Room, NDArray[np.int64], Counts]:
         # The shortest line is `1` and the shortest nonzero `1:1`, each followed by something.
         most_nonzeros = len(text) // 4
-        room = Room.of(len(text) // 2, most_nonzeros, input_key_dtype(self.features), most_bad)
+        room = Room.of(
+            len(text) // 2, most_nonzeros, input_key_dtype(self.features), most_bad,
+            weights=self.weighted, fields=self.fields is None,
+        )  # fmt: skip
         close = np.empty((most_nonzeros, 3), np.int64)
         return room, close, parse_libsvm(text, self.base, most_features(self.features) + self.base, room, close)
 
@@ -65,6 +88,8 @@ class Libsvm:
         if problem == problems.KEY_TOO_LARGE and len(token.partition(b":")[0]) > MOST_DIGITS:
             what = f"{shown(token)} is a key of more than {MOST_DIGITS} digits"
             return BadRow(line, column, what, f"the largest that can be read is {10**MOST_DIGITS - 1}")
+        if problem == problems.KEY_NO_NUMBER and self.fields is None:
+            return BadRow(line, column, f"{shown(token)} is not `field:index:value`", "check the row and --format")
         return BadRow(line, column, *explain(problem, shown(token), self.features, self.base))
 
 
@@ -72,7 +97,12 @@ def explain(problem: int, text: str, features: int | None, base: int) -> tuple[s
     """What is wrong with a row of indices and values, and what to do about it."""
     match problem:
         case problems.LABEL_NO_NUMBER | problems.LABEL_NOT_FINITE:
-            return f"the label is {text}, not a finite number", "a row begins with its label"
+            hint = "a row begins with its label; for weights, `label:weight`, the first row needs one too"
+            return f"the label is {text}, not a finite number", hint
+        case problems.WEIGHT_NO_NUMBER | problems.WEIGHT_NOT_FINITE | problems.WEIGHT_NEGATIVE:
+            return f"{text} has a weight that is not {WEIGHT_WORDS}", "a row begins with `label:weight`"
+        case problems.FIELD_TOO_LARGE:
+            return f"{text} has a field above {MOST_FIELDS - 1}", "number the fields from 0"
         case problems.KEY_NO_NUMBER:
             return f"{text} is not `index:value`", "check the row and --format"
         case problems.KEY_BELOW_BASE:
@@ -89,15 +119,36 @@ def explain(problem: int, text: str, features: int | None, base: int) -> tuple[s
 
 
 def open_libsvm(source: Source, config: PrepareConfig) -> Libsvm:
-    """LIBSVM text whose indices count from what was said, or else from what the file's first lines show."""
-    if config.index_base != "auto":
-        return Libsvm(config.features, int(config.index_base))
-    base = find_base(source)
-    return Libsvm(config.features, base, (f"keys count from {base}",))
+    """LIBSVM text as the file's first lines show it, unless it was said where indices count from."""
+    return _open(source, config, ())
 
 
-def find_base(source: Source) -> int:
-    """Where indices count from: 0 if one is 0 among a file's first lines, else 1."""
+def open_libffm(source: Source, config: PrepareConfig) -> Libsvm:
+    """The same with a field for each nonzero, as libffm reads it."""
+    return _open(source, config, None)
+
+
+def _open(source: Source, config: PrepareConfig, fields: tuple[()] | None) -> Libsvm:
     lines = first_lines(source)
-    room, _, counts = Libsvm(1 << 62, 0)._parse(lines, len(lines))
+    weighted = _has_weights(lines)
+    notes: tuple[str, ...] = ()
+    if config.index_base != "auto":
+        base = int(config.index_base)
+    else:
+        base = find_base(lines, weighted=weighted, fields=fields)
+        notes = (f"keys count from {base}",)
+    notes += ("labels are followed by weights",) if weighted else ()
+    return Libsvm(config.features, base, notes, weighted=weighted, fields=fields)
+
+
+def find_base(lines: Text, *, weighted: bool = False, fields: tuple[()] | None = ()) -> int:
+    """Where indices count from: 0 if one is 0 among a file's first lines, else 1."""
+    room, _, counts = Libsvm(1 << 62, 0, weighted=weighted, fields=fields)._parse(lines, len(lines))
     return 0 if (room.keys[: counts.nonzeros] == 0).any() else 1
+
+
+def _has_weights(lines: Text) -> bool:
+    """Whether the label of the first row is followed by a weight."""
+    words = (line.split(maxsplit=1) for line in lines.tobytes().split(b"\n"))
+    first = next((found[0] for found in words if found and not found[0].startswith(b"#")), b"")
+    return b":" in first.partition(b"#")[0]

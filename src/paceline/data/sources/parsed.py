@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from paceline.kernels.keys import key_dtype
 from paceline.kernels.text import Counts
 
 LONGEST_TEXT = 40
+WEIGHT_WORDS = "a finite number of at least 0"
 MOST_UNDECLARED = (1 << 32) - 1  # features where none are declared: keys and the bias's fit into 32 bits
 
 
@@ -33,17 +34,23 @@ class BadRow(NamedTuple):
 class Parsed(NamedTuple):
     """The rows of a chunk, and how its rows are numbered: `num_numbered` of them, from 1.
 
-    Labels are the numbers in the source, float32. `rows` are the numbers of the batch's rows, `bad` the rows left out,
-    in order.
+    Labels are the numbers in the source, float32; if these are `names` of classes, positions among them. `rows` are the
+    numbers of the batch's rows, `bad` the rows left out, in order.
     """
 
     batch: Batch
     rows: NDArray[np.int64]
     num_numbered: int
     bad: list[BadRow]
+    names: Sequence[str] = ()
 
     def with_labels(self, kind: LabelKind, column: str, most_bad: int) -> Parsed:
-        """The same rows with labels as a dataset stores them. Rows with other labels become bad rows."""
+        """The same rows with labels as a dataset stores them. Rows with other labels become bad rows.
+
+        Labels that are names stay as they are.
+        """
+        if self.names:
+            return self
         rule, numbers = RULES[kind], self.batch.labels
         good = rule.accepts(numbers)
         if good.all():
@@ -51,12 +58,37 @@ class Parsed(NamedTuple):
         wrong = np.flatnonzero(~good)[:most_bad].tolist()
         problem = f"the label is `{{:g}}`; labels are {rule.words}"
         bad = [BadRow(int(self.rows[i]), column, problem.format(numbers[i]), rule.hint) for i in wrong]
-        batch = self.batch.select(good)
-        return self._replace(
-            batch=batch._replace(labels=rule.store(batch.labels)),
-            rows=self.rows[good],
-            bad=sorted(self.bad + bad)[:most_bad],
-        )
+        kept = self._keep(good, bad, most_bad)
+        return kept._replace(batch=kept.batch._replace(labels=rule.store(kept.batch.labels)))
+
+    def with_names(self) -> Parsed:
+        """The same rows with names of classes: labels, which are whole numbers, become positions among `names`."""
+        numbers, first, places = np.unique(self.batch.labels, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        names = [str(number) for number in numbers[order].tolist()]
+        return self._replace(batch=self.batch._replace(labels=np.argsort(order)[places]), names=names)
+
+    def with_classes(self, numbers: NDArray[np.int64], kind: LabelKind, why: BadRow, most_bad: int) -> Parsed:
+        """The same rows with the numbers of classes as labels, where class i of `names` has number `numbers[i]`.
+
+        Rows whose class has none (-1) become bad rows for the reason `why`, in which the first `{}` is the class.
+        """
+        found = numbers[self.batch.labels.astype(np.int64)]
+        good = found >= 0
+        wrong = np.flatnonzero(~good)[:most_bad]
+        names = [printable(self.names[int(self.batch.labels[i])]) for i in wrong]
+        bad = [
+            why._replace(row=int(self.rows[i]), problem=why.problem.replace("{}", name, 1))
+            for i, name in zip(wrong, names, strict=True)
+        ]
+        kept = self._keep(good, bad, most_bad)
+        return kept._replace(batch=kept.batch._replace(labels=found[good].astype(RULES[kind].dtype)))
+
+    def _keep(self, good: NDArray[np.bool_], bad: list[BadRow], most_bad: int) -> Parsed:
+        """The rows where `good` holds, and some more bad rows."""
+        if good.all():
+            return self
+        return self._replace(batch=self.batch.select(good), rows=self.rows[good], bad=sorted(self.bad + bad)[:most_bad])
 
 
 class Format(Protocol):
@@ -64,17 +96,22 @@ class Format(Protocol):
 
     `features` is the number of keys, or None if only the rows can tell; `settings` are the choices needed to prepare
     the same data again. `label_column` is where labels are, as messages call it. `notes` tell the user what was found
-    in the input.
+    in the input. `weighted` says that rows have weights. `fields` are the names of the fields of nonzeros, none if they
+    have no fields, or None if the rows tell the fields by their numbers.
     """
 
     label_column: str
     notes: tuple[str, ...]
+    weighted: bool
 
     @property
     def features(self) -> int | None: ...
 
     @property
     def settings(self) -> dict[str, Any]: ...
+
+    @property
+    def fields(self) -> tuple[str, ...] | None: ...
 
     def chunks(self, source: Source) -> Iterator[Chunk[Any]]: ...
 
@@ -83,7 +120,10 @@ class Format(Protocol):
 
 
 class Room(NamedTuple):
-    """Arrays to parse a chunk into. A thread uses the same ones for chunk after chunk; fresh memory costs time."""
+    """Arrays to parse a chunk into. A thread uses the same ones for chunk after chunk; fresh memory costs time.
+
+    `weights` and `fields` are there if the format has them.
+    """
 
     labels: NDArray[np.float32]
     lines: NDArray[np.int64]
@@ -91,14 +131,19 @@ class Room(NamedTuple):
     keys: NDArray[Any]
     values: NDArray[np.float32]
     bad: NDArray[np.int64]
+    weights: NDArray[np.float32] | None = None
+    fields: NDArray[np.uint16] | None = None
 
     @staticmethod
-    def of(rows: int, nonzeros: int, key_dtype: type, most_bad: int) -> Room:
+    def of(
+        rows: int, nonzeros: int, key_dtype: type, most_bad: int, *, weights: bool = False, fields: bool = False
+    ) -> Room:
         """Room for at most this many rows, nonzeros and bad rows, until this thread asks again."""
         room: Room | None = getattr(_rooms, "room", None)
         num_bad = max(1, min(most_bad, rows + 1))
         needed = (("labels", rows), ("keys", nonzeros), ("bad", num_bad))
-        if room is None or room.keys.dtype != key_dtype or any(len(getattr(room, n)) < size for n, size in needed):
+        kind = np.dtype(key_dtype), weights, fields
+        if room is None or room.kind != kind or any(len(getattr(room, n)) < size for n, size in needed):
             rows, nonzeros = rows + rows // 4, nonzeros + nonzeros // 4
             room = _rooms.room = Room(
                 np.empty(rows, np.float32),
@@ -107,16 +152,28 @@ class Room(NamedTuple):
                 np.empty(nonzeros, key_dtype),
                 np.empty(nonzeros, np.float32),
                 np.empty((num_bad, 4), np.int64),
+                np.empty(rows, np.float32) if weights else None,
+                np.empty(nonzeros, np.uint16) if fields else None,
             )
         return room._replace(bad=room.bad[:num_bad])
+
+    @property
+    def kind(self) -> tuple[np.dtype[Any], bool, bool]:
+        """The type of the keys, and whether there are weights and fields."""
+        return self.keys.dtype, self.weights is not None, self.fields is not None
 
     def parsed(self, counts: Counts, bad: list[BadRow], before: int = 0) -> Parsed:
         """A copy of the rows that were written, keys distinct within each; `before` lines of the chunk come first."""
         rows, nonzeros = counts.rows, counts.nonzeros
-        batch = Batch(self.labels[:rows], self.offsets[: rows + 1], self.keys[:nonzeros], self.values[:nonzeros])
-        labels, offsets, keys, values = batch.distinct()
-        copy = Batch(labels.copy(), offsets.copy(), keys.copy(), values.copy())
-        return Parsed(copy, self.lines[:rows] + before, counts.lines + before, bad)
+        batch = Batch(
+            self.labels[:rows],
+            self.offsets[: rows + 1],
+            self.keys[:nonzeros],
+            self.values[:nonzeros],
+            None if self.weights is None else self.weights[:rows],
+            None if self.fields is None else self.fields[:nonzeros],
+        )
+        return Parsed(batch.distinct().copy(), self.lines[:rows] + before, counts.lines + before, bad)
 
 
 _rooms = threading.local()

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.prepare_settings import PrepareConfig
-from paceline.data.sources.columnar import Columnar, columns_of, require_columns
+from paceline.data.sources.cells import are_names, holds_text
+from paceline.data.sources.columnar import Columnar, Roles, columns_of, require_columns
 from paceline.data.sources.files import Chunk, Source
 from paceline.data.sources.parsed import Parsed
 from paceline.data.sources.table_process import TableProcess
@@ -24,11 +25,22 @@ class Tables(Columnar):
     def __init__(self, process: TableProcess, first: Source, config: PrepareConfig) -> None:
         self._process = process
         weakref.finalize(self, process.close)
-        super().__init__(columns_of(process.read_schema(first), config.label, first), config.hash_bits)
+        schema = process.read_schema(first)
+        columns = columns_of(schema, Roles.of(config), first)
+        may_be_named = config.labels != "numbers" and holds_text(schema.field(config.label).type)
+        named = may_be_named and are_names(self._first_labels(first, config.label))
+        super().__init__(columns, config.hash_bits, fields=config.fields, named_labels=named)
+
+    def _first_labels(self, first: Source, label: str) -> pa.Array:
+        """The labels of the first rows of a file."""
+        answer = self._process.read(first)
+        schema, piece = next(answer), next(answer, None)
+        answer.close()
+        return schema.empty_table().column(label) if piece is None else piece.rows.column(label)
 
     def chunks(self, source: Source) -> Iterator[Chunk[pa.RecordBatch]]:
         answer = self._process.read(source)
-        require_columns(self.columns, columns_of(next(answer), self.columns.label, source), source)
+        require_columns(self.columns, columns_of(next(answer), self.columns.roles, source), source)
         for rows, start, bytes_read in answer:
             yield Chunk(source, rows, start, bytes_read)
 

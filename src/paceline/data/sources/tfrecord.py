@@ -35,6 +35,8 @@ class TFRecord:
     """TFRecord files. Index i is key i - `base`; without declared `features` keys are 32 bits wide."""
 
     label_column = "label"
+    weighted = False
+    fields: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __init__(self, features: int | None, base: int) -> None:

@@ -6,8 +6,9 @@ the places that became free. Models use the input's keys; `KeyOrder` converts be
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from numpy.typing import NDArray
 from paceline.data.blocks.dataset import SPLITS, Dataset, RowKind, Split
 from paceline.data.blocks.files import BLOCK_ROWS, SplitInfo
 from paceline.data.blocks.writer import DatasetWriter
+from paceline.data.label_statistics import BlockSums, combine, sum_classes, sum_numbers
 from paceline.data.labels import RULES, Labels
-from paceline.data.limits import LabelKind
+from paceline.data.limits import LabelKind, Scale
 from paceline.data.sparse.batch import Batch, concatenate
-from paceline.data.sparse.blocks import RowBuffer, SparseManifest, fits, read_block, write_block
+from paceline.data.sparse.blocks import RowBuffer, SparseManifest, are_weights, fits, read_block, write_block
 from paceline.data.sparse.key_order import NO_COUNTS, KeyOrder, most_frequent
-from paceline.errors import DataError
+from paceline.data.sparse.scaling import Scaler, Scaling, choose_scaling
+from paceline.errors import DataError, printable
 from paceline.kernels.keys import key_dtype
 
 HOT_KEYS = 65_536
@@ -33,14 +36,22 @@ SAMPLE_BYTES = 128 << 20
 
 
 def _identity(manifest: SparseManifest) -> str:
-    """The number of features; what the labels are only if not two classes, which are older than the other kinds."""
+    """The number of features, and whatever is not as it was in the first datasets: labels of two classes, no weights
+    no fields, and values as in the source.
+    """
     labels = manifest.labels
-    return f"{manifest.features}" if labels == Labels() else f"{manifest.features} {labels.kind} {labels.classes}"
+    said = [f"{manifest.features}"]
+    said += [] if labels == Labels() else [labels.kind, f"{labels.classes}"]
+    said += ["weighted"] * manifest.weighted + [f"{len(manifest.fields)} fields"] * bool(manifest.fields)
+    said += [f"{manifest.scaling}"] * bool(manifest.scaling.keys)
+    return " ".join(said)
 
 
 def _describe(manifest: SparseManifest) -> str:
     kinds = {"two-classes": "", "classes": f", {manifest.labels.classes:,} classes", "numbers": ", numbers as labels"}
-    return f"{manifest.features:,} features{kinds[manifest.labels.kind]}"
+    fields = f", {len(manifest.fields):,} fields" if manifest.fields else ""
+    weights = ", with weights" if manifest.weighted else ""
+    return f"{manifest.features:,} features{fields}{kinds[manifest.labels.kind]}{weights}"
 
 
 SPARSE_ROWS = RowKind(
@@ -52,7 +63,7 @@ SPARSE_ROWS = RowKind(
     read=read_block,
     fits=fits,
     write=write_block,
-    buffer=lambda dataset: RowBuffer(dataset.longest_row, dataset.key_dtype, dataset.labels.dtype),
+    buffer=lambda dataset: RowBuffer(dataset.longest_row, dataset.key_dtype, dataset.manifest),
 )
 
 
@@ -63,6 +74,7 @@ class SparseDataset(Dataset[Batch]):
 
     def __init__(self, path: Path | str) -> None:
         super().__init__(path, SPARSE_ROWS)
+        self.scaling = self.manifest.scaling
 
     @property
     def key_dtype(self) -> np.dtype[Any]:
@@ -72,6 +84,20 @@ class SparseDataset(Dataset[Batch]):
     def key_order(self) -> KeyOrder:
         return KeyOrder(np.array(self.manifest.hot_keys, np.uint64))
 
+    def rescale(self, scaling: Scaling) -> None:
+        """From now on, read rows with the values that this scaling gives them, instead of those in the blocks."""
+        self.scaling = scaling
+        stored, wanted = Scaler(self.manifest.scaling, self.key_order), Scaler(scaling, self.key_order)
+        same = scaling == self.manifest.scaling
+        self.convert(None if same else lambda rows: wanted.apply(stored.undo(rows)))
+
+    def use_source_values(self) -> None:
+        self.rescale(Scaling())
+
+    @property
+    def model_info(self) -> dict[str, Any]:
+        return super().model_info | ({"scaling": msgspec.to_builtins(self.scaling)} if self.scaling.keys else {})
+
     @cached_property
     def longest_row(self) -> int:
         """The largest number of nonzeros in a training row."""
@@ -79,26 +105,42 @@ class SparseDataset(Dataset[Batch]):
 
 
 def sparse_writer(
-    out: Path | str, *, features: int | None, source: dict[str, Any], labels: LabelKind = "two-classes"
-) -> DatasetWriter[Batch, SparseDataset]:
-    """A writer of sparse rows; without `features`, the largest key decides. It renumbers the keys of rows in place."""
-    return DatasetWriter(out, SPARSE_ROWS, SparseIntake(features, source, labels), SparseDataset)
+    out: Path | str, *, features: int | None, source: dict[str, Any], labels: LabelKind = "two-classes",
+    fields: tuple[str, ...] | None = (), class_names: Sequence[str] = (), scale: Scale = "none",
+) -> DatasetWriter[Batch, SparseDataset]:  # fmt: skip
+    """A writer of sparse rows; without `features`, the largest key decides. It renumbers the keys of rows in place.
+
+    `fields` are the names of the fields of nonzeros, if they have any. If it is None, their names are numbers from 0 to
+    the largest that is found. `class_names` are those of classes by number, and may grow while rows are added; without
+    them, classes are called by their numbers. With `scale` auto, values far from 1 are scaled.
+    """
+    intake = SparseIntake(features, source, labels, fields, class_names, scale)
+    return DatasetWriter(out, SPARSE_ROWS, intake, SparseDataset)
 
 
 class SparseIntake:
-    """Checks keys, holds back the first rows until their hottest keys are known, and renumbers keys."""
+    """Checks keys, holds back the first rows until their hottest keys are known, scales values and renumbers keys."""
 
-    def __init__(self, features: int | None, source: dict[str, Any], labels: LabelKind) -> None:
+    def __init__(
+        self, features: int | None, source: dict[str, Any], labels: LabelKind, fields: tuple[str, ...] | None,
+        class_names: Sequence[str], scale: Scale,
+    ) -> None:  # fmt: skip
         self._declared = features
         self._source = source
+        self._fields = fields
         self._labels = labels
+        self._scale = scale
+        self._scaling = Scaling()
+        self._scaler = Scaler(self._scaling)
         self._label_dtype = RULES[labels].dtype
-        self._classes = 0
+        self._class_names = class_names
         self._order: KeyOrder | None = None
-        self._counts: dict[Split, NDArray[np.int64]] = {"train": NO_COUNTS, "test": NO_COUNTS}
-        self._sample: dict[Split, list[Batch]] = {"train": [], "test": []}
-        self._positives: dict[Split, int] = {"train": 0, "test": 0}
+        self._counts: dict[Split, NDArray[np.int64]] = dict.fromkeys(SPLITS, NO_COUNTS)
+        self._sample: dict[Split, list[Batch]] = {split: [] for split in SPLITS}
+        self._label_sums: dict[Split, dict[int, BlockSums]] = {split: {} for split in SPLITS}
+        self._weighted: bool | None = None
         self._largest_key = 0
+        self._largest_field = 0
         self._counting = threading.Lock()
 
     def take(self, split: Split, rows: Batch) -> Iterator[tuple[Split, Batch]]:
@@ -108,6 +150,16 @@ class SparseIntake:
                 f"labels are {rows.labels.dtype}; `{self._labels}` are stored as {np.dtype(self._label_dtype)}",
                 "convert the labels, or choose another kind of labels",
             )
+        if (rows.fields is not None) != (self._fields != ()):
+            raise DataError("either all rows have fields, or none has", "declare the fields")
+        if rows.fields is not None:
+            self._largest_field = max(self._largest_field, int(rows.fields.max(initial=0)))
+        weighted = rows.weights is not None
+        if self._weighted not in (None, weighted):
+            raise DataError("either all rows have weights, or none has", "give all rows a weight")
+        self._weighted = weighted
+        if rows.weights is not None and not are_weights(rows.weights):
+            raise DataError("some weights are negative or not finite numbers", "leave those rows out")
         largest = int(rows.keys.max(initial=0))
         self._largest_key = max(self._largest_key, largest)
         if self._declared is not None:
@@ -123,7 +175,7 @@ class SparseIntake:
             return
         self._sample[split].append(rows)
         train_rows = sum(batch.num_rows for batch in self._sample["train"])
-        num_bytes = sum(array.nbytes for batches in self._sample.values() for batch in batches for array in batch)
+        num_bytes = sum(batch.num_bytes for batches in self._sample.values() for batch in batches)
         if train_rows >= SAMPLE_ROWS or num_bytes >= SAMPLE_BYTES:
             yield from self.rest()
 
@@ -134,33 +186,59 @@ class SparseIntake:
         keys, counts = most_frequent([batch.keys for batch in self._sample["train"]], HOT_KEYS)
         self._order = KeyOrder(keys[np.lexsort((keys, -counts))].astype(np.uint64))
         self._counts["train"] = np.zeros(len(keys), np.int64)
+        if self._scale == "auto":
+            self._scaling = choose_scaling(self._order, self._sample["train"])
+            self._scaler = Scaler(self._scaling)
         for split in SPLITS:
             while self._sample[split]:
                 yield split, self._sample[split].pop(0)
 
-    def complete(self, split: Split, block: list[Batch]) -> list[Batch]:
+    def complete(self, split: Split, index: int, block: list[Batch]) -> list[Batch]:
         """One batch of all rows with the blocks' keys, counted. Runs in several threads at once."""
         assert self._order is not None
-        rows = concatenate(block)
+        rows = self._scaler.apply(concatenate(block))
         counts = np.zeros_like(self._counts[split])
         self._order.renumber(rows.keys, counts)
+        is_number = self._labels == "numbers"
+        sums = sum_numbers(rows.labels, rows.weights, index) if is_number else sum_classes(rows.labels, rows.weights)
         with self._counting:
             self._counts[split] += counts
-            if self._labels == "two-classes":
-                self._positives[split] += int(np.count_nonzero(rows.labels))
-            elif self._labels == "classes":
-                self._classes = max(self._classes, 1 + int(rows.labels.max()))
+            self._label_sums[split][index] = sums
         return [rows]
 
-    def manifest(self, train: SplitInfo, test: SplitInfo) -> SparseManifest:
+    def manifest(self, splits: dict[Split, SplitInfo]) -> SparseManifest:
         assert self._order is not None
+        sums = {split: [found[index] for index in sorted(found)] for split, found in self._label_sums.items()}
         features = self._declared if self._declared is not None else self._largest_key + 1
+        counted = {split: self._with_sums(info, sums[split]) for split, info in splits.items()}
+        if self._weighted and not counted["train"].weights:
+            raise DataError("all training rows have the weight 0", "a row counts as much as its weight")
+        labels = self._described_labels(sums)
         return SparseManifest(
             features=max(1, features),
             hot_keys=self._order.hot.tolist(),
             hot_counts=self._counts["train"].tolist(),
-            train=msgspec.structs.replace(train, positives=self._positives["train"]),
-            test=msgspec.structs.replace(test, positives=self._positives["test"]),
-            source=self._source,
-            labels=Labels.of(self._labels, self._classes),
+            source={**self._source, **({"class_names": labels.names} if self._class_names else {})},
+            labels=labels,
+            weighted=bool(self._weighted),
+            fields=tuple(map(str, range(self._largest_field + 1))) if self._fields is None else self._fields,
+            label_statistics=combine(sums["train"], labels),
+            scaling=self._scaling,
+            train=counted["train"],
+            validation=counted["validation"],
+            test=counted["test"],
         )
+
+    def _with_sums(self, info: SplitInfo, sums: list[BlockSums]) -> SplitInfo:
+        """The split with its number of positive rows, if there are two classes, and its weights, if rows have any."""
+        is_two = self._labels == "two-classes"
+        positives = sum(int(block.rows[1]) for block in sums if len(block.rows) > 1) if is_two else 0
+        weights = math.fsum(block.weight for block in sums) if self._weighted else 0.0
+        return msgspec.structs.replace(info, positives=positives, weights=weights)
+
+    def _described_labels(self, sums: dict[Split, list[BlockSums]]) -> Labels:
+        names = tuple(self._class_names)
+        if self._labels == "two-classes" and len(names) == 1:
+            raise DataError(f"all labels are `{printable(names[0])}`", "rows of two classes are needed; check --label")
+        classes = max((len(block.rows) for found in sums.values() for block in found), default=0)
+        return Labels(self._labels, names) if names else Labels.of(self._labels, classes)

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.keys import PART_BITS, count_keys, fill_dictionary, move_counts, renumber, sort_by_part
+from paceline.kernels.keys import PART_BITS, fill_dictionary, renumber, sort_by_part
 from paceline.machine import num_cores
 
 NO_COUNTS = np.zeros(0, np.int64)
 NUM_PARTS = 1 << PART_BITS
-FEWEST_SLOTS, MOST_SLOTS = 1 << 12, 1 << 17  # of a dictionary of counts; where it leaves the caches, sorting is faster
 
 
 class KeyOrder:
@@ -92,17 +91,9 @@ def _deal_out(keys: NDArray[Any]) -> list[NDArray[Any]]:
 
 
 def _count(pieces: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The distinct keys of all pieces, in no order, and how often each occurs."""
-    counts, num_keys = np.zeros((FEWEST_SLOTS, 2), pieces[0].dtype), 0
-    for keys in pieces:
-        position = 0
-        while position < len(keys):
-            position, num_keys = count_keys(keys, position, counts, num_keys)
-            if position < len(keys):
-                if len(counts) == MOST_SLOTS:
-                    return np.unique(np.concatenate(pieces), return_counts=True)
-                larger = np.zeros((2 * len(counts), 2), counts.dtype)
-                move_counts(counts, larger)
-                counts = larger
-    used = counts[counts[:, 0] != 0]
-    return used[:, 0] - np.ones(1, used.dtype), used[:, 1].astype(np.int64)
+    """The distinct keys of all pieces, sorted, and how often each occurs."""
+    # NumPy sorts integers with vector instructions, which is faster than counting them in a dictionary.
+    keys = np.concatenate(pieces)
+    keys.sort()
+    last = np.flatnonzero(np.append(keys[1:] != keys[:-1], len(keys) > 0))
+    return keys[last], np.diff(last, prepend=-1)
