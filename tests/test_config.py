@@ -51,6 +51,32 @@ def test_what_a_run_lists_for_other_optimizers_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "message", "hint"),
+    [
+        (["loss=hing"], "`loss` is `hing`", "did you mean `hinge`?"),
+        (["loss.name=quantile", "loss.quantile=1"], "`loss.quantile` is 1; it must be above 0 and below 1", "=0.5"),
+        (["loss=huber", "loss.delta=0"], "`loss.delta` is 0; it must be above 0", "loss.delta=1"),
+        (["loss=huber", "loss.delta=nan"], "`loss.delta` is nan", "loss.delta=1"),
+        (["loss=squared", "loss.delta=2"], "but the loss `squared` does not use it", "--loss huber"),
+        (["loss.quantile=0.9"], "`loss.quantile` is 0.9, but no loss is named", "--loss quantile"),
+        (["loss.quantil=0.9"], "unknown setting `loss.quantil`", "`loss.quantile`"),
+    ],
+)
+def test_wrong_losses(settings: list[str], message: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_config(None, {"data": "d"}, settings)
+    assert message in error.value.message
+    assert hint in error.value.hint
+
+
+def test_a_loss_is_a_name_or_a_section() -> None:
+    for tree in ({"loss": "huber"}, {"loss": {"name": "huber"}}):
+        config = config_of({"data": "d", **tree}, {}, ["loss.delta=3"])
+        assert (config.loss.name, config.loss.delta, config.model) == ("huber", 3.0, "linear")
+    assert config_of({"data": "d", "loss": {"delta": 3}}, {"loss": "huber"}).loss.delta == 3
+
+
+@pytest.mark.parametrize(
     ("flags", "message", "hint"),
     [
         ({"pace": "-1"}, "`pace` is `-1`; it must be `sync`, `async`, or how many steps", "--pace async"),
@@ -63,7 +89,11 @@ def test_what_a_run_lists_for_other_optimizers_does_not_count() -> None:
         ({"batch_size": -5}, "`batch_size` is -5", "--batch-size 1"),
         ({"shards": 2}, "the engine `local` has one", "--engine ray, or leave it out"),
         ({"optimizer": "adagard"}, "`optimizer` is `adagard`", "did you mean `adagrad`?"),
-        ({"model": "tree"}, "`model` is `tree`; it must be one of logistic", "--model logistic"),
+        ({"loss": "hing"}, "`loss` is `hing`; it must be one of logistic", "did you mean `hinge`?"),
+        ({"class_weight": "even"}, "`loss.class_weight` is `even`; it must be one of balanced", "leave it out"),
+        ({"model": "softmax", "loss": "hinge"}, "the model `softmax` is trained with softmax", "leave --loss out"),
+        ({"model": "softmax", "class_weight": "balanced"}, "has no class weights", "leave --class-weight out"),
+        ({"model": "tree"}, "`model` is `tree`; it must be one of linear", "--model linear"),
         ({"learning_rate": 0.0}, "`learning_rate` is 0; it must be above 0", "usual"),
         ({"learning_rate": float("nan")}, "`learning_rate` is nan", "0.05"),
         ({"learning_rate": 1e39}, "`learning_rate` is 1e+39; it must be at most 3.40282e+38", "0.05"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,17 @@ def test_a_manifest_that_cannot_be_read_is_left_to_the_run(tmp_path: Path) -> No
     assert config_of({"data": str(tmp_path)}, {}).workers == CORES
 
 
+def test_a_manifest_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifest.json")
+    assert config_of({"data": str(tmp_path)}, {}).workers == CORES
+
+
+def test_a_manifest_that_claims_to_be_huge_does_not_fill_the_memory(tmp_path: Path) -> None:
+    with (tmp_path / "manifest.json").open("wb") as file:
+        file.truncate(1 << 40)
+    assert config_of({"data": str(tmp_path)}, {}).workers == CORES
+
+
 def test_a_recipe_gives_settings_too() -> None:
     config = config_of({"data": "d", "workers": 3}, {}, ["batch_size=9"], {"pace": 2})
     assert (config.pace, config.workers, config.batch_size) == (2, 3, 9)
@@ -77,3 +89,40 @@ def test_a_run_folder_means_what_it_meant() -> None:
     """What an older version left out is not chosen by this machine."""
     config = settings_of_run({"data": "d"})
     assert (config.pace, config.workers, config.batch_size) == ("sync", 1, 100)
+
+
+def manifest(folder: Path, rows: int, keys: int, validation: int = 0) -> dict[str, Any]:
+    """A recipe for data like this."""
+    splits = {"train": {"rows": rows}, "validation": {"rows": validation}}
+    (folder / "manifest.json").write_text(json.dumps(splits | {"hot_keys": list(range(keys))}))
+    return {"data": str(folder)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "epochs"),
+    [
+        (6_513, 117, 30),  # all that the model learns from
+        (457, 30, 60),  # four per row and key
+        (1_803, 12_102, 2),  # many keys for few rows
+        (72_092, 65_536, 2),
+        (150_000, 10, 1),
+        (1_000_000, 65_536, 1),
+    ],
+)
+def test_small_data_is_repeated_as_long_as_that_helps(tmp_path: Path, rows: int, keys: int, epochs: int) -> None:
+    recipe = manifest(tmp_path, rows, keys)
+    assert config_of(dict(recipe), {}).epochs == epochs
+    assert config_of(dict(recipe), {"epochs": 3}).epochs == 3
+    assert config_of(dict(recipe), {"steps": 3}).epochs == 0
+    assert config_of(dict(recipe), {"model": "alexnet-small"}).epochs == 1
+    assert config_of(dict(recipe), {}).test_every == 0
+    assert config_of({"data": "elsewhere"}, {}).epochs == 1
+
+
+def test_validation_rows_are_looked_at_more_than_once(tmp_path: Path) -> None:
+    recipe = manifest(tmp_path, 457, 30, validation=50)
+    assert config_of(dict(recipe), {}).test_every == 3 * 457
+    assert config_of(dict(recipe), {"seconds": 5}).test_every == 457
+    assert config_of(dict(recipe), {"test_every": 9}).test_every == 9
+    patient = config_of(dict(recipe), {"early_stopping": 2})
+    assert (patient.epochs, patient.test_every) == (100, 457)

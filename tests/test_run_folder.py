@@ -11,6 +11,7 @@ import pytest
 from paceline.config import to_toml
 from paceline.diagnosis.explain import diagnose, ensure_diagnosis
 from paceline.errors import ConfigError, DataError
+from paceline.models.loss_entries import LOSSES
 from paceline.models.registry import find
 from paceline.reports.compare import compare
 from paceline.reports.page import write_report
@@ -97,7 +98,8 @@ def test_without_recorded_facts_the_model_is_known_by_its_name(tmp_path: Path, m
     run = make_run(tmp_path / "run")
     (run.path / "config.toml").write_bytes(to_toml(msgspec.structs.replace(run.config, model=model, shards=1)))
     facts = run.facts
-    assert facts == Facts(traits=Traits.of(find(model)))
+    entry = find(model)
+    assert facts == Facts(traits=Traits.of(entry, LOSSES[entry.losses[0]].task.metrics))
     assert facts.ceilings is None
 
 

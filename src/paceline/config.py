@@ -22,9 +22,18 @@ import tomli_w
 from paceline.defaults import MOST_WORKERS, with_defaults
 from paceline.engines import ENGINES
 from paceline.errors import BAD_TEXT, ConfigError, as_value, one_of
+from paceline.models.loss_entries import LOSSES
 from paceline.models.registry import IMAGES, Entry, find
 from paceline.parameters.optimizers import OPTIMIZERS, formula_of, gpu_update_of, own_settings
-from paceline.settings import ImageConfig, OptimizerConfig, RunConfig, WireConfig, without_old_settings
+from paceline.settings import (
+    FactorsConfig,
+    ImageConfig,
+    LossConfig,
+    OptimizerConfig,
+    RunConfig,
+    WireConfig,
+    without_old_settings,
+)
 
 T = TypeVar("T")
 
@@ -33,7 +42,10 @@ CHOICES = {
     "exchange": ("shard", "allreduce"),
     "device": ("cpu", "cuda"),
     "precision": ("float32", "bfloat16"),
+    "loss.name": tuple(LOSSES),
+    "loss.class_weight": ("balanced",),
     "optimizer.name": tuple(OPTIMIZERS),
+    "factors.optimizer": ("adagrad", "sgd"),
     "wire.pull": ("keys", "all"),
     "wire.values": ("float32", "float16", "bfloat16"),
 }
@@ -43,10 +55,17 @@ MOST_RECIPE_BYTES = 1 << 20
 MOST_PORT = 65_535
 MOST_CLOCKS_AHEAD = 10**9
 LARGEST_FLOAT32 = 3.4028234663852886e38
-SECTIONS: dict[str, type[msgspec.Struct]] = {"optimizer": OptimizerConfig, "images": ImageConfig, "wire": WireConfig}
+MOST_FACTORS = 64
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "loss": LossConfig, "optimizer": OptimizerConfig, "factors": FactorsConfig, "images": ImageConfig,
+    "wire": WireConfig,
+}  # fmt: skip
+# A new run gets this one if nobody says otherwise.
+DEFAULT_MODEL = "linear"
 # Flags that set a key of a section; all others set the top-level key of their name.
 SETTING_OF_FLAG = {name: f"optimizer.{name}" for name in ("learning_rate", "momentum", "l1", "l2")}
-SETTING_OF_FLAG["optimizer"] = "optimizer.name"
+SETTING_OF_FLAG |= {"optimizer": "optimizer.name", "loss": "loss.name", "class_weight": "loss.class_weight"}
+SETTING_OF_FLAG["dim"] = "factors.dim"
 
 
 def read_config(recipe: Path | None, flags: Mapping[str, Any], settings: Iterable[str] = ()) -> RunConfig:
@@ -94,6 +113,7 @@ def config_of(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable
     Settings that are still missing then, and depend on others, get their defaults (`defaults.py`).
     """
     overrule(tree, flags, settings, varied or {})
+    tree.setdefault("model", DEFAULT_MODEL)
     if "epochs" not in tree and ("steps" in tree or "seconds" in tree):
         tree["epochs"] = 0
     return with_defaults(check(_convert(tree)), tree)
@@ -102,8 +122,12 @@ def config_of(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable
 def overrule(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable[str],
              varied: Mapping[str, Any]) -> None:  # fmt: skip
     """Put flags, then `--set`, then `varied` settings into a recipe's tree."""
+    if isinstance(tree.get("loss"), str):
+        # Short for a section with that name.
+        tree["loss"] = {"name": tree["loss"]}
     given = [(SETTING_OF_FLAG.get(name, name), value) for name, value in flags.items()]
-    for name, value in (*given, *map(_read_setting, settings), *varied.items()):
+    for setting, value in (*given, *map(_read_setting, settings), *varied.items()):
+        name = "loss.name" if setting == "loss" else setting
         section, dot, key = name.rpartition(".")
         part = tree.setdefault(section, {}) if dot else tree
         if not isinstance(part, dict):
@@ -235,7 +259,8 @@ def check(config: RunConfig) -> RunConfig:
     _check_choices(config)
     _check_pace(config.pace)
     _check_least(config, 1, "workers", "shards", "batch_size")
-    _check_least(config, 0, "train_rows", "epochs", "steps", "seconds", "test_every", "checkpoint_every", "seed")
+    _check_least(config, 0, "train_rows", "epochs", "steps", "seconds", "test_every", "checkpoint_every", "seed",
+                 "early_stopping")  # fmt: skip
     if config.epochs == 0 and not (config.steps or config.seconds):
         raise ConfigError("nothing ends this run: `epochs` is 0", "--epochs 1, --steps N or --seconds T")
     if config.workers > MOST_WORKERS:
@@ -260,10 +285,50 @@ def _check_model(config: RunConfig, entry: Entry) -> None:
         raise ConfigError(f"`images` is set, but the model `{config.model}` learns from {entry.input}", "leave it out")
     if config.images.crop < 0:
         raise ConfigError(f"`images.crop` is {config.images.crop}; it must be at least 0", "--set images.crop=224")
+    _check_loss(config, entry)
+    if not entry.has_factors and (changed := _changed(config.factors)):
+        message = f"`factors.{changed[0]}` is set, but the model `{config.model}` has no factors"
+        raise ConfigError(message, "--model fm, or leave it out")
+    _check_factors(config.factors)
     _check_keyed(config, entry.keyed)
     _check_gpu(config)
     if config.exchange == "allreduce":
         _check_allreduce(config)
+
+
+def _check_loss(config: RunConfig, entry: Entry) -> None:
+    """Refuse a loss that the model cannot have, and settings of other losses. Without a name, the labels decide."""
+    loss = config.loss
+    if loss.name and loss.name not in entry.losses:
+        message = f"`loss` is `{loss.name}`; the model `{config.model}` is trained with {one_of(entry.losses)}"
+        raise ConfigError(message, "leave --loss out, or choose another model")
+    if loss.class_weight and not entry.class_weights:
+        message = f"`class_weight` is `{loss.class_weight}`; the model `{config.model}` has no class weights"
+        raise ConfigError(message, "leave --class-weight out")
+    used = LOSSES[loss.name].settings if loss.name else {}
+    for name in (name for name in _changed(loss) if name not in ("name", "class_weight")):
+        value = getattr(loss, name)
+        if name not in used:
+            owners = one_of([other for other, entry in LOSSES.items() if name in entry.settings])
+            what = f"but the loss `{loss.name}` does not use it" if loss.name else "but no loss is named"
+            raise ConfigError(f"`loss.{name}` is {as_value(value)}, {what}", f"leave it out, or --loss {owners}")
+        setting = used[name]
+        if not (setting.above < value < setting.below and value <= LARGEST_FLOAT32):
+            limit = f"above {setting.above:g}"
+            limit = f"{limit} and below {setting.below:g}" if math.isfinite(setting.below) else _limit(value, limit)
+            message = f"`loss.{name}` is {as_value(value)}; it must be {limit}"
+            raise ConfigError(message, f"--set loss.{name}={setting.default:g}")
+
+
+def _check_factors(factors: FactorsConfig) -> None:
+    if not 1 <= factors.dim <= MOST_FACTORS:
+        raise ConfigError(f"`dim` is {factors.dim}; it must be from 1 to {MOST_FACTORS}", "--dim 8 is usual")
+    for name in ("learning_rate", "initial"):
+        value = getattr(factors, name)
+        if not 0 < value <= LARGEST_FLOAT32:
+            message = f"`factors.{name}` is {as_value(value)}; it must be {_limit(value, 'above 0')}"
+            raise ConfigError(message, f"--set factors.{name}={getattr(FactorsConfig(), name)}")
+    _check_least(factors, 0, "l2", prefix="factors.")
 
 
 def _check_keyed(config: RunConfig, keyed: bool) -> None:
@@ -369,10 +434,11 @@ def _shown(name: str) -> str:
 
 def _check_choices(config: RunConfig) -> None:
     for name, choices in CHOICES.items():
-        value = attrgetter(name)(config)
-        if value not in choices:
+        value, default = attrgetter(name)(config), attrgetter(name)(RunConfig())
+        if value not in (*choices, default):
             near = difflib.get_close_matches(value, choices, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"the default is `{attrgetter(name)(RunConfig())}`"
+            usual = f"the default is `{default}`" if default else "leave it out"
+            hint = f"did you mean `{near[0]}`?" if near else usual
             shown = name.removesuffix(".name")
             raise ConfigError(f"`{shown}` is `{value}`; it must be one of {', '.join(choices)}", hint)
 

@@ -1,4 +1,5 @@
-"""What does a new run get that nobody asked for? A worker per core, and the pace and batch size that suit its model.
+"""Which settings does a new run get by default? A worker per core, the pace and batch size that suit its model, and as
+many epochs as its data needs.
 
 They become plain values of its `config.toml`, so that it can be repeated and resumed, also on another machine.
 """
@@ -7,67 +8,110 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 from paceline.engines import ENGINES, usable_cores
-from paceline.errors import BAD_TEXT
+from paceline.errors import BAD_TEXT, PacelineError
 from paceline.models.registry import find
 from paceline.settings import RunConfig
 
 MOST_WORKERS = 1024
 ROWS_PER_WORKER = 10_000
 UNKNOWN = 1 << 62
+# With this many epochs per row and key, small data is learned and hardly overfitted: decision 0030.
+EPOCHS_PER_ROW_AND_KEY = 4
+FEWEST_EPOCHS_OF_SMALL_DATA = 2
+EPOCHS_IF_STOPPED_EARLY = 100
+EVALUATIONS = 20
 
 
-class SplitRows(msgspec.Struct):
+class SplitRows(msgspec.Struct, frozen=True):
     """The part of a split's manifest that counts here."""
 
-    rows: int
+    rows: Annotated[int, msgspec.Meta(ge=0)]
 
 
-class TrainingRows(msgspec.Struct):
+class TrainingRows(msgspec.Struct, frozen=True):
     """The part of a dataset's manifest that counts here. The dataset itself is opened, and checked, later."""
 
     train: SplitRows
+    validation: SplitRows = SplitRows(0)
+    hot_keys: list[int] = []
+
+
+Data: TypeAlias = TrainingRows | None
 
 
 def with_defaults(config: RunConfig, given: Collection[str]) -> RunConfig:
     """A checked configuration with the settings of `DEFAULTS` that were not given."""
-    for name, default in DEFAULTS.items():
-        if name not in given:
-            config = msgspec.structs.replace(config, **{name: default(config)})
+    missing = [name for name in DEFAULTS if name not in given]
+    data = _manifest(config.data) if missing else None
+    for name in missing:
+        config = msgspec.structs.replace(config, **{name: DEFAULTS[name](config, data)})
     return config
 
 
-def _pace(config: RunConfig) -> str:
+def _pace(config: RunConfig, data: Data) -> str:
     return "sync" if config.exchange == "allreduce" else find(config.model).defaults.pace
 
 
-def _workers(config: RunConfig) -> int:
-    """One per usable core; on a cluster, shards need cores too. Small data has fewer: each worker would learn from too
-    few rows before it hears of the others. One is enough if it uses all cores, or a GPU, itself.
+def _workers(config: RunConfig, data: Data) -> int:
+    """One per usable core; on a cluster, shards need cores too. Small data gets fewer, because each worker would learn
+    from too few rows before it sees what others learned. One is enough if it uses all cores, or a GPU, itself.
     """
     has_processes = ENGINES[config.engine].has_processes
     if config.device != "cpu" or (find(config.model).defaults.own_threads and not has_processes):
         return 1
     cores = usable_cores(config.engine, config.address)
-    most = training_rows(config) // ROWS_PER_WORKER
+    most = _training_rows(config, data) // ROWS_PER_WORKER
     return max(1, min(MOST_WORKERS, most, cores - config.shards if has_processes else cores))
 
 
-def _batch_size(config: RunConfig) -> int:
+def _batch_size(config: RunConfig, data: Data) -> int:
     return find(config.model).defaults.batch_size(config.pace, ENGINES[config.engine].has_processes)
 
 
-def training_rows(config: RunConfig) -> int:
+def _epochs(config: RunConfig, data: Data) -> int:
+    """One, but more for small data: as many as its model learns from, and fewer if there are many keys for few rows."""
+    if data is None:
+        return 1
+    rows, keys = _training_rows(config, data), max(1, len(data.hot_keys))
+    most = find(config.model).defaults.least_rows // max(1, rows)
+    epochs = max(1, min(most, max(FEWEST_EPOCHS_OF_SMALL_DATA, EPOCHS_PER_ROW_AND_KEY * rows // keys)))
+    return max(epochs, EPOCHS_IF_STOPPED_EARLY) if config.early_stopping else epochs
+
+
+def _test_every(config: RunConfig, data: Data) -> int:
+    """At the end only, unless the best of several evaluations is kept: then about twenty, with whole epochs between.
+    A run that may stop early evaluates after every epoch.
+    """
+    if data is None or not data.validation.rows:
+        return 0
+    return _training_rows(config, data) * (1 if config.early_stopping else max(1, config.epochs // EVALUATIONS))
+
+
+def _training_rows(config: RunConfig, data: Data) -> int:
     """How many rows a run trains on per epoch; `UNKNOWN` if that is not known before its data is opened."""
+    return min(data.train.rows if data is not None else UNKNOWN, config.train_rows or UNKNOWN)
+
+
+def _manifest(data: str) -> Data:
+    """What the manifest of a dataset says; None if it cannot be read."""
+    if "://" not in data and not Path(data, "manifest.json").exists():
+        return None
+    # Not at the top: settings are checked before libraries are loaded that take long.
+    from paceline.data.blocks.folders import open_folder
+    from paceline.data.blocks.manifests import read_text
+
     try:
-        manifest = msgspec.json.decode((Path(config.data) / "manifest.json").read_bytes(), type=TrainingRows)
-    except (OSError, *BAD_TEXT):
-        return config.train_rows or UNKNOWN
-    return min(manifest.train.rows, config.train_rows or UNKNOWN)
+        return msgspec.json.decode(read_text(open_folder(data)), type=TrainingRows)
+    except (OSError, PacelineError, *BAD_TEXT):
+        return None
 
 
-# In this order: the batch size depends on the pace.
-DEFAULTS: dict[str, Callable[[RunConfig], str | int]] = {"pace": _pace, "workers": _workers, "batch_size": _batch_size}
+# In this order: the batch size depends on the pace, and evaluations on the number of epochs.
+DEFAULTS: dict[str, Callable[[RunConfig, Data], str | int]] = {
+    "pace": _pace, "workers": _workers, "batch_size": _batch_size, "epochs": _epochs, "test_every": _test_every
+}  # fmt: skip

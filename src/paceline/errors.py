@@ -61,7 +61,7 @@ class RunError(PacelineError):
 
 
 class DivergedError(RunError):
-    """The training loss is no longer a number."""
+    """The loss is no longer a number, or far above that of a constant prediction."""
 
 
 class InterruptedRunError(RunError):

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
@@ -31,12 +32,20 @@ def evaluate_model(
 ) -> tuple[int, dict[str, Any]]:
     """The number of rows, and the model's metrics on them. `code` is PACKAGE:FUNCTION, if the model needs it."""
     model, dataset, chosen = _open(run, data, split, code)
-    if dataset.labels.kind not in model.entry.task.labels:
+    task = model.model.output.task
+    if dataset.labels.kind not in task.labels:
         raise DataError(
-            f"{model.entry.task.needs_labels('the model')}; `{dataset.folder}` has `{dataset.labels.kind}`",
+            f"{task.needs_labels('the model')}; `{dataset.folder}` has `{dataset.labels.kind}`",
             "`paceline predict` does not look at labels",
         )
-    parameters = model.parameters_for(dataset)
+    if class_names := _class_names(model):
+        dataset.number_classes_as(class_names)
+    parameters, most = model.parameters_for(dataset), model.model.output.num_classes
+    if most and dataset.labels.classes > most:
+        raise DataError(
+            f"the model is for {most} classes; `{dataset.folder}` has {dataset.labels.classes}",
+            "`paceline predict` does not look at labels",
+        )
     quality = evaluate(model.model, parameters, dataset, chosen, num_cores(), stop=lambda: False)
     assert quality is not None
     return dataset.split(chosen).rows, {n: v if np.isfinite(v) else None for n, v in quality.items()}
@@ -78,8 +87,16 @@ def _tables(model: TrainedModel, parameters: Parameters, dataset: AnyDataset, sp
     first = 0
     for block, scores in scores_by_block(model.model, parameters, dataset, split, num_cores()):
         rows = np.arange(first, first + block.num_rows)
-        yield pa.table({"row": rows, "label": block.labels, **model.model.output.predict(scores)})
+        yield pa.table({"row": rows, "label": dataset.labels.shown(block.labels), **model.model.output.predict(scores)})
         first += block.num_rows
+
+
+def _class_names(model: TrainedModel) -> list[str]:
+    """The names of the classes that a model knows, by number; none if the numbers were the names."""
+    try:
+        return msgspec.convert(model.info.source.get("class_names", []), list[str])
+    except msgspec.ValidationError as error:
+        raise DataError(f"the class names of the model cannot be read: {error}", "train again") from None
 
 
 def _open(run: str | Path, data: str | Path, split: Split | None, code: str) -> tuple[TrainedModel, AnyDataset, Split]:

@@ -16,6 +16,7 @@ from paceline.engines import ENGINES, PendingEngine
 from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError, in_short, nothing_written
 from paceline.files import locked, refuse_existing, refuse_planted
 from paceline.models.inputs import open_for
+from paceline.models.model import Parameters
 from paceline.models.registry import check_code, find, resume_command
 from paceline.reports.tensorboard import on_board
 from paceline.run_folder import RunFolder
@@ -39,13 +40,15 @@ def train(config: RunConfig, engine: PendingEngine, watch: Watch = watch_nothing
           notice: Notice = print) -> RunFolder:  # fmt: skip
     """Train as configured, in a new run folder. `began` is when the user's command began, in seconds since 1970.
 
-    `engine` is the one for this configuration; `notice` hears what the user should know.
+    `engine` is the one for this configuration; `notice` is called with what the user should know.
     """
     began = began or time.time()
     dataset = open_for(config)
     if config.run:
-        refuse_existing(Path(config.run), "--run NAME makes another folder")
-    config = msgspec.structs.replace(config, data=dataset.folder.name)
+        refuse_existing(Path(config.run), "choose another name, or remove it first")
+    loss = find(config.model).loss_for(config.loss.name, dataset.labels.kind)
+    loss_config = msgspec.structs.replace(config.loss, name=loss)
+    config = msgspec.structs.replace(config, data=dataset.folder.name, loss=loss_config)
     with nothing_written():
         backend = _make_backend(config, dataset, engine)
     with closing(backend):
@@ -62,7 +65,7 @@ def train(config: RunConfig, engine: PendingEngine, watch: Watch = watch_nothing
 
 def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None = None, notice: Notice = print,
            address: str | None = None, data: str | None = None, model: str = "") -> RunFolder:  # fmt: skip
-    """Continue a run from its newest checkpoint; `notice` hears what the user should know.
+    """Continue a run from its newest checkpoint; `notice` is called with what the user should know.
 
     `address` is that of a cluster, and `data` the folder of the same data, if they have changed. `model` must name the
     code of a user's own model: it is imported and run.
@@ -131,14 +134,10 @@ def _carry_out(run: RunFolder, coordinator: Coordinator, began: float) -> None:
     try:
         with on_interrupt(coordinator.interrupt):
             parameters = coordinator.train(run)
-            model, source = coordinator.backend.model, coordinator.dataset.manifest.source
-            # Not needed to begin.
-            from paceline.models.trained import save_model
-
             with _resumable(run):
-                sha256 = save_model(run.path / "model", model, parameters, coordinator.config.model, source)
+                kept = _keep_model(run, coordinator, parameters)
             coordinator.measure_memory()
-            run.write_json("result.json", _result(coordinator, "done", began) | {"model_sha256": sha256})
+            run.write_json("result.json", _result(coordinator, "done", began) | kept)
     except InterruptedRunError:
         run.write_json("result.json", _result(coordinator, "interrupted", began))
         raise
@@ -151,6 +150,19 @@ def _carry_out(run: RunFolder, coordinator: Coordinator, began: float) -> None:
     finally:
         with suppress(PacelineError):
             run.write_json("roles.json", [])
+
+
+def _keep_model(run: RunFolder, coordinator: Coordinator, last: Parameters) -> dict[str, Any]:
+    """Save the model, or if there are validation rows the best one. What `result.json` says about it."""
+    best = coordinator.best
+    if best is None or best.found is None:
+        return {"model_sha256": coordinator.save(last, run.path / "model")}
+    best.becomes_the_model()
+    found = best.found
+    if found.rows < coordinator.progress.position:
+        coordinator.notice(f"kept the model after {found.rows:,} rows: it has the lowest loss on the validation rows")
+    kept = {"test": found.test} if found.test else {}
+    return kept | {"validation": found.validation, "best_rows": found.rows, "model_sha256": found.model_sha256}
 
 
 @contextmanager
@@ -171,6 +183,7 @@ def _result(coordinator: Coordinator, status: str, began: float) -> dict[str, An
     return {
         "status": status,
         **{name: getattr(config, name) for name in RESULT_SETTINGS},
+        "loss": find(config.model).loss_for(config.loss.name, coordinator.dataset.labels.kind),
         "optimizer": config.optimizer.name,
         "data_fingerprint": coordinator.dataset.fingerprint,
         "rows": at.position,

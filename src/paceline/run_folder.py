@@ -14,6 +14,7 @@ import msgspec
 from paceline.config import load_config, read_recipe, to_toml
 from paceline.errors import BAD_TEXT, ConfigError, DataError
 from paceline.files import append, free_path, read_file, refuse_existing, replace_file, translated_disk_errors
+from paceline.models.loss_entries import LOSSES
 from paceline.models.registry import find_of_old_run
 from paceline.settings import RunConfig
 from paceline.telemetry.facts import Facts, Traits, read_facts
@@ -95,8 +96,8 @@ class RunFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         if not (self.path / "config.toml").is_file():
-            message = f"`{self.path}` is not a run folder: it has no config.toml"
-            raise DataError(message, "give a folder that `paceline train` made")
+            problem = "is not a run folder: it has no config.toml" if self.path.exists() else "does not exist"
+            raise DataError(f"`{self.path}` {problem}", "give a folder that `paceline train` made")
 
     @staticmethod
     def create(config: RunConfig) -> RunFolder:
@@ -163,7 +164,7 @@ class RunFolder:
         A run folder without `telemetry/run.json` is older than that file. Then only what the registry says about its
         model is known, and nothing about its data and its machine.
         """
-        return read_facts(self.path) or Facts(traits=Traits.of(find_of_old_run(self.config.model)))
+        return read_facts(self.path) or Facts(traits=_traits_of_old_run(self.config.model))
 
     def add_metrics(self, *lines: dict[str, Any]) -> None:
         """Append evaluations: all of these, or, if the disk is full, none."""
@@ -204,3 +205,9 @@ def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in tree.items():
         found |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
     return found
+
+
+def _traits_of_old_run(model: str) -> Traits:
+    """Those of a run that did not record them: models then had one loss, which is the first of their entry now."""
+    entry = find_of_old_run(model)
+    return Traits.of(entry, LOSSES[entry.losses[0]].task.metrics)

@@ -32,6 +32,19 @@ class OptimizerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return self.learning_rate * decay
 
 
+class LossConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What training makes small. Without a `name`, the labels of the data decide.
+
+    `class_weight` is empty, or `balanced`: then rows of all classes together count the same in training. The others are
+    settings that only some losses have (`models/loss_entries.py`).
+    """
+
+    name: str = ""
+    class_weight: str = ""
+    quantile: float = 0.5
+    delta: float = 1.0
+
+
 class ImageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How workers change images. They cut out squares of `crop` pixels (0 for whole images): at a random place in
     training, in the centre in tests. With `flip`, they mirror every other image in training.
@@ -39,6 +52,21 @@ class ImageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     crop: int = 0
     flip: bool = False
+
+
+class FactorsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The factors of a factorization machine: `dim` per key (and field, if it is field-aware), drawn at first from a
+    normal distribution with the standard deviation `initial`.
+
+    With `row_wise`, all factors of a key share one sum of squares of AdaGrad, which saves nearly half of their memory.
+    """
+
+    dim: int = 8
+    optimizer: str = "adagrad"
+    learning_rate: float = 0.02
+    l2: float = 0.0
+    row_wise: bool = True
+    initial: float = 0.01
 
 
 class WireConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,11 +90,13 @@ class WireConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One training run, as `config.toml` of its folder keeps it.
 
-    0 means no limit for `epochs`, `steps` and `seconds`; the first limit reached ends the run. `epochs` is 1, or 0 if
-    one of the others is given. `train_rows` 0 means all rows.
+    0 means no limit for `epochs`, `steps` and `seconds`; the first limit reached ends the run. `epochs` is 0 if one of
+    the others is given. `train_rows` 0 means all rows. With `early_stopping` N, a run ends after N evaluations without
+    a lower loss on the validation rows.
 
     The values below are what a missing setting means in the `config.toml` of any version. A new run gets another pace,
-    number of workers and batch size if nobody gave them: those that `defaults.py` chooses.
+    number of workers, batch size, number of epochs and distance of evaluations if nobody gave them: those that
+    `defaults.py` chooses.
     """
 
     data: str = ""
@@ -80,6 +110,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     steps: int = 0
     seconds: float = 0.0
     test_every: int = 0
+    early_stopping: int = 0
     checkpoint_every: float = 60.0
     engine: str = "local"
     address: str = ""
@@ -88,7 +119,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     precision: str = "float32"
     seed: int = 0
     run: str = ""
+    loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    factors: FactorsConfig = FactorsConfig()
     images: ImageConfig = ImageConfig()
     wire: WireConfig = WireConfig()
 

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from paceline.cli import cli
-from paceline.config import SETTING_OF_FLAG, tree_of
+from paceline.config import DEFAULT_MODEL, SETTING_OF_FLAG, tree_of
 from paceline.run_folder import flat
 from paceline.settings import RunConfig
 from tests.conftest import Command
@@ -77,7 +77,7 @@ def test_the_defaults_of_train_are_those_of_a_run() -> None:
         if isinstance(option, click.Option) and (found := re.search(r"\[default: (\S+?)[,\]]", option.help or ""))
     }
     assert len(shown) > 12
-    settings = tree_of(RunConfig())
+    settings = tree_of(RunConfig(model=DEFAULT_MODEL))
     for name, text in shown.items():
         assert name is not None
         value = flat(settings)[SETTING_OF_FLAG.get(name, name)]

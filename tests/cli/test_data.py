@@ -22,6 +22,16 @@ def test_several_test_sources_follow_one_flag(command: Command, tmp_path: Path) 
     assert "5 training rows, 5 test rows" in outcome.out
 
 
+def test_validation_sources_and_weights_follow_one_flag(command: Command, tmp_path: Path) -> None:
+    for name, rows in (("a", 5), ("b", 3), ("c", 2)):
+        (tmp_path / f"{name}.svm").write_text("1 1:1\n" * rows)
+        (tmp_path / f"{name}.weights").write_text("2\n" * rows)
+    (a, b, c), weights = ([tmp_path / f"{name}.{suffix}" for name in "abc"] for suffix in ("svm", "weights"))
+    outcome = command("prepare", a, "--validation", b, c, "--weights", *weights, "--out", tmp_path / "data")
+    assert outcome.code == 0
+    assert "5 training rows, 5 validation rows, 0 test rows, 1 features, with weights" in outcome.out
+
+
 NOT_UTF8 = os.fsdecode(b"n\xff")
 
 

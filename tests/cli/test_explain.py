@@ -38,10 +38,11 @@ class TestDiagnose:
     @pytest.mark.parametrize("name", ["diagnose", "plan"])
     def test_a_folder_that_is_not_a_run(self, command: Command, tmp_path: Path, name: str) -> None:
         (tmp_path / "folder").mkdir()
-        for path in (tmp_path / "folder", tmp_path / "nowhere"):
-            self.refused(
-                command(name, path), f"`{path}` is not a run folder: it has no config.toml", "`paceline train` made"
-            )
+        for path, problem in (
+            (tmp_path / "folder", "is not a run folder: it has no config.toml"),
+            (tmp_path / "nowhere", "does not exist"),
+        ):
+            self.refused(command(name, path), f"`{path}` {problem}", "`paceline train` made")
         assert tree(tmp_path) == []
 
     @pytest.mark.parametrize("name", ["diagnose", "plan"])

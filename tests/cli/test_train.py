@@ -17,11 +17,11 @@ from tests.conftest import Command
 def test_result_has_what_scripts_rely_on(clicks: Path, tmp_path: Path) -> None:
     result = paceline.train(data=clicks, run=tmp_path / "run", workers=2).result
     assert set(result) == {
-        "status", "model", "pace", "engine", "device", "workers", "shards", "batch_size", "optimizer", "rows", "steps",
-        "data_fingerprint", "startup_seconds", "train_seconds", "rows_per_second", "test", "wire", "max_staleness",
-        "restarts", "recoveries", "peak_memory_bytes", "model_sha256",
+        "status", "model", "pace", "engine", "device", "workers", "shards", "batch_size", "loss", "optimizer", "rows",
+        "steps", "data_fingerprint", "startup_seconds", "train_seconds", "rows_per_second", "test", "wire",
+        "max_staleness", "restarts", "recoveries", "peak_memory_bytes", "model_sha256",
     }  # fmt: skip
-    assert set(result["test"]) == {"loss", "error", "auc"}
+    assert set(result["test"]) == {"loss", "baseline_loss", "error", "auc"}
     assert result["wire"] == {"bytes_sent": 0, "bytes_received": 0, "bytes_per_row": 0.0, "refused": 0}
     assert result["recoveries"] == []
     assert result["restarts"] == {"workers": 0, "shards": 0}
@@ -35,18 +35,18 @@ def test_the_first_line_says_what_was_chosen(
     monkeypatch.setattr("paceline.defaults.ROWS_PER_WORKER", 1_000)
     monkeypatch.setattr("paceline.engines.num_cores", lambda: 3)
     outcome = command("train", "--data", clicks, "--run", tmp_path / "run")
-    assert outcome.err.splitlines()[0] == "logistic: 3 workers, pace async, batch size 1"
+    assert outcome.err.splitlines()[0] == "linear: 3 workers, pace async, batch size 1"
     run = paceline.Run(tmp_path / "run")
     for found in (run.result, run.settings):
         assert (found["workers"], found["pace"], found["batch_size"]) == (3, "async", 1)
     alone = command("train", "--data", clicks, "--run", tmp_path / "alone", "--workers", 1, "--pace", "sync")
-    assert alone.err.splitlines()[0] == "logistic: 1 worker, pace sync, batch size 100"
+    assert alone.err.splitlines()[0] == "linear: 1 worker, pace sync, batch size 100"
 
 
 def test_few_rows_have_one_worker(mostly_clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More would learn less: on a machine with many cores, the default is the same model as with one."""
     monkeypatch.setattr("paceline.engines.num_cores", lambda: 64)
-    few: dict[str, Any] = {"data": mostly_clicks, "train_rows": 500}
+    few: dict[str, Any] = {"data": mostly_clicks, "train_rows": 500, "epochs": 1}
     run = paceline.train(run=tmp_path / "many", **few)
     alone = paceline.train(run=tmp_path / "alone", workers=1, **few)
     assert run.result["rows"] == 500
@@ -60,7 +60,7 @@ def test_without_a_name_a_run_goes_under_runs(
     names = {command("train", "--data", clicks).out.splitlines()[-1] for _ in range(2)}
     assert len(names) == 2
     for name in names:
-        assert re.fullmatch(r"run: runs/\d{8}-\d{6}-logistic-async(-2)?", name)
+        assert re.fullmatch(r"run: runs/\d{8}-\d{6}-linear-async(-2)?", name)
 
 
 def test_no_test_rows_is_fine(command: Command, one_key_per_row: Path, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_an_existing_run_folder_is_left_alone(command: Command, clicks: Path, tm
     outcome = command("train", "--data", clicks, "--run", tmp_path / "run")
     assert outcome.code == 2
     assert "exists already" in outcome.err
-    assert "hint: --run NAME makes another folder" in outcome.err
+    assert "hint: choose another name, or remove it first" in outcome.err
     assert tree(tmp_path) == ["run/mine"]
 
 
@@ -110,6 +110,23 @@ def test_divergence_fails_the_run(command: Command, clicks: Path, tmp_path: Path
     assert outcome.code == 1
     assert "no longer a number" in outcome.err
     assert "--learning-rate" in outcome.err.splitlines()[-1]
+
+
+def test_a_loss_that_has_grown_without_bound_fails_the_run(command: Command, clicks: Path, tmp_path: Path) -> None:
+    outcome = command("train", "--data", clicks, "--learning-rate", 1e9, "--run", tmp_path / "r")
+    assert outcome.code == 1
+    assert "the run has diverged: the test loss is" in outcome.err
+    assert "hint: --learning-rate 1e+08" in outcome.err
+    assert paceline.Run(tmp_path / "r").result["status"] == "failed"
+    assert not (tmp_path / "r" / "model").exists()
+
+
+def test_a_model_that_is_worse_than_a_constant_says_so(command: Command, mostly_clicks: Path, tmp_path: Path) -> None:
+    flags = ["--data", mostly_clicks, "--run", tmp_path / "r", "--learning-rate", 3, "--epochs", 5]
+    outcome = command("train", *flags)
+    assert outcome.code == 0
+    [said] = [line for line in outcome.err.splitlines() if "worse than a constant" in line]
+    assert "--learning-rate 0.3" in said
 
 
 def test_seconds_alone_have_no_other_limit(command: Command, clicks: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import paceline
+from paceline.data.sources import files
 from tests.cli.files import tree
 from tests.conftest import Command
 
@@ -68,3 +69,32 @@ def test_predictions_are_not_written_through_a_planted_link(
     assert precious.read_text() == "years of work"
     assert scores.stat().st_size > 0
     assert not scores.is_symlink()
+
+
+def test_predictions_name_the_classes_of_any_split(command: Command, tmp_path: Path) -> None:
+    lines = [f"{'no' if i % 3 else 'yes'},{i % 7}" for i in range(60)]
+    (tmp_path / "a.csv").write_text("label,x\n" + "\n".join(lines) + "\n")
+    data, scores = tmp_path / "data", tmp_path / "scores.csv"
+    assert command("prepare", tmp_path / "a.csv", "--validation-fraction", 0.3, "--out", data).code == 0
+    assert command("train", "--data", data, "--pace", "sync", "--run", tmp_path / "run").code == 0
+    done = command("predict", tmp_path / "run", "--data", data, "--split", "validation", "--out", scores)
+    assert done.code == 0
+    labels = [line.split(",")[1] for line in scores.read_text().splitlines()[1:]]
+    assert 5 < len(labels) < 40
+    assert set(labels) == {'"yes"', '"no"'}
+    assert command("evaluate", tmp_path / "run", "--data", data, "--split", "test").code == 2
+
+
+def test_classes_are_the_same_by_name_not_by_number(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "CHUNK_BYTES", 100)
+    rows = {"no": ["no,1", "no,2"], "yes": ["yes,8", "yes,9"]}
+    for name, order in (("a", ("no", "yes")), ("b", ("yes", "no"))):
+        lines = ["label,x", *(line for label in order for line in rows[label] * 20)]  # more than one chunk
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+        assert command("prepare", tmp_path / f"{name}.csv", "--out", tmp_path / name).code == 0
+    run = tmp_path / "run"
+    assert command("train", "--data", tmp_path / "a", "--pace", "sync", "--epochs", 1, "--run", run).code == 0
+    found = [json.loads(command("evaluate", run, "--data", tmp_path / name, "--json").out) for name in "ab"]
+    assert found[0] == pytest.approx(found[1])

@@ -260,7 +260,7 @@ def test_a_dense_model_of_rows(command: Command, clicks: Path, tmp_path: Path) -
     done = command("train", "--data", clicks, "--model", "softmax", "--optimizer", "sgd", "--run", tmp_path / "run")
     assert done.code == 2
     assert "the model `softmax` learns from images" in done.err
-    assert "hint: --model logistic, or" in done.err
+    assert "hint: --model linear, or" in done.err
 
 
 def test_a_function_for_rows_that_declares_nothing_is_told_how(command: Command, clicks: Path, tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ def test_roles_and_bytes_are_told(train: Any, clicks: Path, monkeypatch: pytest.
         # What computing a step takes at best: more than a microsecond, and no more than some steps took.
         assert 1e-6 < chunk.compute_alone < 1
         assert 1e-6 < chunk.compute_in_company < 1
+        assert 1e-6 < chunk.one_row < 1
         assert 0 <= chunk.spun <= chunk.processor
     for shard in shards:
         assert 0 <= shard.spun <= shard.processor

@@ -22,7 +22,7 @@ def many_clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("batch_size", [1, 100])
-@pytest.mark.parametrize("optimizer", MODELS["logistic"].optimizers)
+@pytest.mark.parametrize("optimizer", MODELS["linear"].optimizers)
 def test_the_loss_is_within_two_percent(tmp_path: Path, many_clicks: Path, optimizer: str, batch_size: int) -> None:
     def loss_of(workers: int) -> float:
         more: dict[str, Any] = {"learning_rate": RATES[optimizer]} if optimizer in RATES else {}

@@ -27,7 +27,7 @@ def train(tmp_path: Path, data: Path, **flags: Any) -> paceline.Run:
 
 
 @pytest.mark.parametrize("pace", PACES)
-@pytest.mark.parametrize("optimizer", MODELS["logistic"].optimizers)
+@pytest.mark.parametrize("optimizer", MODELS["linear"].optimizers)
 @pytest.mark.parametrize("batch_size", [1, 50])
 def test_learns(tmp_path: Path, clicks: Path, pace: Any, optimizer: str, batch_size: int) -> None:
     """The held-out loss falls below that of always predicting the base rate (0.64 here)."""
@@ -92,7 +92,7 @@ class TestSyncIsExact:
             assert train(tmp_path, clicks, **settings).result["model_sha256"] == plain
         assert train(tmp_path, clicks, **{**settings, "seed": 6}).result["model_sha256"] != plain
 
-    @pytest.mark.parametrize("optimizer", MODELS["logistic"].optimizers)
+    @pytest.mark.parametrize("optimizer", MODELS["linear"].optimizers)
     @pytest.mark.parametrize(("l1", "l2"), [(0.0, 0.0), (0.001, 0.01)])
     def test_workers_times_batch_is_one_large_batch(
         self, tmp_path: Path, clicks: Path, optimizer: str, l1: float, l2: float
@@ -124,7 +124,7 @@ class TestSyncIsExact:
 
 
 @pytest.mark.parametrize("pace", ["sync", "async", 2])
-@pytest.mark.parametrize("optimizer", MODELS["logistic"].optimizers)
+@pytest.mark.parametrize("optimizer", MODELS["linear"].optimizers)
 @pytest.mark.parametrize("batch_size", [1, 20])
 def test_the_bias_is_never_regularised(
     tmp_path: Path, mostly_clicks: Path, pace: Any, optimizer: str, batch_size: int
@@ -246,12 +246,13 @@ class TestWhenItStops:
 
     @pytest.mark.parametrize("pace", ["sync", "async", 2])
     def test_evaluates_at_row_counts(self, tmp_path: Path, clicks: Path, pace: Any) -> None:
-        run = train(tmp_path, clicks, pace=pace, workers=2, batch_size=10, test_every=1_700)
+        run = train(tmp_path, clicks, pace=pace, workers=2, batch_size=10, epochs=1, test_every=1_700)
         assert [line["rows"] for line in run.metrics] == [1700, 3400, 5100, 6000]
         assert [line["epoch"] for line in run.metrics] == [rows / 6000 for rows in (1700, 3400, 5100, 6000)]
         seconds = [line["seconds"] for line in run.metrics]
         assert seconds == sorted(seconds)
         assert run.metrics[-1]["test_loss"] == run.result["test"]["loss"]
         assert set(run.metrics[0]) == {
-            "rows", "steps", "epoch", "seconds", "train_loss", "test_loss", "test_error", "test_auc",
+            "rows", "steps", "epoch", "seconds", "train_loss", "test_loss", "test_baseline_loss", "test_error",
+            "test_auc",
         }  # fmt: skip

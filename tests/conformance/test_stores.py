@@ -194,7 +194,7 @@ class TestEveryStore:
             np.testing.assert_array_equal(piece, self.store.states[start:stop])
             other.load(start, piece)
         np.testing.assert_array_equal(other.states, self.store.states)
-        # They go on from there alike.
+        # From there on they do the same.
         for store in (self.store, other):
             store.apply(self.subject.where(0, 40), np.ones(40 * store.dim, np.float32), ROWS, 50)
         np.testing.assert_array_equal(read(other, self.subject, 60), read(self.store, self.subject, 60))

@@ -15,7 +15,7 @@ from tests.ray_cluster import RayCluster
 
 SYNC: dict[str, Any] = {"pace": "sync", "workers": 2, "batch_size": 20, "epochs": 40, "test_every": 40_000, "seed": 1}
 RATE = 2.0**-40
-# One key a row, 997 rows: 64 rows a batch but for one of 37 in each epoch.
+# 997 rows with one key each: batches have 64 rows, except one of 37 per epoch.
 COUNTING: dict[str, Any] = {"workers": 3, "batch_size": 64, "epochs": 240, "test_every": 20_000, "optimizer": "sgd",
                             "learning_rate": RATE}  # fmt: skip
 

@@ -63,8 +63,11 @@ def test_a_group_that_adds_up_starts_again_from_the_checkpoint(start: Start, dra
     assert "back to" in running.end()
     assert running.result["rows"] == 12 * 1_500
     assert running.result["restarts"]["workers"] == 1
-    found = safetensors.numpy.load_file(running.path / "model" / "model.safetensors")
-    for name, tensor in safetensors.numpy.load_file(local.path / "model" / "model.safetensors").items():
+    found, expected = (
+        safetensors.numpy.load_file(path / "model" / "model.safetensors") for path in (running.path, local.path)
+    )
+    assert found.keys() == expected.keys() != set()
+    for name, tensor in expected.items():
         np.testing.assert_allclose(found[name], tensor, atol=0.02 * np.abs(tensor).max())
 
 

@@ -262,6 +262,7 @@ def test_killed_coordinators_count_nothing_twice(
 ) -> None:
     running = start(one_key_per_row, shards=2, pace=pace, checkpoint_every=0.2, **COUNTING)
     running.wait_for_metrics(2)
+    running.wait_until(lambda: (running.path / "checkpoints" / "latest").exists())
     running.process.kill()
     running.process.communicate()
     resumed = Running(ray_cluster, ["resume", running.path], running.path)

@@ -1,4 +1,4 @@
-"""A loop's sums are added as they are written, whoever called what it calls first."""
+"""A loop's sums are added as they are written, no matter which loop was compiled first."""
 
 from __future__ import annotations
 

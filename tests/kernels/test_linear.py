@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.batch import Batch, concatenate
 from paceline.kernels import linear as kernels
 from paceline.kernels.linear import Linear
 from paceline.kernels.numbering import number_keys
 from paceline.kernels.private import NoCopies, Private, merge_all
 from paceline.kernels.reading import RowSlice, addresses
+from paceline.kernels.row_loop import train_rows
 from paceline.kernels.rules import update, weight
 from paceline.kernels.steps import GateView, compute_step, train_batches
 from paceline.kernels.tables import TableArrays
 from paceline.models.losses import Logistic
+from paceline.parameters.keyed import PrivateCopies
 from paceline.parameters.layout import Group, TableLayout
 from paceline.parameters.scratch import Scratch
 from paceline.settings import OptimizerConfig
@@ -96,7 +98,7 @@ def test_gradient_by_finite_differences() -> None:
 
 
 def test_numbering_survives_many_turns() -> None:
-    """The tables are not cleared between batches; their marks run out after 255 and begin anew."""
+    """The tables are not cleared between batches; their marks run out after 255 and start again."""
     rng = np.random.default_rng(1)
     buffers = Scratch(layout()).room_for(2_000)
     buffers = buffers._replace(direct=buffers.direct[:100])
@@ -150,7 +152,7 @@ def train_everywhere(rows: Batch, batch_size: int, private: int) -> np.ndarray[A
     gate = GateView(clocks, 0, 1 << 60, 10, leads)
     order, copies = np.arange(rows.num_rows, dtype=np.int32), own_copies(first_private, private, base, batch_size)
     if batch_size == 1:
-        done, _ = kernels.train_rows(MODEL, arrays(table), rows, order, 0, copies, gate)
+        done, _ = train_rows(MODEL, arrays(table), rows, order, 0, copies, gate)
     else:
         buffers, blocks = Scratch(layout()).room_for(rows.num_nonzeros), addresses([(0, order, rows)])
         done, _ = train_batches(
@@ -184,7 +186,7 @@ def test_single_rows_follow_the_formula_of_the_optimizer(optimizer: str) -> None
     rows = random_rows(np.random.default_rng(5), 200)
     table, expected = np.zeros((2, 2 * (FEATURES + 1)), np.float32)
     gate = GateView(np.zeros((1, 8), np.int64), 0, 1 << 60, 10, np.zeros((1, 8), np.int64))
-    kernels.train_rows(
+    train_rows(
         MODEL, TableArrays(rule, bias_rule, table, FEATURES), rows, np.arange(200, dtype=np.int32), 0,
         own_copies(0, 0, np.zeros(1, np.float32), 1), gate,
     )  # fmt: skip
@@ -209,7 +211,7 @@ def test_a_shut_gate_stops_the_loops_and_they_go_on_where_they_stopped() -> None
     def go_on(start: int) -> int:
         gate = GateView(clocks, 0, 3, 5, leads)
         nothing = own_copies(0, 0, base, 1)
-        done, _ = kernels.train_rows(MODEL, arrays(table), rows, order, start, nothing, gate)
+        done, _ = train_rows(MODEL, arrays(table), rows, order, start, nothing, gate)
         return done
 
     assert go_on(0) == 4  # clocks 0 to 3 may begin while the other worker is at 0
@@ -226,3 +228,26 @@ def test_scores_leave_unknown_keys_out() -> None:
     out = np.zeros(2, np.float32)
     kernels.score(*RULES, np.array([0, 3, 0, 0.5], np.float32), 3, 3, rows.offsets, rows.keys, rows.values, out)
     assert out.tolist() == [6.5, 0.5]
+
+
+def test_a_row_counts_as_much_as_its_weight() -> None:
+    rng = np.random.default_rng(7)
+    rows, weights = random_rows(rng, 60), rng.normal(size=FEATURES + 1)
+    counts = rng.integers(0, 4, rows.num_rows)
+    repeated = concatenate([rows.slice(i, i + 1) for i in range(rows.num_rows) for _ in range(counts[i])])
+    weighted = rows._replace(weights=counts.astype(np.float32))
+    (sums, losses), (expected, all_losses) = compute(weights, weighted), compute(weights, repeated)
+    np.testing.assert_allclose(sums, expected, rtol=1e-4, atol=1e-4)
+    assert losses == pytest.approx(all_losses, rel=1e-5)
+
+
+def test_single_rows_count_as_much_as_their_weights() -> None:
+    rows = Batch.from_lists([1, 0], [[3], [5]], [[1.0], [2.0]])._replace(weights=np.array([2, 0], np.float32))
+    table = np.zeros(FEATURES + 1, np.float32)
+    leads, clocks = np.zeros((1, 8), np.int64), np.zeros((1, 8), np.int64)
+    gate = GateView(clocks, 0, 1 << 40, 1, leads)
+    nothing = PrivateCopies(layout(), 1, 0).of(0)
+    _, losses = train_rows(MODEL, arrays(table), rows, np.array([0, 1], np.int32), 0, nothing, gate)
+    # Rate 0.5, twice the slope of -0.5 of the first row, nothing for the second.
+    assert table[[3, 5, FEATURES]].tolist() == [0.5, 0, 0.5]
+    assert losses == pytest.approx(2 * np.log(2))

@@ -11,7 +11,7 @@ import pytest
 from paceline.data.sparse.batch import Batch
 from paceline.errors import ConfigError
 from paceline.models.model import Parameters, Step, TableView
-from paceline.models.registry import NUMBERS, OF_DECLARED, ROWS, Entry
+from paceline.models.registry import OF_DECLARED, ROWS, Entry
 from paceline.models.sparse import Columns, DeclaredModel, NumberedRows, SparseModel, build_for, sparse_model
 from paceline.parameters.layout import Initial
 from paceline.settings import OptimizerConfig, RunConfig
@@ -24,7 +24,7 @@ def built(declared: Any, optimizer: str = "adagrad") -> DeclaredModel:
     def build(features: int) -> Any:
         return declared
 
-    entry = Entry("mine:build", ROWS, True, NUMBERS, ("adagrad",), "", "", OF_DECLARED, function=build)
+    entry = Entry("mine:build", ROWS, True, ("squared",), ("adagrad",), "", "", OF_DECLARED, function=build)
     return build_for(entry, RunConfig(data="-", optimizer=OptimizerConfig(name=optimizer)), 10, 1, 1)
 
 

@@ -185,7 +185,7 @@ def test_other_headers_and_bytes_that_are_not_text_are_refused(
         (None, "was removed or damaged after the training"),
         (b'{"status": "failed", "model": "logistic"}', "it failed before it was trained"),
         (b'{"status": "done", "trace": 1.5}', "give a folder that `paceline train` made"),
-        (b"", "no training in this folder has ended"),
+        (b"", "this run did not finish, and left no checkpoint"),
     ],
 )
 def test_a_missing_model_is_explained(run: paceline.Run, tmp_path: Path, result: bytes | None, hint: str) -> None:

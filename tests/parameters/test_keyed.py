@@ -26,6 +26,45 @@ def two_groups(seed: int = 3, features: int = 300) -> TableLayout:
     return TableLayout(features, (weight, factors), seed=seed)
 
 
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_row_wise_adagrad_remembers_one_sum_per_block_of_columns(blocks: int) -> None:
+    settings = OptimizerConfig(learning_rate=0.1, l2=0.01, own={"row_wise": 1.0})
+    groups = Group("weight", 1, OptimizerConfig()), Group("factors", 6, settings, Initial("normal", 0.1), blocks)
+    store = KeyedStore(TableLayout(50, groups, seed=2))
+    assert store.width == 2 + 6 + blocks
+    factors = store.states[:50, 2:8].astype(np.float64).reshape(50, blocks, -1)
+    sums = np.zeros((50, blocks, 1))
+    random = np.random.default_rng(1)
+    for _ in range(3):
+        given = random.normal(size=(50, 7)).astype(np.float32)
+        store.apply(np.arange(50, dtype=np.uint32), given.ravel(), 4, 0)
+        gradient = given[:, 1:].astype(np.float64).reshape(50, blocks, -1) / 4 + 0.01 * factors
+        sums += (gradient**2).mean(axis=2, keepdims=True)
+        factors -= 0.1 / (np.sqrt(sums) + 1e-6) * gradient
+    np.testing.assert_allclose(store.states[:50, 2:8], factors.reshape(50, 6), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(store.states[:50, 8:], sums[:, :, 0], rtol=1e-4)
+    np.testing.assert_array_equal(store.read(0, 50, 0).reshape(50, 7)[:, 1:], store.states[:50, 2:8])
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_copies_of_rows_with_several_groups_are_merged_whole(blocks: int) -> None:
+    optimizer = OptimizerConfig(name="adagrad", own={"row_wise": 1.0})
+    groups = Group("weight", 1, OptimizerConfig()), Group("factors", 6, optimizer, Initial("normal", 0.1), blocks)
+    table = TableLayout(100, groups)
+    assert table.can_merge
+    private = PrivateCopies(table, num_workers=2, num_hot=20)
+    store = KeyedStore(table, private_rows=private.num_rows)
+    store.states[:] = 7
+    private.settle(store, 0)
+    for rank in range(2):
+        first = private.of(rank).first
+        store.table[first * store.width : (first + 21) * store.width] += 10**rank
+    private.settle(store, 0)
+    assert (store.states[:20] == 18).all()
+    assert (store.states[20:100] == 7).all()
+    assert (store.states[100] == 18).all()
+
+
 @pytest.mark.parametrize("name", KEYED_OPTIMIZERS)
 def test_settling_adds_up_what_every_worker_changed(name: str) -> None:
     private = PrivateCopies(layout(name), num_workers=3, num_hot=20)

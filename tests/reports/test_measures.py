@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.models.registry import CLASSES, METRICS, NUMBERS, TWO_CLASSES
+from paceline.models.loss_entries import LOSSES
+from paceline.models.tasks import METRICS
 from paceline.reports.measures import MEASURES, best_places, glance
 
 BY_NAME = {measure.name: measure for measure in MEASURES}
@@ -13,7 +14,7 @@ def test_names_and_labels_are_unique() -> None:
 
 
 def test_every_metric_of_every_task_is_shown() -> None:
-    for name in {*TWO_CLASSES.metrics, *CLASSES.metrics, *NUMBERS.metrics}:
+    for name in {name for loss in LOSSES.values() for name in loss.task.metrics}:
         measure = BY_NAME[f"test_{name}"]
         assert measure.better == METRICS[name].better
         assert measure.text({"test": {name: 0.25}}) == "0.25000"

@@ -161,7 +161,7 @@ def test_the_command_writes_it_into_the_run(run: RunFolder, command: Command, tm
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["report", "nowhere"], "`nowhere` is not a run folder"),
+        (["report", "nowhere"], "`nowhere` does not exist"),
         (["report", "RUN", "--out", "none/a.html"], "cannot be written"),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_disk_without_room(small_disk: SmallDisk) -> None:
 
 
 def test_a_run_is_on_the_board_while_it_trains(clicks: Path, tmp_path: Path) -> None:
-    run = paceline.train(data=clicks, run=tmp_path / "run", test_every=2_000)
+    run = paceline.train(data=clicks, run=tmp_path / "run", epochs=1, test_every=2_000)
     found = scalars(run)
     rows = [line["rows"] for line in run.metrics]
     assert len(rows) == 3

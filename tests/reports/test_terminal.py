@@ -1,4 +1,4 @@
-"""What people and logs see."""
+"""What people see when something is done."""
 
 from __future__ import annotations
 
@@ -8,19 +8,6 @@ from paceline.reports import terminal
 from paceline.telemetry.facts import Traits
 
 TRAITS = Traits(input="images", keyed=False, metrics=("loss", "error", "accuracy"))
-
-
-def test_logs_get_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    with terminal.meter("train") as bar:
-        for second, share in ((1, 0.1), (6, 0.25), (8, 0.5), (11, 0.6)):
-            now[0] = 100.0 + second
-            bar.show(share, f"{second} rows")
-    assert capsys.readouterr().err.splitlines() == [
-        "train: 25%, 6 rows, 25 s left",
-        "train: 60%, 11 rows, 8 s left",
-    ]
 
 
 def test_a_result_without_test_rows_has_dashes() -> None:

@@ -88,7 +88,7 @@ def test_jobs_that_make_no_sense(tmp_path: Path, command: Command, text: str, sa
             'model = ["softmax"]',
             "batch_size=50, model=softmax: the model `softmax` learns from images",
         ),
-        ('model = ["softmax"]', 'hint: model = "logistic", or a dataset of images'),
+        ('model = ["softmax"]', 'hint: model = "linear", or a dataset of images'),
         ("seed = [3, 3]", "asks for pace=sync, batch_size=50, seed=3 more than once"),
         ("train_rows = [0, 1_000_000]", "batch_size=50, train_rows=1000000: "),
         ("[[points]]\nseed = 1\nbatch_size = 5", "has `batch_size` in [[points]] and in [sweep]"),

@@ -99,7 +99,7 @@ def test_a_killed_sweep_continues(recipe: Path, tmp_path: Path, command: Command
     done = command("sweep", recipe, "--out", out)
     assert done.code == 0, done.err
     assert "[1/2] seed=1: done before" in done.err
-    # Begun anew, it would be another file.
+    # If it started over, this would be another file.
     assert (out / "seed-2" / "config.toml").stat().st_ino == inode
     assert RunFolder(out / "seed-1").result["model_sha256"] == first
     assert RunFolder(out / "seed-2").result["rows"] == 300 * 6_000
@@ -323,7 +323,7 @@ def test_a_sweep_of_an_older_version_continues(tmp_path: Path, command: Command)
 def test_points_with_other_defaults_are_told_apart(
     tmp_path: Path, clicks: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sweep began on a machine with one core: what is done stays as it is, and the user can keep the rest alike."""
+    """The sweep began on a machine with one core. What is done stays; `--set` gives other points the same settings."""
     monkeypatch.setattr("paceline.defaults.ROWS_PER_WORKER", 1_000)
     recipe, out = tmp_path / "seeds.toml", tmp_path / "out"
     recipe.write_text(f'data = "{clicks}"\n[sweep]\nseed = [1, 2]\n')

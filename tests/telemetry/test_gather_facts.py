@@ -79,7 +79,7 @@ class TestInARun:
         config = RunConfig(data=str(clicks))
         dataset = open_dataset(clicks)
         (tmp_path / "run").mkdir()
-        with facts_kept(tmp_path / "run", facts_of(find(config.model), dataset, TABLE), config, dataset):
+        with facts_kept(tmp_path / "run", facts_of(find(config.model), ("loss",), dataset, TABLE), config, dataset):
             assert recorded(tmp_path / "run").rows == 6_000
             assert recorded(tmp_path / "run").keys_per_batch == {}
         assert recorded(tmp_path / "run").keys_per_batch
@@ -91,7 +91,7 @@ class TestInARun:
         config = RunConfig(data=str(clicks))
         dataset = open_dataset(clicks)
         (tmp_path / "run").mkdir()
-        with facts_kept(tmp_path / "run", facts_of(find(config.model), dataset, TABLE), config, dataset):
+        with facts_kept(tmp_path / "run", facts_of(find(config.model), ("loss",), dataset, TABLE), config, dataset):
             deadline = time.monotonic() + 60
             while not recorded(tmp_path / "run").keys_per_batch:
                 assert time.monotonic() < deadline

@@ -118,7 +118,7 @@ def test_averages_do_not_run_away_from_many_workers(pace: Any) -> None:
     many.gradient(Step(images, (0, 0), dense=values, dense_sums=sums))
     averages = slice(alone.num_trained, alone.tensors[-1].start)
     np.testing.assert_allclose(32 * sums[averages], expected[averages], rtol=1e-5)
-    # Batches are counted, whoever had them.
+    # Batches are counted, no matter which worker had them.
     assert sums[-1] == expected[-1] == -10
 
 
@@ -264,7 +264,7 @@ def test_a_tensor_with_two_names_has_both_when_saved(drawings: Path, tmp_path: P
 
 @pytest.mark.parametrize("batch_size", [41, 55, 110])
 def test_what_was_counted_is_a_whole_number(drawings: Path, tmp_path: Path, batch_size: int) -> None:
-    """A mean over so many rows is not exact, but a model that was saved can be loaded."""
+    """A mean over this many rows is not exact, but a model that was saved can be loaded."""
     run = paceline.train(data=drawings, model="tests.models.modules:normalised", batch_size=batch_size, steps=1,
                          optimizer="sgd", run=tmp_path / "run")  # fmt: skip
     found = safetensors.numpy.load_file(run.path / "model" / "model.safetensors")

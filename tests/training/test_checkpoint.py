@@ -22,7 +22,7 @@ from paceline.errors import DataError, InterruptedRunError, RunError, UsageError
 from paceline.files import locked
 from paceline.models.registry import MODELS
 from paceline.training import interrupts
-from paceline.training.checkpoint import Checkpoint, Progress, States, load_checkpoint, save_checkpoint
+from paceline.training.checkpoint import Checkpoint, Handed, Progress, States, load_checkpoint, save_checkpoint
 from paceline.training.coordinator import Coordinator
 
 
@@ -42,7 +42,7 @@ def without_seconds(line: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in line.items() if k != "seconds"}
 
 
-@pytest.mark.parametrize("optimizer", MODELS["logistic"].optimizers)
+@pytest.mark.parametrize("optimizer", MODELS["linear"].optimizers)
 def test_a_resumed_sync_run_has_the_bits_of_an_undisturbed_one(
     tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:
@@ -74,7 +74,7 @@ def test_resumed_runs_read_the_rest_of_the_rows(
 ) -> None:
     rate = 2.0**-40
     flags: dict[str, Any] = {"data": one_key_per_row, "pace": pace, "workers": 3, "batch_size": batch_size,
-             "optimizer": "sgd", "learning_rate": rate, "test_every": 160}  # fmt: skip
+             "optimizer": "sgd", "learning_rate": rate, "epochs": 1, "test_every": 160}  # fmt: skip
     with monkeypatch.context() as patch:
         stop_after(patch, 5)
         with pytest.raises(InterruptedRunError):
@@ -202,6 +202,16 @@ class TestDamage:
         path.write_text(path.read_text().replace('"position":200', '"position":299'))
         assert load_checkpoint(folder).progress.position == 100
 
+    @pytest.mark.parametrize(
+        "progress", [Progress(position=250, clock=1 << 63), Progress(position=250, loss_rows=-1),
+                     Progress(position=250, handed=Handed(rows=[1 << 63]))],
+    )  # fmt: skip
+    def test_counts_that_no_run_reaches_are_damage(self, folder: Path, progress: Progress) -> None:
+        save_checkpoint(folder, progress, {}, States(states(250)))
+        found = load_checkpoint(folder)
+        assert found.progress.position == 200
+        assert "cannot be read" in found.damaged[0]
+
     def test_saving_twice_at_a_position_keeps_the_first_until_the_second_stands(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -239,7 +249,7 @@ class TestDamage:
 
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path, clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run killed after evaluations that no checkpoint has seen writes them again, once."""
-    flags: dict[str, Any] = {"data": clicks, "pace": "sync", "batch_size": 100, "test_every": 1_000}
+    flags: dict[str, Any] = {"data": clicks, "pace": "sync", "batch_size": 100, "epochs": 1, "test_every": 1_000}
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
         with pytest.raises(InterruptedRunError):
@@ -332,7 +342,7 @@ def test_what_must_not_change_on_the_way(
     with monkeypatch.context() as patch:
         stop_after(patch, 1)
         with pytest.raises(InterruptedRunError):
-            paceline.train(data=clicks, run=tmp_path / "run", test_every=1_000)
+            paceline.train(data=clicks, run=tmp_path / "run", epochs=1, test_every=1_000)
     config = tmp_path / "run" / "config.toml"
     assert setting in config.read_text()
     config.write_text(config.read_text().replace(setting, edited))
@@ -364,7 +374,7 @@ def test_interrupted_after_the_last_evaluation(tmp_path: Path, clicks: Path, mon
     with monkeypatch.context() as patch:
         patch.setattr(Coordinator, "_evaluate", then_interrupt)
         with pytest.raises(InterruptedRunError):
-            paceline.train(data=clicks, run=tmp_path / "run", test_every=3_000)
+            paceline.train(data=clicks, run=tmp_path / "run", epochs=1, test_every=3_000)
     run = runs.resume(tmp_path / "run")
     assert run.result["status"] == "done"
     assert [line["rows"] for line in run.metrics] == [3_000, 6_000]
@@ -372,7 +382,7 @@ def test_interrupted_after_the_last_evaluation(tmp_path: Path, clicks: Path, mon
 
 
 def test_a_torn_last_line_of_metrics_is_dropped(tmp_path: Path, clicks: Path) -> None:
-    run = paceline.train(data=clicks, run=tmp_path / "run", test_every=3_000)
+    run = paceline.train(data=clicks, run=tmp_path / "run", epochs=1, test_every=3_000)
     with (run.path / "metrics.jsonl").open("a") as file:
         file.write('{"rows": 7000, "test_lo')
     assert [line["rows"] for line in run.metrics] == [3_000, 6_000]
@@ -392,7 +402,7 @@ def test_two_processes_do_not_share_a_run(tmp_path: Path, clicks: Path, monkeypa
     with monkeypatch.context() as patch:
         stop_after(patch, 1)
         with pytest.raises(InterruptedRunError):
-            paceline.train(data=clicks, run=tmp_path / "run", test_every=1_000)
+            paceline.train(data=clicks, run=tmp_path / "run", epochs=1, test_every=1_000)
     # As a run that has been evaluated since its last checkpoint.
     paceline.Run(tmp_path / "run").add_metrics({"rows": 2_000, "steps": 20, "seconds": 1.0})
     metrics = tmp_path / "run" / "metrics.jsonl"

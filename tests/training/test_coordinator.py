@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.data.blocks.dataset import Split
+from paceline.data.blocks.files import SplitInfo
 from paceline.errors import DataError, DivergedError, InterruptedRunError, RunError
 from paceline.models.model import Parameters, TableView
+from paceline.models.sparse import LossOutput
+from paceline.models.tasks import TWO_CLASSES
 from paceline.parameters.layout import Group, Layout, TableLayout
 from paceline.run_folder import RunFolder
 from paceline.settings import OptimizerConfig, RunConfig, WireConfig
@@ -31,11 +35,14 @@ class FakeModel:
 
     layout = Layout(TABLE)
     fingerprint = ""
+    output = LossOutput(TWO_CLASSES, None)
+    start_loss = 0.7
 
 
 class FakeSplit:
     rows = ROWS
     nonzeros = 0
+    mean_weight = 1.0
 
 
 @pytest.fixture(autouse=True)
@@ -45,12 +52,12 @@ def nothing_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeDataset:
-    """As many training as test rows."""
+    """As many training as test rows, and none for validation."""
 
     fingerprint = "fake"
 
-    def split(self, _name: str) -> FakeSplit:
-        return FakeSplit()
+    def split(self, name: str) -> FakeSplit | SplitInfo:
+        return SplitInfo() if name == "validation" else FakeSplit()
 
 
 class FakeBackend:
@@ -98,7 +105,7 @@ class FakeBackend:
     def _tally(self) -> Tally:
         return Tally(self.at.position, self.at.clock, self._losses, self._rows, 2)
 
-    def evaluate(self, rows: int, stop: Callable[[], bool]) -> dict[str, float] | None:
+    def evaluate(self, split: Split, rows: int, stop: Callable[[], bool]) -> dict[str, float] | None:
         assert rows == self.at.position
         return {"loss": 1 / rows, "error": 0.25, "auc": float("nan")}
 

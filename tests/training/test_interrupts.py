@@ -37,6 +37,7 @@ def test_the_first_signal_asks_and_handlers_are_put_back(number: signal.Signals)
 def test_the_second_signal_ends_the_process() -> None:
     done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.split("\n")) == (130, ["asked", "still here", ""])
+    assert "interrupted twice: ended at once, without saving a checkpoint" in done.stderr
 
 
 def test_a_signal_before_it_that_was_swallowed_is_not_lost() -> None:

@@ -93,10 +93,15 @@ def write_examples(formatter: click.HelpFormatter, examples: Iterable[str]) -> N
             formatter.write(f"  {line}\n")
 
 
-def option(flag: str, takes: str | None, text: str, kind: Any = str, **settings: Any) -> Callable[[F], F]:
-    """An option with a value. Help shows what it `takes`, the `text`, and the default if there is one."""
+def option(
+    flag: str, takes: str | None, text: str, kind: Any = str, also: tuple[str, ...] = (), **settings: Any
+) -> Callable[[F], F]:
+    """An option with a value. Help shows what it `takes`, the `text`, and the default if there is one.
+
+    `also` are other flags for the same thing.
+    """
     return click.option(
-        flag, metavar=takes, help=text, type=kind, show_default=settings.get("default", "") != "", **settings
+        flag, *also, metavar=takes, help=text, type=kind, show_default=settings.get("default", "") != "", **settings
     )
 
 

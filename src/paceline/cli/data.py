@@ -10,7 +10,7 @@ import click
 
 from paceline.cli.commands import Command, CommandGroup, command, number, option
 from paceline.cli.progress import print_notice
-from paceline.data.limits import INDEX_BASES, INTEGERS, LABEL_KINDS, SKEW_NAMES
+from paceline.data.limits import INDEX_BASES, INTEGERS, LABEL_KINDS, SCALES, SKEW_NAMES
 from paceline.data.prepare_settings import FORMATS, PrepareConfig, PrepareProgress
 from paceline.errors import counted, nothing_written, one_of
 
@@ -30,6 +30,8 @@ seed = number("--seed", "Random seed.", default=0)
 @number("--features", "Number of features. The default is Criteo's.", default=33_762_578)
 @option("--skew", None, "How hot the hottest features are: log-uniform ranks, or as hot as in Criteo's data.",
         click.Choice(SKEW_NAMES), default="log-uniform")  # fmt: skip
+@click.option("--interactions", is_flag=True, help="Let labels also depend on pairs of features.")
+@click.option("--fields", is_flag=True, help="Keep the column of each nonzero, for --model ffm and fwfm.")
 @new_dataset
 @seed
 @test_rows
@@ -76,7 +78,7 @@ def generate_with_progress(make: Callable[..., Dataset[Any]], *, rows: int, test
 
     Returns the dataset, and how many seconds it took.
     """
-    from paceline.reports.terminal import meter
+    from paceline.reports.progress_bar import meter
 
     began = time.perf_counter()
     held_out = max(1, rows // 10) if test_rows is None else test_rows
@@ -90,17 +92,19 @@ def generate_with_progress(make: Callable[..., Dataset[Any]], *, rows: int, test
 
 
 class PrepareCommand(Command):
-    """Its option `--test` takes all values up to the next option."""
+    """Some of its options take all values up to the next option."""
+
+    spread = ("--test", "--validation", "--weights")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         spread: list[str] = []
-        inside = False
+        inside = ""
         for word in args:
             if word.startswith("-"):
-                inside = word == "--test"
+                inside = word if word in self.spread else ""
                 spread += [] if inside else [word]
             else:
-                spread += ["--test", word] if inside else [word]
+                spread += [inside, word] if inside else [word]
         return super().parse_args(ctx, spread)
 
 
@@ -108,7 +112,8 @@ class PrepareCommand(Command):
     "paceline prepare train.tsv.gz --test-fraction 0.1 --out data/criteo",
     "paceline prepare a9a --test a9a.t --features 123 --out data/a9a",
     "paceline prepare 'part-*.tfrecord' --test last.tfrecord --out data/records",
-    "paceline prepare clicks.parquet --label clicked --hash-bits 20 --out data/mine",
+    "paceline prepare clicks.parquet --label clicked --weight w --out data/mine",
+    "paceline prepare train.ffm --validation-fraction 0.1 --out data/fields",
     "paceline prepare mnist --out data/mnist",
     "paceline prepare photos --size 256 --test-fraction 0.1 --out data/photos",
     cls=PrepareCommand,
@@ -121,25 +126,34 @@ class PrepareCommand(Command):
 @option("--index-base", None, "First key in LIBSVM and TFRecord files.", click.Choice(INDEX_BASES), default="auto")
 @option("--test", "SOURCE", "Test data: all sources up to the next option.", multiple=True)
 @option("--test-fraction", "F", "Hold out this fraction of the rows as test data.", float, default=0.0)
+@option("--validation", "SOURCE", "Validation data: all sources up to the next option.", multiple=True)
+@option("--validation-fraction", "F", "Hold out this fraction of the rows as validation data.", float, default=0.0)
 @number("--skip-bad-rows", "Skip up to N rows that cannot be parsed.", default=0)
 @number("--seed", "Random seed: which rows are held out, and in which order image files are read.", default=0)
 @option("--integers", None, "Turn Criteo's integers into log-scaled values or hashed buckets.",
         click.Choice(INTEGERS), default="log")  # fmt: skip
 @option("--label", "COLUMN", "Label column in Parquet, Arrow and CSV files.", default="label")
-@option("--labels", None, "Labels are 0/1 (or -1/+1), class numbers, or any numbers.",
+@option("--labels", None, "Labels are two classes (0/1, -1/+1 or names), classes (numbers or names), or any numbers.",
         click.Choice(LABEL_KINDS), default="two-classes")  # fmt: skip
+@option("--weight", "COLUMN", "Column of Parquet, Arrow and CSV files that says how much each row counts.", default="")
+@option("--weights", "FILE", "Files of weights, one per line, for each source file; all up to the next option.",
+        multiple=True)  # fmt: skip
+@click.option("--fields", is_flag=True, help="Keep the column of each feature, for field-aware models.")
+@option("--scale", None, "Scale values that are far from 1, as models learn best, or keep all as they are.",
+        click.Choice(SCALES), default="auto")  # fmt: skip
 @number("--size", "Scale the shorter side of image files to N pixels and crop the centre.  [default: no scaling]")
 @number("--classes", "Number of classes in IDX files.  [default: from the largest label]")
-def prepare(sources: tuple[str, ...], test: tuple[str, ...], **options: Any) -> None:
+def prepare(sources: tuple[str, ...], test: tuple[str, ...], validation: tuple[str, ...], weights: tuple[str, ...],
+            **options: Any) -> None:  # fmt: skip
     """Convert raw files into a dataset.
 
     A SOURCE is a file, a folder, a glob in quotes, or a URL. Files may be compressed (gzip or zstd). The format is
     detected unless --format is given.
     """
     from paceline.data.prepare import prepare as prepare_data
-    from paceline.reports.terminal import meter
+    from paceline.reports.progress_bar import meter
 
-    config = PrepareConfig(sources=list(sources), test=list(test), **options)
+    config = PrepareConfig(sources=[*sources], test=[*test], validation=[*validation], weights=[*weights], **options)
     began = time.perf_counter()
     with nothing_written(), meter("prepare") as bar:
 
@@ -152,7 +166,7 @@ def prepare(sources: tuple[str, ...], test: tuple[str, ...], **options: Any) -> 
     if prepared.bad_rows:
         print_notice(f"skipped {counted(prepared.bad_rows, 'bad row')}")
     for name in prepared.left_out:
-        print_notice(f"`{name}` is a test file: not used for training")
+        print_notice(f"`{name}` is held out: not used for training")
     for note in prepared.notes:
         print_notice(note)
     print_dataset(prepared.dataset, prepared.seconds)
@@ -161,8 +175,9 @@ def prepare(sources: tuple[str, ...], test: tuple[str, ...], **options: Any) -> 
 def print_dataset(dataset: Dataset[Any], seconds: float) -> None:
     """Print what a dataset holds, and how long it took to make."""
     what = dataset.kind.describe(dataset.manifest)
-    train, test = dataset.split("train").rows, dataset.split("test").rows
+    train, validation, test = (dataset.split(split).rows for split in ("train", "validation", "test"))
+    held_out = f"{counted(validation, 'validation row')}, " if validation else ""
     click.echo(
-        f"{dataset.folder}: {counted(train, 'training row')}, {counted(test, 'test row')}, {what}, "
-        f"in {seconds:.1f} s ({(train + test) / seconds:,.0f} rows/s)"
+        f"{dataset.folder}: {counted(train, 'training row')}, {held_out}{counted(test, 'test row')}, {what}, "
+        f"in {seconds:.1f} s ({(train + validation + test) / seconds:,.0f} rows/s)"
     )

@@ -73,7 +73,8 @@ def plan(run: str, workers: str, shards: str, bandwidth: str | None, as_json: bo
 
     from paceline.diagnosis.evidence import gather_evidence
     from paceline.diagnosis.plan import bandwidths, choices, counts, plan_of, predict
-    from paceline.reports.terminal import meter, print_plan
+    from paceline.reports.progress_bar import meter
+    from paceline.reports.terminal import print_plan
     from paceline.run_folder import RunFolder
 
     speeds: list[float | None] = [None] if bandwidth is None else [*bandwidths(bandwidth)]

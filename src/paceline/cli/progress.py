@@ -50,7 +50,7 @@ def train_with_progress(config: RunConfig, began: float) -> RunFolder:
 def job_with_progress(settings: Settings, work: Callable[[Callable[[float, str], None]], RunFolder]) -> RunFolder:
     """Run a matrix job with a progress bar."""
     from paceline.files import without_disk_errors
-    from paceline.reports.terminal import meter
+    from paceline.reports.progress_bar import meter
 
     print_engine(settings)
     with meter(settings.job) as bar:
@@ -59,7 +59,7 @@ def job_with_progress(settings: Settings, work: Callable[[Callable[[float, str],
 
 def watched(title: str, work: Callable[[Watch], RunFolder]) -> RunFolder:
     """Call `work` with a function that shows a run's status. Narrow terminals cut off the end of the line."""
-    from paceline.reports.terminal import meter
+    from paceline.reports.progress_bar import meter
 
     with meter(title) as bar:
 

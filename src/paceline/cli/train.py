@@ -34,26 +34,31 @@ if TYPE_CHECKING:
     "paceline train recipes/a9a.toml --data data/a9a",
     "paceline train --data data/clicks --pace 4 --optimizer ftrl --l1 0.5",
     "paceline train --data data/clicks --engine ray --workers 4 --shards 2",
+    "paceline train --data data/clicks --model fm --dim 16",
     "paceline train --data data/mnist --model softmax --workers 4 --epochs 10",
 )
 @click.argument("recipe", required=False, type=PATH, metavar="[RECIPE.toml]")
 @option("--data", "DIR", "Dataset folder, made by `prepare` or `generate`.")
 @option("--model", "NAME",
-        f"{', '.join(MODELS)}, or PACKAGE.MODULE:FUNCTION for your own.  [default: logistic]")  # fmt: skip
+        f"{', '.join(MODELS)}, or PACKAGE.MODULE:FUNCTION for your own.  [default: linear]")  # fmt: skip
+@option("--loss", "NAME", f"{one_of(CHOICES['loss.name'])}.  [default: by the labels]")
+@option("--class-weight", "balanced", "Let all classes count the same in training.  [default: rows do]")
 @option("--pace", "PACE", "sync, async, or how many steps a worker may run ahead.  [default: async; sync for PyTorch]")
 @number("--workers", "Threads or processes that train.  [default: one per free core; 1 for PyTorch]")
 @number("--shards", "Processes that hold the model, with --engine ray.  [default: 1]")
 @number("--batch-size", "Rows per worker per step.  [default: by model, pace and engine]")
+@number("--dim", "Factors per key of a factorization machine, 1 to 64.  [default: 8]")
 @option("--optimizer", "NAME", f"{one_of(CHOICES['optimizer.name'])}.  [default: adagrad]")
-@option("--learning-rate", "R", "Factor on the mean gradient of each update.  [default: 0.05]", float)
+@option("--learning-rate", "R", "Factor on the mean gradient of each update.  [default: 0.05]", float, also=("--lr",))
 @option("--momentum", "M", "Momentum of sgd, for dense models.  [default: 0]", float)
 @option("--l1", "X", "L1 penalty on the keys of each update, except the bias.  [default: 0]", float)
 @option("--l2", "X", "L2 penalty, likewise; weight decay for dense models.  [default: 0]", float)
-@number("--epochs", "Passes over the data; 0 for no limit.  [default: 1, or 0 with --steps or --seconds]")
+@number("--epochs", "Passes over the data; 0 for no limit.  [default: 1, more for small data; 0 with --steps]")
 @number("--train-rows", "Train on the first N rows only.  [default: all]")
 @number("--steps", "Stop when the furthest worker has done N steps.  [default: no limit]")
 @option("--seconds", "T", "Stop after T seconds of training.  [default: no limit]", float)
 @option("--test-every", "ROWS", "Evaluate every ROWS rows and at the end.  [default: at the end]", int)
+@number("--early-stopping", "Stop after N evaluations without a lower validation loss; 0 for never.  [default: 0]")
 @option("--checkpoint-every", "SECONDS", "Seconds between checkpoints; 0 for none.  [default: 60]", float)
 @option("--engine", "NAME", f"{one_of(CHOICES['engine'])}: threads here, or processes on a cluster.  [default: local]")
 @address()
@@ -73,7 +78,7 @@ def train(recipe: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
 
 
 @command(
-    "paceline resume runs/20260101-120000-logistic-sync",
+    "paceline resume runs/20260101-120000-linear-sync",
     "paceline resume runs/my-run --model mine.nets:build",
 )
 @click.argument("run")

@@ -9,7 +9,9 @@ import click
 from paceline.cli.commands import as_json, code, command, option
 
 data = option("--data", "DIR", "Dataset folder.", required=True)
-split = option("--split", None, "Which rows.  [default: test if any, else train]", click.Choice(["train", "test"]))
+split = option(
+    "--split", None, "Which rows.  [default: test if any, else train]", click.Choice(["train", "validation", "test"])
+)
 
 
 @command("paceline evaluate runs/my-run --data data/clicks")
@@ -21,8 +23,8 @@ split = option("--split", None, "Which rows.  [default: test if any, else train]
 def evaluate(run: str, data: str, split: Any, model: str, as_json: bool) -> None:
     """Measure the quality of a model on a dataset.
 
-    Prints the loss and, depending on the labels, error and AUC (two classes), error and accuracy (several classes), or
-    RMSE (numbers).
+    Prints the loss, that of the best constant prediction and, depending on the labels, error and AUC (two classes),
+    error, macro F1 and accuracy (several classes), or MAE, R² and RMSE (numbers).
     """
     import json
 
@@ -43,10 +45,10 @@ def evaluate(run: str, data: str, split: Any, model: str, as_json: bool) -> None
 @split
 @code
 def predict(run: str, data: str, out: str, split: Any, model: str) -> None:
-    """Write a prediction for every row of a dataset.
+    """Write predictions for the rows of a dataset: test rows, or --split.
 
     The columns are row, label and probability. If there are several classes, the column class is the most likely one,
-    and probability is its probability. For numbers, the column prediction replaces probability.
+    and probability is its probability. If labels are numbers, the column prediction replaces probability.
     """
     from paceline.predict import write_predictions
 

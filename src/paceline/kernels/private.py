@@ -2,7 +2,7 @@
 
 Each worker of one process has its own copies of the hottest keys and the bias, in rows of the table that nobody else
 touches, and merges them with the table now and then. At pace async it merges the hottest most often. At pace N it
-merges all of them after every few clocks, and only then lets others know how far it is: whoever passes the gate finds
+merges all of them after every few clocks, and only then advances its clock, so that a worker that passes the gate finds
 in the table what the gate promises.
 """
 
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from paceline.kernels.jit import compiled
 from paceline.kernels.keys import Keys
-from paceline.kernels.rules import Table, memory, picked_by_type, step_size
+from paceline.kernels.rules import Table, picked_by_type
+from paceline.kernels.tables import row_step_size, row_width
 
 Floats = NDArray[np.float32]
 
@@ -76,22 +77,23 @@ def replace_keys(keys: Keys, num_hot: int, first: int) -> None:
 
 
 @compiled
-def merge(rule: Any, table: Table, shared: int, private: Private, at: int, count: int, num_rows: int) -> None:
+def merge(groups: Any, table: Table, shared: int, private: Private, at: int, count: int, num_rows: int) -> None:
     """Add what a worker has changed in `count` of its copies, from `at` on, in its last `num_rows` rows, to the table
     from row `shared` on, and take the table's numbers over.
 
     All W workers go from about the same point towards the same optimum. If each covers much of the way between two
     merges, the sum overshoots. With c = step size × curvature × the key's `products`, summed over updates, a worker
     covers about c / (1 + c) of the way. All of them together should cover the whole way at most, so (1 + c) / (W c) of
-    each change is added, or all of it if that is more than 1. The same goes for what the optimizer remembers.
+    each change is added, or all of it if that is more than 1. The same goes for what the optimizer remembers, and for
+    the other columns of the key, whose step is that of the first.
     """
-    step = np.int64(ONE + memory(rule))
+    step = np.int64(row_width(groups))
     table_at, copy_at, base_at = shared * step, (private.first + at) * step, at * step
     base = private.base
     bent = np.float32(TOGETHER * private.curvature * max(1, num_rows // private.batch_size))
     workers, one = np.float32(private.num_workers), np.float32(1)
     for i in range(count):
-        c = bent * private.products[at + i] * step_size(rule, table, np.uint64(copy_at + i * step), ONE)
+        c = bent * private.products[at + i] * row_step_size(groups, table, np.uint64(copy_at + i * step))
         share = min(one, (one + c) / (workers * c))
         for j in range(i * step, (i + 1) * step):
             merged = table[table_at + j] + share * (table[copy_at + j] - base[base_at + j])
@@ -121,6 +123,25 @@ def merge_hidden(arrays: Any, private: Private) -> None:
     merge(arrays.bias_groups, table, arrays.bias, private, private.num_hot, 1, num_rows)
     merge(arrays.groups, table, 0, private, 0, private.num_hot, num_rows)
     private.num_rows[HIDDEN] = 0
+
+
+def _merge_nothing(private: Any, arrays: Any, new_rows: Any) -> None:
+    pass
+
+
+def _merge_due(private: Any, arrays: Any, new_rows: Any) -> None:
+    merge_due(arrays, private, new_rows)
+
+
+def _merge_hidden(private: Any, arrays: Any, new_rows: Any) -> None:
+    merge_hidden(arrays, private)
+
+
+# The same for workers that may have no copies. Their tables may have any columns, which merges would not compile for.
+merge_own_due = picked_by_type({Private: register_jitable(_merge_due), NoCopies: register_jitable(_merge_nothing)})
+merge_own_hidden = picked_by_type(
+    {Private: register_jitable(_merge_hidden), NoCopies: register_jitable(_merge_nothing)}
+)
 
 
 @compiled

@@ -9,8 +9,10 @@ of the rule says which optimizer it is, and the compiler picks that optimizer's 
 
 The state of a parameter is its first number, `table[at]`, and what the optimizer remembers, `memory(rule)` numbers at
 `at + stride`, `at + 2 * stride`, and so on. In a table of keys the stride is the number of columns of a group, in a
-dense array it is the number of values, so the same formula serves both. `parameters/optimizers` registers the functions
-that optimizers declare with `optimizer_rule`.
+dense array it is the number of values, so the same formula serves both. It also serves several columns at once, if
+`table` is `Vectors` (`vectors.py`). A rule whose memory is *shared* can only be used in this way: it remembers
+`memory(rule)` numbers of all columns of a vector together. `parameters/optimizers` registers the functions that
+optimizers declare with `optimizer_rule`.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ _QUICK_WEIGHTS: dict[type, Weight] = {}
 _QUICK_UPDATES: dict[type, Update] = {}
 _STEP_SIZES: dict[type, Weight] = {}
 _MERGED: set[type] = set()
+_SHARED: set[type] = set()
 
 
 def picked_by_type(functions: dict[type, Any]) -> Any:
@@ -44,7 +47,7 @@ def picked_by_type(functions: dict[type, Any]) -> Any:
     def call(first: Any, *others: Any) -> Any:
         return functions[type(first)](first, *others)
 
-    # Numba compares the parameters of this with those of what it returns, annotations included: hence none here.
+    # Numba compares the parameters of this with those of what it returns, annotations included, so there are none here.
     @overload(call)
     def compile_call(first, *others):  # type: ignore[no-untyped-def]
         chosen = functions[first.instance_class]
@@ -72,23 +75,24 @@ def unknown(rule: Any, table: Table, at: Any, stride: Any) -> Any:
     return np.float32(0)
 
 
-def optimizer_rule(
-    rule: type, memory: int, update: Update, weight: Weight | None = None, step_size: Weight | None = None
-) -> None:
+def optimizer_rule(rule: type, memory: int, update: Update, weight: Weight | None = None,
+                   step_size: Weight | None = None, shared: bool = False) -> None:  # fmt: skip
     """Let compiled loops use these functions for rules of this type with `memory` numbers; `weight` is else `stored`.
 
     Without a `step_size`, workers must not keep copies of a parameter (`can_merge`).
     """
+    if shared:
+        _SHARED.add(rule)
     strict, quick = register_jitable(**STRICT), register_jitable(**REASSOCIATED)
     _MEMORIES[rule], _WEIGHTS[rule], _UPDATES[rule] = memory, strict(weight or stored), strict(update)
     _STEP_SIZES[rule] = strict(step_size or unknown)
-    _QUICK_WEIGHTS[rule], _QUICK_UPDATES[rule] = quick(_copy_of(weight or stored)), quick(_copy_of(update))
+    _QUICK_WEIGHTS[rule], _QUICK_UPDATES[rule] = quick(copy_of(weight or stored)), quick(copy_of(update))
     if step_size is not None:
         _MERGED.add(rule)
 
 
-def _copy_of(function: Any) -> Any:
-    """The same function as another object: numba keeps one set of options per function."""
+def copy_of(function: Any) -> Any:
+    """The same function as another object, without annotations: numba keeps one set of options per function."""
     return FunctionType(function.__code__, function.__globals__, function.__name__)
 
 
@@ -102,12 +106,29 @@ def is_rule_type(kind: Any) -> bool:
     return kind in _MEMORIES
 
 
+def is_shared_type(kind: Any) -> bool:
+    """Whether under rules of this type the columns of a vector share what the optimizer remembers."""
+    return kind in _SHARED
+
+
 def memory(rule: Any) -> int:
     """How many numbers the optimizer remembers of each parameter."""
     return _MEMORIES[type(rule)]
+
+
+def group_memory(rule: Any, count: int, blocks: int) -> int:
+    """How many numbers the optimizer remembers of `count` columns in that many blocks, which are a vector each."""
+    return memory(rule) * (blocks if is_shared_type(type(rule)) else count)
 
 
 @overload(memory)
 def _compile_memory(rule):  # type: ignore[no-untyped-def]
     chosen = np.uint64(_MEMORIES[rule.instance_class])
     return lambda rule: chosen
+
+
+@overload(group_memory)
+def _compile_group_memory(rule, count, blocks):  # type: ignore[no-untyped-def]
+    if rule.instance_class in _SHARED:
+        return lambda rule, count, blocks: memory(rule) * np.uint64(blocks)
+    return lambda rule, count, blocks: memory(rule) * np.uint64(count)

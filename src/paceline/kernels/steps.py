@@ -9,7 +9,8 @@ A clock of sync has three phases: compute the gradients of the thread's own work
 thread's part, and apply their means. Parts divide keys, so the bits do not depend on the number of threads.
 
 The gradient is the model's, picked by the type of the model as optimizers are (`rules.py`): a compiled
-`gradient(model, offsets, local, values, labels, weights, out)` that is registered with `gradient_rule`.
+`gradient(model, offsets, local, values, labels, row_weights, fields, weights, out)` that is registered with
+`gradient_rule`. Rows may have weights, and nonzeros fields; None stands for those they do not have.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from paceline.kernels.fold import add_in, deal_out
 from paceline.kernels.gate import READ, passes, read_clock, set_clock, slowest
 from paceline.kernels.jit import compiled, nanoseconds, reassociated
 from paceline.kernels.numbering import number_keys
-from paceline.kernels.private import FIRST_MERGE, HIDDEN, merge_due, merge_hidden, replace_keys
+from paceline.kernels.private import FIRST_MERGE, HIDDEN, merge_own_due, merge_own_hidden, replace_keys
 from paceline.kernels.reading import read_slice, slice_of
 from paceline.kernels.rules import picked_by_type
 from paceline.kernels.tables import TableArrays, apply_gradient, gather, row_dim
@@ -34,7 +35,7 @@ Floats = NDArray[np.float32]
 AT_GATE, HANDED_IN, OUT_OF_ROOM = 0, 1, 2
 
 _GRADIENTS: dict[type, Callable[..., Any]] = {}
-# gradient(model, offsets, local, values, labels, weights, out), by the model's own loop
+# gradient(model, offsets, local, values, labels, row_weights, fields, weights, out), by the model's own loop
 gradient = picked_by_type(_GRADIENTS)
 
 
@@ -85,8 +86,8 @@ def compute_step(
     weights = buffers.weights[: np.uint64(count) * row_dim(table.groups)]
     gather(table.groups, table.bias_groups, table.numbers, table.bias, distinct[:count], weights)
     losses = gradient(
-        model, rows.offsets[: num_rows + 1], buffers.local, rows.values[:last], rows.labels[:num_rows], weights,
-        buffers.sums,
+        model, rows.offsets[: num_rows + 1], buffers.local, rows.values[:last], rows.labels[:num_rows], rows.weights,
+        rows.fields, weights, buffers.sums,
     )  # fmt: skip
     return count, losses
 
@@ -127,11 +128,11 @@ def train_batches(
             private.num_rows[HIDDEN] += 1
             if private.num_rows[HIDDEN] < private.clocks:
                 continue
-            merge_hidden(table, private)
+            merge_own_hidden(private, table, num_rows)
         elif hot:
             private.num_rows[0] += num_rows
             if private.num_rows[0] // FIRST_MERGE != (private.num_rows[0] - num_rows) // FIRST_MERGE:
-                merge_due(table, private, num_rows)
+                merge_own_due(private, table, num_rows)
         set_clock(clocks, rank, clock)
     return start, losses
 

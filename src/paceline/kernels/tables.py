@@ -1,7 +1,7 @@
 """What can be done to a table of parameters by key, whatever its columns and optimizers?
 
 A table is flat float32. The row of a key is `row_width(groups)` numbers: group by group the values of the group's
-columns, then what its optimizer remembers of each of them. A *group* is a rule and a number of columns, and a table has
+columns, then what its optimizer remembers of them. A *group* is a rule and a number of columns, and a table has
 a tuple of groups. A table of one column is given by its rule alone: that spares a microsecond per call, and its loops
 compile as if there were no columns.
 
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from paceline.kernels.hashing import mix
 from paceline.kernels.jit import STRICT, compiled, prefetch
 from paceline.kernels.keys import GOLDEN, Keys
-from paceline.kernels.rules import Table, is_rule_type, memory, update, weight
+from paceline.kernels.rules import Table, group_memory, is_rule_type, is_shared_type, memory, step_size, update, weight
+from paceline.kernels.vectors import Lanes, Vectors, load, store
 
 Floats = NDArray[np.float32]
 
@@ -39,11 +40,18 @@ class Several(NamedTuple):
     count: int
 
 
+class Together(NamedTuple):
+    """Columns in some blocks that are read and updated as one vector each. The compiler knows how long a block is."""
+
+    lanes: Lanes
+    blocks: int
+
+
 class ColumnGroup(NamedTuple):
     """Columns of a table that one rule updates."""
 
     rule: Any
-    columns: Single | Several
+    columns: Single | Several | Together
 
 
 class TableArrays(NamedTuple):
@@ -57,19 +65,43 @@ class TableArrays(NamedTuple):
 
 def columns(given: Any) -> Any:
     """How many columns there are."""
+    if isinstance(given, Together):
+        return len(given.lanes) * given.blocks
     return given.count if isinstance(given, Several) else 1
+
+
+def group_width(group: Any) -> Any:
+    """The numbers of a group in a row."""
+    blocks = group.columns.blocks if isinstance(group.columns, Together) else 1
+    count = columns(group.columns)
+    return count + group_memory(group.rule, count, blocks)
 
 
 def row_width(groups: Any) -> Any:
     """The numbers of a row."""
     if is_rule_type(type(groups)):
         return 1 + memory(groups)
-    return sum(columns(group.columns) * (1 + memory(group.rule)) for group in groups)
+    return sum(group_width(group) for group in groups)
 
 
 def row_dim(groups: Any) -> Any:
     """The values of a row."""
     return 1 if is_rule_type(type(groups)) else sum(columns(group.columns) for group in groups)
+
+
+def vector_stride(rule: Any, lanes: Lanes, first: Any, count: Any) -> Any:
+    """The stride of the vector from column `first` on, of `count` columns: from its values to what the optimizer
+    remembers of them, which is a number per vector if they share it. For compiled loops.
+    """
+    raise NotImplementedError
+
+
+@overload(vector_stride, jit_options=STRICT)
+def _compile_vector_stride(rule, lanes, first, count):  # type: ignore[no-untyped-def]
+    if not is_shared_type(rule.instance_class):
+        return lambda rule, lanes, first, count: count
+    length = np.uint64(len(lanes))
+    return lambda rule, lanes, first, count: count - first + first // length
 
 
 def prefetch_row(groups: Any, table: Table, at: Any) -> None:
@@ -87,11 +119,32 @@ def update_row(groups: Any, table: Table, at: Any, sums: Floats, given: Any, row
     raise NotImplementedError
 
 
+def row_step_size(groups: Any, table: Table, at: Any) -> Any:
+    """How far the next update moves the first value of a row, per unit of gradient. For compiled loops."""
+    raise NotImplementedError
+
+
 @overload(columns)
 def _compile_columns(given):  # type: ignore[no-untyped-def]
     if given.instance_class is Single:
         return lambda given: ONE
+    if given.instance_class is Together:
+        count = np.uint64(len(given.types[0]))
+        return lambda given: count * np.uint64(given.blocks)
     return lambda given: np.uint64(given.count)
+
+
+@overload(group_width, jit_options=STRICT)
+def _compile_group_width(group):  # type: ignore[no-untyped-def]
+    def width_of_vectors(group):  # type: ignore[no-untyped-def]
+        count = columns(group.columns)
+        return count + group_memory(group.rule, count, group.columns.blocks)
+
+    def width(group):  # type: ignore[no-untyped-def]
+        count = columns(group.columns)
+        return count + group_memory(group.rule, count, ONE)
+
+    return width_of_vectors if _is_together(group) else width
 
 
 # Groups have several types, so loops over them are unrolled: each of these calls itself for the rest of the groups.
@@ -101,7 +154,7 @@ def _compile_row_width(groups):  # type: ignore[no-untyped-def]
         return lambda groups: ONE + memory(groups)
     if not len(groups):
         return lambda groups: np.uint64(0)
-    return lambda groups: columns(groups[0].columns) * (ONE + memory(groups[0].rule)) + row_width(groups[1:])
+    return lambda groups: group_width(groups[0]) + row_width(groups[1:])
 
 
 @overload(row_dim, jit_options=STRICT)
@@ -137,14 +190,21 @@ def _compile_read_row(groups, table, at, out, to):  # type: ignore[no-untyped-de
     if not len(groups):
         return lambda groups, table, at, out, to: None
 
+    def read_together(groups, table, at, out, to):  # type: ignore[no-untyped-def]
+        rule, lanes = groups[0].rule, groups[0].columns.lanes
+        count, length = columns(groups[0].columns), np.uint64(len(lanes))
+        for first in range(np.uint64(0), count, length):
+            store(out, to + first, weight(rule, Vectors(table, lanes), at + first, count))
+        read_row(groups[1:], table, at + group_width(groups[0]), out, to + count)
+
     def read(groups, table, at, out, to):  # type: ignore[no-untyped-def]
         rule = groups[0].rule
         count = columns(groups[0].columns)
         for column in range(count):
             out[to + column] = weight(rule, table, at + column, count)
-        read_row(groups[1:], table, at + count * (ONE + memory(rule)), out, to + count)
+        read_row(groups[1:], table, at + group_width(groups[0]), out, to + count)
 
-    return read
+    return read_together if _is_together(groups[0]) else read
 
 
 @overload(update_row, jit_options=STRICT)
@@ -158,18 +218,38 @@ def _compile_update_row(groups, table, at, sums, given, rows):  # type: ignore[n
     if not len(groups):
         return lambda groups, table, at, sums, given, rows: None
 
+    def change_together(groups, table, at, sums, given, rows):  # type: ignore[no-untyped-def]
+        rule, lanes = groups[0].rule, groups[0].columns.lanes
+        count, length = columns(groups[0].columns), np.uint64(len(lanes))
+        for first in range(np.uint64(0), count, length):
+            stride = vector_stride(rule, lanes, first, count)
+            update(rule, Vectors(table, lanes), at + first, stride, load(sums, given + first, lanes) / rows)
+        update_row(groups[1:], table, at + group_width(groups[0]), sums, given + count, rows)
+
     def change(groups, table, at, sums, given, rows):  # type: ignore[no-untyped-def]
         rule = groups[0].rule
         count = columns(groups[0].columns)
         for column in range(count):
             update(rule, table, at + column, count, sums[given + column] / rows)
-        update_row(groups[1:], table, at + count * (ONE + memory(rule)), sums, given + count, rows)
+        update_row(groups[1:], table, at + group_width(groups[0]), sums, given + count, rows)
 
-    return change
+    return change_together if _is_together(groups[0]) else change
+
+
+@overload(row_step_size, jit_options=STRICT)
+def _compile_row_step_size(groups, table, at):  # type: ignore[no-untyped-def]
+    if _is_compiled_rule(groups):
+        return lambda groups, table, at: step_size(groups, table, at, ONE)
+    return lambda groups, table, at: step_size(groups[0].rule, table, at, columns(groups[0].columns))
 
 
 def _is_compiled_rule(groups: Any) -> bool:
     return is_rule_type(getattr(groups, "instance_class", None))
+
+
+def _is_together(group: Any) -> bool:
+    """Whether the columns of a group are vectors."""
+    return group.types[1].instance_class is Together
 
 
 @compiled

@@ -75,7 +75,7 @@ def _check_place(settings: Settings) -> None:
     if not 0 <= workers <= MOST_WORKERS:
         raise ConfigError(f"`workers` is {workers}; it must be 1 to {MOST_WORKERS}", "leave it out for one per node")
     if settings.run:
-        refuse_existing(Path(settings.run), "--run NAME makes another folder")
+        refuse_existing(Path(settings.run), "choose another name, or remove it first")
 
 
 def trace_settings_of(tree: dict[str, Any]) -> TraceSettings:

@@ -8,6 +8,7 @@ statistics that the network collects while it trains, such as the averages of ba
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, NamedTuple, Protocol
@@ -23,6 +24,7 @@ from paceline.imports import import_from
 from paceline.models.metrics import ClassSums, MetricSums
 from paceline.models.model import Compute, Floats, Parameters, Tensor, size_of
 from paceline.models.registry import Entry
+from paceline.models.tasks import CLASSES, Task
 from paceline.parameters.layout import DenseLayout, Layout
 from paceline.settings import ImageConfig, RunConfig
 
@@ -52,9 +54,14 @@ class ClassOutput(NamedTuple):
     """What scores of classes mean, for a network."""
 
     network: Network
+    num_classes: int = 0
+    task: Task = CLASSES
 
     def metric_sums(self) -> MetricSums:
-        return ClassSums(self.network.losses)
+        return ClassSums(self._total_loss)
+
+    def _total_loss(self, scores: Floats, labels: NDArray[np.uint16], _weights: None) -> float:
+        return self.network.losses(scores, labels)
 
     def probabilities(self, scores: Floats) -> Floats:
         shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -69,7 +76,7 @@ class ClassOutput(NamedTuple):
 class ImageClassifier:
     """A network in a run."""
 
-    kernel = train_rows = None
+    make_kernel = train_rows = None
     curvature: float | None = None
     scoring_threads = False
 
@@ -80,8 +87,9 @@ class ImageClassifier:
         self._network: Network = self._make()
         # One per worker. The first worker shares its own with evaluations, during which it is paused.
         self._spare = [self._network]
-        self.output = ClassOutput(self._network)
+        self.output = ClassOutput(self._network, settings.classes)
         self._settings = settings
+        self.start_loss = math.log(max(2, settings.classes))
         self.tensors, size = self._network.tensors, size_of(self._network.tensors)
         dense = DenseLayout(size, self._network.num_trained, config.optimizer, epoch_rows, rows_per_update)
         self.layout = Layout(dense=dense)
@@ -129,8 +137,8 @@ def build(entry: Entry, config: RunConfig, dataset: Any, rows_per_update: int) -
     return ImageClassifier(entry, config, settings, dataset.split("train").rows, rows_per_update)
 
 
-def cross_entropy(scores: Floats, labels: NDArray[np.uint16]) -> float:
-    """The sum over rows of −log p(label).
+def cross_entropy(scores: Floats, labels: NDArray[Any], weights: NDArray[np.float32] | None = None) -> float:
+    """The sum over rows of −log p(label), each times its weight.
 
     >>> round(cross_entropy(np.zeros((2, 4), np.float32), np.array([0, 3], np.uint16)) / 2, 3)
     1.386
@@ -139,4 +147,5 @@ def cross_entropy(scores: Floats, labels: NDArray[np.uint16]) -> float:
     with np.errstate(invalid="ignore"):  # scores of a model that has diverged: the caller sees that in the loss
         shifted -= shifted.max(axis=1, keepdims=True)
         of_labels = shifted[np.arange(len(labels)), labels]
-        return float((np.log(np.exp(shifted).sum(axis=1)) - of_labels).sum())
+        losses = np.log(np.exp(shifted).sum(axis=1)) - of_labels
+        return float(losses.sum() if weights is None else weights.astype(np.float64) @ losses)

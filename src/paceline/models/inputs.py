@@ -25,11 +25,13 @@ def open_for(config: RunConfig) -> AnyDataset:
             f"the model `{config.model}` learns from {INPUTS[entry.input]}; `{dataset.folder}` has {INPUTS[found]}",
             hint,
         )
-    if dataset.labels.kind not in entry.task.labels:
-        needs = entry.task.needs_labels(f"the model `{config.model}`")
+    entry.loss_for(config.loss.name, dataset.labels.kind)
+    if not entry.scaled:
+        dataset.use_source_values()
+    if config.early_stopping and not dataset.split("validation").rows:
         raise ConfigError(
-            f"{needs}; `{dataset.folder}` has `{dataset.labels.kind}`",
-            f"prepare the data again with --labels {entry.task.labels[0]}",
+            f"`early_stopping` is {config.early_stopping}, but `{dataset.folder}` has no validation rows",
+            "prepare the data with --validation-fraction 0.1",
         )
     if config.train_rows:
         available = dataset.split("train").rows

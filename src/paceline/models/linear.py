@@ -1,26 +1,33 @@
 """Linear models over sparse rows: z = w·x + b, under a loss.
 
 The table has one column, the weight. The bias b is the weight of one more key, numbered `features`, that every row has
-with value 1. `logistic` is the linear model under the logistic loss: p(click) = σ(z).
+with value 1. Under the softmax loss a row has one such score per class (`multinomial.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.data.labels import Labels
 from paceline.data.sparse.batch import Batch
-from paceline.kernels.linear import Linear, gradient, score, train_rows
+from paceline.imports import import_from
+from paceline.kernels.linear import Linear, gradient, score
 from paceline.kernels.losses import curvature
-from paceline.models.losses import LOSSES
-from paceline.models.model import Compute, Floats, Parameters, Step, Tensor
-from paceline.models.registry import TASK_OF_LOSS, Entry
+from paceline.kernels.row_loop import train_rows
+from paceline.models.label_statistics import class_weights, first_labels, refuse_below, refuse_unseen
+from paceline.models.loss_entries import LOSSES
+from paceline.models.losses import PLAIN, ClassWeighted, Scales, constant_loss, rule_of, scales_of
+from paceline.models.model import Compute, Floats, Model, Parameters, Step, Tensor
+from paceline.models.registry import Entry
 from paceline.models.sparse import Columns, LossOutput, table_layout
-from paceline.parameters.layout import Layout, TableLayout
-from paceline.settings import RunConfig
+from paceline.parameters.layout import Layout
+from paceline.parameters.optimizers import OPTIMIZERS
+from paceline.settings import LossConfig, RunConfig
 
 
 class LinearModel:
@@ -33,12 +40,23 @@ class LinearModel:
     fingerprint = ""
     scoring_threads = True
 
-    def __init__(self, table: TableLayout, loss: str) -> None:
+    def __init__(self, config: RunConfig, features: int, labels: Labels, scales: Scales = PLAIN,
+                 weights: Floats | None = None, start_loss: float = 0.0) -> None:  # fmt: skip
+        """`weights` are those of the classes 0 and 1 in training."""
+        plain = rule_of(config.loss)
+        trained = plain if weights is None else ClassWeighted(plain, *weights)
+        self._said = {"features": features, "loss": msgspec.to_builtins(config.loss)}
+        self._kernel = Linear(trained)
+        table = table_layout((Columns("weight", 1),), scaled(config, scales), features, bias=True, start=scales.start)
         self.layout = Layout(table)
-        self.kernel = Linear(LOSSES[loss])
         self.train_rows = train_rows
-        self.curvature: float | None = float(curvature(LOSSES[loss]))
-        self.output = LossOutput(TASK_OF_LOSS[loss], LOSSES[loss])
+        self.start_loss = start_loss
+        self.curvature: float | None = float(curvature(trained)) * scales.slope / scales.score
+        self.output = LossOutput(LOSSES[config.loss.name].task, plain)
+        self.shapes = {"weight": (features,), "bias": (1,)}
+
+    def make_kernel(self) -> Linear:
+        return self._kernel
 
     def initial(self) -> Floats:
         return np.zeros(0, np.float32)
@@ -48,7 +66,10 @@ class LinearModel:
 
     def gradient(self, step: Step) -> float:
         rows = step.rows
-        return gradient(self.kernel, rows.offsets, step.local, rows.values, rows.labels, step.weights, step.sums)
+        return gradient(
+            self._kernel, rows.offsets, step.local, rows.values, rows.labels, rows.weights, rows.fields, step.weights,
+            step.sums,
+        )  # fmt: skip
 
     def scores(self, parameters: Parameters, rows: Batch) -> Floats:
         view = parameters.table
@@ -60,14 +81,71 @@ class LinearModel:
     def save(self, parameters: Parameters) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         view = parameters.table
         assert view is not None
-        return {"weight": view.rows[:-1], "bias": view.rows[-1:]}, {"features": view.layout.features}
+        return {"weight": view.rows[:-1], "bias": view.rows[-1:]}, self._said
 
 
-def build(entry: Entry, config: RunConfig, dataset: Any, rows_per_update: int) -> LinearModel:
+def scaled(config: RunConfig, scales: Scales) -> RunConfig:
+    """The same settings with a learning rate that suits labels of any size (decision 0028).
+
+    Steps of AdaGrad and FTRL are as large as the rate says, which is therefore in units of scores. Those of SGD are
+    also as large as slopes.
+    """
+    optimizer = config.optimizer
+    unit = scales.score if OPTIMIZERS[optimizer.name].scale_free else scales.score / scales.slope
+    rate = optimizer.learning_rate * unit
+    return msgspec.structs.replace(config, optimizer=msgspec.structs.replace(optimizer, learning_rate=rate))
+
+
+def build(entry: Entry, config: RunConfig, dataset: Any, rows_per_update: int) -> Model:
     """The linear model of a run on this dataset."""
-    return build_for(config, dataset.features)
+    config, *others = on_labels(entry, config, dataset)
+    model: Model = make_for(config, dataset.features, dataset.labels, *others)
+    return model
 
 
-def build_for(config: RunConfig, features: int) -> LinearModel:
-    """The linear model over this many features."""
-    return LinearModel(table_layout((Columns("weight", 1),), config, features, bias=True), "logistic")
+def build_for(config: RunConfig, features: int, labels: Labels | None = None) -> Any:
+    """The linear model over this many features, without data; without labels, they are two classes."""
+    return make_for(with_loss(config), features, labels or Labels())
+
+
+class OnLabels(NamedTuple):
+    """What depends on the labels of a run's data: its settings with a loss, how large scores are, the weights of the
+    classes 0 and 1, if they differ, and the loss that training begins with.
+    """
+
+    config: RunConfig
+    scales: Scales = PLAIN
+    weights: Floats | None = None
+    start_loss: float = 0.0
+
+    @property
+    def rule(self) -> Any:
+        """The loss to train with."""
+        plain = rule_of(self.config.loss)
+        return plain if self.weights is None else ClassWeighted(plain, *self.weights)
+
+
+def on_labels(entry: Entry, config: RunConfig, dataset: Any) -> OnLabels:
+    """What the labels of a dataset mean for a run; `ConfigError` if its loss is not for them."""
+    name = entry.loss_for(config.loss.name, dataset.labels.kind)
+    config = msgspec.structs.replace(config, loss=msgspec.structs.replace(config.loss, name=name))
+    refuse_unseen(dataset)
+    scales, weights = PLAIN, class_weights(dataset) if config.loss.class_weight else None
+    start = LOSSES[name].loss_of_nothing
+    if LOSSES[name].for_numbers:
+        rule, (labels, row_weights) = rule_of(config.loss), first_labels(dataset)
+        refuse_below(LOSSES[name].least_label, dataset, name)
+        scales = scales_of(rule, labels, row_weights)
+        start = constant_loss(rule, scales.start, labels, row_weights)
+    return OnLabels(config, scales, weights, start)
+
+
+def with_loss(config: RunConfig) -> RunConfig:
+    """The same settings, with the logistic loss if they name none."""
+    loss = config.loss if config.loss.name else LossConfig(name="logistic")
+    return msgspec.structs.replace(config, loss=loss)
+
+
+def make_for(config: RunConfig, features: int, labels: Labels, *others: Any) -> Any:
+    """The model that the loss declares."""
+    return import_from(LOSSES[config.loss.name].linear)(config, features, labels, *others)

@@ -31,7 +31,7 @@ class LinearOperations:
         table = model.layout.table
         assert table is not None
         self.what = OPERATIONS
-        self._loss = model.kernel.loss
+        self._loss = model.make_kernel().loss
         self._store, self._scratch = KeyedStore(table), Scratch(table)
         self._scores, self._slopes = np.zeros(rows, np.float32), np.zeros(rows, np.float32)
 
@@ -45,7 +45,7 @@ class LinearOperations:
         yield "gather"
         score_rows(batch.offsets, room.local, batch.values, weights, scores)
         yield "score"
-        measure_rows(self._loss, scores, batch.labels, slopes)
+        measure_rows(self._loss, scores, batch.labels, batch.weights, slopes)
         yield "sigmoid"
         scatter_rows(batch.offsets, room.local, batch.values, slopes, sums)
         yield "scatter"

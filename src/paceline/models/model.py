@@ -12,15 +12,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels import tables
 from paceline.models.metrics import MetricSums
+from paceline.models.tasks import Task
 from paceline.parameters.layout import Layout, Rules, TableLayout
-from paceline.parameters.optimizers import rule_at
-from paceline.settings import OptimizerConfig
 
 Floats = NDArray[np.float32]
-
-NO_RULE = rule_at(OptimizerConfig(name="sgd"), 0)
 
 
 class Tensor(NamedTuple):
@@ -71,7 +67,7 @@ class TableView(NamedTuple):
     @staticmethod
     def of_values(values: Floats, layout: TableLayout) -> TableView:
         """Values alone [keys, dim], flat, as a table whose optimizer remembers nothing."""
-        plain: Any = NO_RULE if layout.dim == 1 else (tables.ColumnGroup(NO_RULE, tables.Several(layout.dim)),)
+        plain = layout.plain_rules()
         return TableView(Rules(plain, plain), values, layout)
 
 
@@ -121,6 +117,13 @@ class Compute(Protocol):
 class Output(Protocol):
     """What the scores of a model mean."""
 
+    @property
+    def task(self) -> Task: ...
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes labels may have at most, if each has a score; else 0."""
+
     def metric_sums(self) -> MetricSums:
         """What adds up the metrics of the model's task."""
 
@@ -137,17 +140,24 @@ class Model(Protocol):
     @property
     def output(self) -> Output: ...
 
+    @property
+    def make_kernel(self) -> Callable[[], Any] | None:
+        """Makes the model as the compiled loops of one worker take it, with memory for them to work in.
+
+        None if its gradient is computed in Python.
+        """
+
     layout: Layout
     tensors: tuple[Tensor, ...]
     """The dense values by name; the trained ones come first."""
     fingerprint: str
     """Differs between models with different tensors; empty if the settings of a run say it all."""
-    kernel: Any
-    """The model as compiled loops take it (`kernels/steps.py`); None if its gradient is computed in Python."""
     train_rows: Any
     """A compiled loop that does whole steps of one row each; None if there is none."""
     curvature: float | None
     """The most that the loss's second derivative by the score can be; None if workers cannot have copies of keys."""
+    start_loss: float
+    """The mean loss of rows before training, more or less; 0 for a model that is not trained."""
     scoring_threads: bool
     """Whether several threads may score at once."""
 

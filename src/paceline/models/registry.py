@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from paceline.errors import ConfigError, UsageError
+from paceline.errors import ConfigError, UsageError, one_of
 from paceline.imports import import_from, import_function
-from paceline.parameters.optimizers import DENSE_OPTIMIZERS, TABLE_OPTIMIZERS
+from paceline.models.loss_entries import LOSS_OF_LABELS, LOSSES, LOSSES_OF_ONE_SCORE
+from paceline.models.tasks import METRICS as METRICS
+from paceline.models.tasks import Task
+from paceline.parameters.optimizers import DENSE_OPTIMIZERS, TABLE_AND_DENSE_OPTIMIZERS, TABLE_OPTIMIZERS
 from paceline.settings import RunConfig
 
 if TYPE_CHECKING:
@@ -22,56 +25,12 @@ if TYPE_CHECKING:
 ROWS, IMAGES = "rows", "images"
 
 
-class Metric(NamedTuple):
-    """How a metric is called in tables and on pages, and which direction is better."""
-
-    label: str
-    better: Literal["high", "low"]
-
-
-METRICS = {
-    "loss": Metric("loss", "low"),
-    "error": Metric("error", "low"),
-    "rmse": Metric("RMSE", "low"),
-    "auc": Metric("AUC", "high"),
-    "accuracy": Metric("accuracy", "high"),
-}
-
-
-class Task(NamedTuple):
-    """What a model predicts: the kinds of labels it is for, and its metrics (keys of `METRICS`) in the order in which
-    they are shown. The last one is the one that people compare first.
-
-    For models with one score per row: `sums`, "module:function", makes what adds up the metrics, and `column` is the
-    name of predictions in the files that `paceline predict` writes.
-    """
-
-    name: str
-    labels: tuple[str, ...]
-    metrics: tuple[str, ...]
-    sums: str = ""
-    column: str = ""
-
-    def needs_labels(self, who: str) -> str:
-        """A clause that says which labels a model needs."""
-        return f"{who} needs labels of kind {' or '.join(f'`{kind}`' for kind in self.labels)}"
-
-
-TWO_CLASSES = Task(
-    "two-classes", ("two-classes",), ("loss", "error", "auc"), "paceline.models.metrics:two_class_sums", "probability"
-)
-CLASSES = Task("classes", ("classes",), ("loss", "error", "accuracy"))
-NUMBERS = Task(
-    "numbers", ("numbers", "two-classes"), ("loss", "rmse"), "paceline.models.metrics:NumberSums", "prediction"
-)
-TASK_OF_LOSS = {"logistic": TWO_CLASSES, "squared": NUMBERS}
-
-
 class Defaults(NamedTuple):
     """What a new run of a model gets if nobody says otherwise: its pace, and its batch size (rows per worker per step).
 
     At pace async, workers that are threads have batches of `async_rows`; workers that are processes have batches of
     `process_rows` at every pace. With `own_threads`, a step uses all cores by itself, so that one worker is enough.
+    A run trains on `least_rows` or more: it repeats small data, as long as that helps (`defaults.py`).
     """
 
     pace: str
@@ -79,6 +38,7 @@ class Defaults(NamedTuple):
     async_rows: int
     process_rows: int
     own_threads: bool = False
+    least_rows: int = 0
 
     def batch_size(self, pace: str | int, has_processes: bool) -> int:
         """Rows per worker per step.
@@ -92,7 +52,7 @@ class Defaults(NamedTuple):
 
 
 # benchmarks/defaults.py measures them; decision 0024 explains them.
-OF_LINEAR = Defaults("async", rows=100, async_rows=1, process_rows=1000)
+OF_LINEAR = Defaults("async", rows=100, async_rows=1, process_rows=1000, least_rows=200_000)
 OF_DECLARED = Defaults("async", rows=100, async_rows=100, process_rows=1000)
 OF_SOFTMAX = Defaults("async", rows=100, async_rows=100, process_rows=100)
 OF_TORCH = Defaults("sync", rows=100, async_rows=100, process_rows=32, own_threads=True)
@@ -102,19 +62,23 @@ class Entry(NamedTuple):
     """The declaration of a model.
 
     `input` is what it learns from, `rows` or `images`. `keyed` says that it has a table of parameters by key, so that a
-    step moves only those of its batch's keys; otherwise all parameters take part in every step. `compiled` says that it
-    has a kernel, with which threads take whole steps without Python.
+    step moves only those of its batch's keys; otherwise all parameters take part in every step. `losses` are the names
+    of those that it can be trained with, and `class_weights` says that its classes may count differently. `compiled`
+    says that it has a kernel, with which threads take whole steps without Python. `has_factors` says that the section
+    `factors` of a recipe is for it.
 
     `builder` and `loader` are "module:function", imported when they are needed. So are `network`, which makes a
     classifier of images for one worker; `shapes`, which tells the shapes of its tensors before it is made, if they are
     known; `module`, which makes the PyTorch module of such a classifier; and `operations`, which makes the operations
     of a step, if they are known. `function` is a user's own.
+
+    With `scaled`, it learns from values as a dataset scales them; otherwise from those of the source.
     """
 
     name: str
     input: str
     keyed: bool
-    task: Task
+    losses: tuple[str, ...]
     optimizers: tuple[str, ...]
     builder: str
     loader: str
@@ -128,17 +92,41 @@ class Entry(NamedTuple):
     operations: str = ""
     function: Any = None
     compiled: bool = False
+    class_weights: bool = False
+    has_factors: bool = False
+    scaled: bool = True
 
     def build(self, config: RunConfig, dataset: Any, rows_per_update: int) -> Model:
         """The model of a run on this dataset; an update takes this many rows."""
         model: Model = import_from(self.builder)(self, config, dataset, rows_per_update)
         if self.keyed != (model.layout.table is not None):
             raise RuntimeError(f"the entry of `{self.name}` has keyed={self.keyed}, but its layout is {model.layout}")
-        if self.compiled != (model.kernel is not None):
+        if self.compiled != (model.make_kernel is not None):
             raise RuntimeError(
-                f"the entry of `{self.name}` has compiled={self.compiled}, but its kernel is {model.kernel}"
+                f"the entry of `{self.name}` has compiled={self.compiled}, but make_kernel is {model.make_kernel}"
             )
         return model
+
+    def loss_for(self, given: str, labels: str) -> str:
+        """The loss to train with on labels of this kind, `given` or not; `ConfigError` if there is none."""
+        usual = LOSS_OF_LABELS[labels]
+        if given:
+            wanted, who = given, f"the loss `{given}`"
+        else:
+            wanted, who = usual if usual in self.losses else self.losses[0], f"the model `{self.name}`"
+        if labels in LOSSES[wanted].task.labels:
+            return wanted
+        fitting = [name for name in self.losses if labels in LOSSES[name].task.labels]
+        task = LOSSES[wanted].task
+        again = f"prepare the data again with --labels {task.labels[0]}"
+        raise ConfigError(
+            f"{task.needs_labels(who)}; those of the data are `{labels}`",
+            f"--loss {one_of(fitting)}, or {again}" if fitting else again,
+        )
+
+    def task_for(self, config: RunConfig, labels: str) -> Task:
+        """What the model of a run predicts from labels of this kind."""
+        return LOSSES[self.loss_for(config.loss.name, labels)].task
 
     def load(self, info: bytes, tensors: dict[str, Any]) -> Any:
         """The model that `model.json` and its tensors describe, its parameters, and what it takes as input."""
@@ -147,7 +135,7 @@ class Entry(NamedTuple):
 
 def _torch(name: str, module: str, shapes: str = "") -> Entry:
     return Entry(
-        name, IMAGES, keyed=False, task=CLASSES, optimizers=DENSE_OPTIMIZERS,
+        name, IMAGES, keyed=False, losses=("softmax",), optimizers=DENSE_OPTIMIZERS,
         builder="paceline.models.images:build", loader="paceline.models.trained:load_image_model", defaults=OF_TORCH,
         network="paceline.torch.model:TorchModel", exchanges=("shard", "allreduce"), devices=("cpu", "cuda"),
         precisions=("float32", "bfloat16"), shapes=shapes, module=module,
@@ -155,13 +143,30 @@ def _torch(name: str, module: str, shapes: str = "") -> Entry:
 
 
 MODELS = {
-    "logistic": Entry(
-        "logistic", ROWS, keyed=True, task=TWO_CLASSES, optimizers=TABLE_OPTIMIZERS,
+    "linear": Entry(
+        "linear", ROWS, keyed=True, losses=tuple(LOSSES), optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.linear:build", loader="paceline.models.trained:load_linear_model",
         defaults=OF_LINEAR, operations="paceline.models.linear_operations:LinearOperations", compiled=True,
+        class_weights=True,
+    ),
+    "fm": Entry(
+        "fm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_OPTIMIZERS,
+        builder="paceline.models.factorization:build", loader="paceline.models.trained_factorization:load_fm",
+        defaults=OF_LINEAR, compiled=True, has_factors=True, class_weights=True,
+    ),
+    "fwfm": Entry(
+        "fwfm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_AND_DENSE_OPTIMIZERS,
+        builder="paceline.models.field_weighted:build", loader="paceline.models.trained_factorization:load_fwfm",
+        defaults=OF_DECLARED, has_factors=True, class_weights=True,
+    ),
+    "ffm": Entry(
+        "ffm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_OPTIMIZERS,
+        builder="paceline.models.factorization:build_field_aware",
+        loader="paceline.models.trained_factorization:load_ffm",
+        defaults=OF_LINEAR, compiled=True, has_factors=True, class_weights=True,
     ),
     "softmax": Entry(
-        "softmax", IMAGES, keyed=False, task=CLASSES, optimizers=DENSE_OPTIMIZERS,
+        "softmax", IMAGES, keyed=False, losses=("softmax",), optimizers=DENSE_OPTIMIZERS,
         builder="paceline.models.images:build", loader="paceline.models.trained:load_image_model",
         defaults=OF_SOFTMAX,
         network="paceline.models.softmax:make_network", shapes="paceline.models.softmax:shapes_of",
@@ -169,11 +174,18 @@ MODELS = {
     "alexnet": _torch("alexnet", "paceline.torch.alexnet:alexnet", "paceline.torch.model:shapes_of"),
     "alexnet-small": _torch("alexnet-small", "paceline.torch.alexnet:alexnet_small", "paceline.torch.model:shapes_of"),
 }  # fmt: skip
+# Older names, which runs may have.
+ALIASES = {"logistic": "linear"}
+
+
+def is_known(name: str) -> bool:
+    """Whether this is the name of a model of paceline, which needs no code of a user."""
+    return ALIASES.get(name, name) in MODELS
 
 
 def find(name: str) -> Entry:
     """The entry of a model; `ConfigError` if there is none."""
-    return MODELS[name] if name in MODELS else _declared(_function_name(name))
+    return MODELS[ALIASES.get(name, name)] if is_known(name) else _declared(_function_name(name))
 
 
 def find_of_old_run(name: str) -> Entry:
@@ -181,7 +193,7 @@ def find_of_old_run(name: str) -> Entry:
 
     A user's module is not imported; it need not exist any more.
     """
-    return MODELS[name] if name in MODELS else _torch(_function_name(name), name)
+    return MODELS[ALIASES.get(name, name)] if is_known(name) else _torch(_function_name(name), name)
 
 
 def check_code(run: Path | str, model: str, code: str, how: str) -> None:
@@ -189,16 +201,16 @@ def check_code(run: Path | str, model: str, code: str, how: str) -> None:
 
     `code` is what the user named (PACKAGE:FUNCTION), and `how` says what to do to name it.
     """
-    if code and code != model:
+    if code and ALIASES.get(code, code) != ALIASES.get(model, model):
         raise UsageError(f"the model of `{run}` is `{model}`, not `{code}`", "leave --model out, or name that one")
-    if model not in MODELS and not code:
+    if not is_known(model) and not code:
         needed = f"the model of `{run}` needs the code `{_function_name(model)}`, which would be imported and run"
         raise UsageError(needed, f"if you trust it: {how}")
 
 
 def resume_command(run: Path | str, model: str) -> str:
     """What to type to continue a run; it names the code of a user's own model."""
-    return f"paceline resume {run}" + ("" if model in MODELS else f" --model {model}")
+    return f"paceline resume {run}" + ("" if is_known(model) else f" --model {model}")
 
 
 def _function_name(name: str) -> str:
@@ -208,7 +220,7 @@ def _function_name(name: str) -> str:
         return name
     if colon:
         raise ConfigError(f"`model` is `{name}`; a function is PACKAGE.MODULE:FUNCTION", "--model mine.nets:build")
-    near = difflib.get_close_matches(name, MODELS, n=1)
+    near = difflib.get_close_matches(name, [*MODELS, *ALIASES], n=1)
     raise ConfigError(
         f"`model` is `{name}`; it must be one of {', '.join(MODELS)}, or PACKAGE.MODULE:FUNCTION",
         f"did you mean `{near[0]}`?" if near else f"--model {next(iter(MODELS))}",
@@ -222,7 +234,7 @@ def _declared(name: str) -> Entry:
     if declaration is None:
         return _torch(name, name)
     return Entry(
-        name, ROWS, keyed=True, task=TASK_OF_LOSS[declaration.loss], optimizers=declaration.optimizers,
+        name, ROWS, keyed=True, losses=(declaration.loss,), optimizers=declaration.optimizers,
         builder="paceline.models.sparse:build", loader="paceline.models.trained:load_declared_model",
-        defaults=OF_DECLARED, function=function,
+        defaults=OF_DECLARED, function=function, scaled=False,
     )  # fmt: skip

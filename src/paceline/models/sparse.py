@@ -33,14 +33,17 @@ from paceline.errors import ConfigError
 from paceline.imports import explained, import_from
 from paceline.kernels.losses import measure_rows
 from paceline.kernels.tables import gather
-from paceline.models.losses import LOSSES, predictions, total_loss
-from paceline.models.metrics import MetricSums
+from paceline.models.label_statistics import first_labels
+from paceline.models.loss_entries import LOSSES, LOSSES_OF_ONE_SCORE
+from paceline.models.losses import best_score, constant_loss, predictions, rule_of, total_loss
+from paceline.models.metrics import LossFunctions, MetricSums
 from paceline.models.model import Compute, Floats, Parameters, Step, Tensor, lay_out, size_of, values_of
-from paceline.models.registry import TASK_OF_LOSS, Entry, Task
+from paceline.models.registry import Entry
+from paceline.models.tasks import Task
 from paceline.parameters.layout import INITIAL_KINDS, DenseLayout, Group, Layout, TableLayout
 from paceline.parameters.layout import Initial as Initial
 from paceline.parameters.optimizers import OPTIMIZERS, TABLE_OPTIMIZERS
-from paceline.settings import OptimizerConfig, RunConfig
+from paceline.settings import LossConfig, OptimizerConfig, RunConfig
 
 
 class Columns(NamedTuple):
@@ -99,8 +102,8 @@ def sparse_model(
     loss: str = "logistic", optimizers: tuple[str, ...] = ("sgd", "adagrad")
 ) -> Callable[[Callable[..., SparseModel]], Callable[..., SparseModel]]:
     """Declare that a function builds a `SparseModel`, to be trained with this loss by one of these optimizers."""
-    if loss not in LOSSES:
-        raise ConfigError(f"`loss` is `{loss}`; it is one of {', '.join(LOSSES)}", "loss='squared'")
+    if loss not in LOSSES_OF_ONE_SCORE:
+        raise ConfigError(f"`loss` is `{loss}`; it is one of {', '.join(LOSSES_OF_ONE_SCORE)}", "loss='squared'")
     if not set(optimizers) <= set(TABLE_OPTIMIZERS):
         raise ConfigError(
             f"`optimizers` is {optimizers}; tables are trained by {', '.join(TABLE_OPTIMIZERS)}", "optimizers=('sgd',)"
@@ -116,17 +119,18 @@ def sparse_model(
 class DeclaredModel:
     """A user's `SparseModel` in a run. It needs no memory to work in, so all workers share it."""
 
-    kernel = train_rows = use_threads = None
+    make_kernel = train_rows = use_threads = None
     curvature: float | None = None
     filled: Callable[[int], None] | None = None
     holds_values = False
     scoring_threads = True
 
-    def __init__(self, declared: SparseModel, tensors: tuple[Tensor, ...], loss: str, table: TableLayout,
-                 dense: DenseLayout) -> None:  # fmt: skip
+    def __init__(self, declared: SparseModel, tensors: tuple[Tensor, ...], loss: LossConfig, table: TableLayout,
+                 dense: DenseLayout, start_loss: float) -> None:  # fmt: skip
         self._declared = declared
-        self._loss = LOSSES[loss]
-        self.output = LossOutput(TASK_OF_LOSS[loss], self._loss)
+        self.start_loss = start_loss
+        self._loss = rule_of(loss)
+        self.output = LossOutput(LOSSES[loss.name].task, self._loss)
         self._table = table
         self.layout = Layout(table, dense if tensors else None)
         self.tensors = tensors
@@ -151,7 +155,7 @@ class DeclaredModel:
             return 0.0
         scores = _scores(self._declared, numbered, table, tensors)
         slopes = np.empty_like(scores)
-        losses = measure_rows(self._loss, scores, rows.labels, slopes)
+        losses = measure_rows(self._loss, scores, rows.labels, rows.weights, slopes)
         into = _by_name(self.tensors, step.dense_sums)
         with _explained("gradient"):
             self._declared.gradient(numbered, table, tensors, slopes, sums, into)
@@ -185,9 +189,11 @@ class LossOutput(NamedTuple):
 
     task: Task
     loss: Any
+    num_classes: int = 0
 
     def metric_sums(self) -> MetricSums:
-        sums: MetricSums = import_from(self.task.sums)(partial(total_loss, self.loss), self.probabilities)
+        of_loss = LossFunctions(partial(total_loss, self.loss), self.probabilities, partial(best_score, self.loss))
+        sums: MetricSums = import_from(self.task.sums)(of_loss)
         return sums
 
     def probabilities(self, scores: Floats) -> Floats:
@@ -197,18 +203,23 @@ class LossOutput(NamedTuple):
         return {self.task.column: predictions(self.loss, scores)}
 
 
-def table_layout(columns: tuple[Columns, ...], config: RunConfig, features: int, bias: bool) -> TableLayout:
-    """The layout of a table with these columns."""
+def table_layout(columns: tuple[Columns, ...], config: RunConfig, features: int, bias: bool,
+                 start: float = 0.0) -> TableLayout:  # fmt: skip
+    """The layout of a table with these columns, whose bias begins as `start`."""
     groups = tuple(Group(one.name, one.dim, one.optimizer_in(config.optimizer), one.initial) for one in columns)
-    return TableLayout(features, groups, bias, config.seed)
+    return TableLayout(features, groups, bias, config.seed, start)
 
 
 def build(entry: Entry, config: RunConfig, dataset: Any, rows_per_update: int) -> DeclaredModel:
     """The model that a user's function declares, for a run on this dataset."""
-    return build_for(entry, config, dataset.features, dataset.split("train").rows, rows_per_update)
+    labels, weights = first_labels(dataset)
+    rule = rule_of(msgspec.structs.replace(config.loss, name=entry.losses[0]))
+    start = constant_loss(rule, 0.0, labels, weights)
+    return build_for(entry, config, dataset.features, dataset.split("train").rows, rows_per_update, start)
 
 
-def build_for(entry: Entry, config: RunConfig, features: int, epoch_rows: int, rows_per_update: int) -> DeclaredModel:
+def build_for(entry: Entry, config: RunConfig, features: int, epoch_rows: int, rows_per_update: int,
+              start_loss: float = 0.0) -> DeclaredModel:  # fmt: skip
     """The model that a user's function declares, for this many features."""
     with _explained(entry.name):
         declared: SparseModel = entry.function(features)
@@ -217,7 +228,8 @@ def build_for(entry: Entry, config: RunConfig, features: int, epoch_rows: int, r
     tensors = lay_out((name, np.shape(values), "float32") for name, values in declared.tensors.items())
     size = size_of(tensors)
     dense = DenseLayout(size, size, config.optimizer, epoch_rows, rows_per_update)
-    return DeclaredModel(declared, tensors, entry.function.declares.loss, table, dense)
+    loss = msgspec.structs.replace(config.loss, name=entry.function.declares.loss)
+    return DeclaredModel(declared, tensors, loss, table, dense, start_loss)
 
 
 def _check(declared: SparseModel, name: str, config: RunConfig) -> None:

@@ -15,15 +15,18 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from paceline.data.labels import MOST_CLASSES, Labels
+from paceline.data.sparse.scaling import Scaling
 from paceline.errors import BAD_TEXT, DataError, UsageError
 from paceline.files import read_file, refuse_running, replace_file, translated_disk_errors, write_tensors
 from paceline.imports import import_from
 from paceline.models import linear, sparse
 from paceline.models.images import ImageClassifier, ImageSettings
+from paceline.models.loss_entries import LOSSES
 from paceline.models.model import Floats, Model, Parameters, TableView, values_of
 from paceline.models.registry import Entry, check_code, find
 from paceline.models.trained_inputs import ImageInput, Input, SparseInput
-from paceline.settings import RunConfig
+from paceline.settings import LossConfig, RunConfig
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -37,9 +40,21 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SparseInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A field of `model.json` for models over sparse rows."""
+    """The fields of `model.json` for models over sparse rows."""
 
     features: int
+    scaling: Scaling = Scaling()
+
+    def __post_init__(self) -> None:
+        if max(self.scaling.keys, default=-1) >= self.features:
+            raise ValueError(f"the scaled keys are not below the {self.features} features")
+
+
+class LinearInfo(SparseInfo, frozen=True, kw_only=True):
+    """The fields of `model.json` for linear models. Older versions had only the logistic loss."""
+
+    loss: LossConfig = LossConfig(name="logistic")
+    class_names: tuple[str, ...] = ("0", "1")
 
 
 Loaded = tuple[Model, Parameters, Input]
@@ -58,13 +73,19 @@ class TrainedModel:
 
     @property
     def weights(self) -> Floats:
-        """The weights of a linear model, [features]."""
-        return self._of_linear("weight")
+        """The weights of a linear model, [features], for values as the source has them."""
+        return self._linear()[0]
 
     @property
     def bias(self) -> float:
-        """The bias of a linear model."""
-        return float(self._of_linear("bias")[0])
+        """The bias of a linear model with one score per row, for values as the source has them."""
+        found = self._linear()[1]
+        if len(found) != 1:
+            raise UsageError(f"the model has {len(found)} biases, one per class", "tensors['bias'] has all of them")
+        return float(found[0])
+
+    def _linear(self) -> tuple[Floats, Floats]:
+        return self.input.scaling.weights_of_source(self._of_linear("weight"), self._of_linear("bias"))
 
     def _of_linear(self, name: str) -> Floats:
         if name not in self.tensors:
@@ -80,19 +101,25 @@ class TrainedModel:
         return self.model.output.probabilities(self.model.scores(self.parameters, self.input.rows_of(rows)))
 
     def parameters_for(self, dataset: Any) -> Parameters:
-        """The parameters in the order of a dataset's keys; `DataError` if the model is not for it."""
+        """The parameters in the order of a dataset's keys; `DataError` if the model is not for it.
+
+        From now on, the dataset's rows are read with the values that the model was trained on.
+        """
         return self.input.parameters_for(self.parameters, dataset, self.info.source)
 
 
-def save_model(folder: Path, model: Model, parameters: Parameters, name: str, source: dict[str, Any]) -> str:
-    """Write a model whose parameters are values in the input's order; returns their SHA-256."""
+def save_model(folder: Path, model: Model, parameters: Parameters, name: str, data: dict[str, Any]) -> str:
+    """Write a model whose parameters are values in the input's order; returns their SHA-256.
+
+    `data` is what the file says about the training data: a dataset's `model_info`.
+    """
     tensors, said = model.save(parameters)
     sha256 = _sha256(parameters)
     path = folder / "model.safetensors"
     with translated_disk_errors(path):
         folder.mkdir(exist_ok=True)
     write_tensors(path, tensors)
-    info = {"model": name, **said, "sha256": sha256, "source": source}
+    info = {"model": name, **said, "sha256": sha256, **data}
     replace_file(folder / "model.json", msgspec.json.encode(info))
     return sha256
 
@@ -136,60 +163,68 @@ def _how_to_get_one(run: Path) -> str:
     return (
         "it failed before it was trained: train again"
         if result
-        else "no training in this folder has ended: train again"
+        else "this run did not finish, and left no checkpoint: train again"
     )
 
 
 def load_linear_model(entry: Entry, content: bytes, tensors: Tensors) -> Loaded:
     """A linear model from its file."""
-    features = msgspec.json.decode(content, type=SparseInfo).features
-    _check_shapes(tensors, {"weight": (features,), "bias": (1,)})
-    _check_types(tensors, {"weight": "float32", "bias": "float32"})
-    model = linear.build_for(RunConfig(), features)
-    return _load_sparse(model, np.concatenate([tensors["weight"], tensors["bias"]]), {})
+    info = msgspec.json.decode(content, type=LinearInfo)
+    if info.loss.name not in LOSSES or not 2 <= len(info.class_names) <= MOST_CLASSES:
+        said = f"the loss `{info.loss.name}` and {len(info.class_names)} classes"
+        raise DataError(f"`model.json` has {said}", "train again")
+    model = linear.build_for(RunConfig(loss=info.loss), info.features, Labels("classes", info.class_names))
+    check_shapes(tensors, model.shapes)
+    check_types(tensors, dict.fromkeys(model.shapes, "float32"))
+    return load_sparse(model, np.concatenate([tensors["weight"].reshape(-1), tensors["bias"]]), {}, info)
 
 
 def load_declared_model(entry: Entry, content: bytes, tensors: Tensors) -> Loaded:
     """A user's model over sparse rows from its file."""
-    features = msgspec.json.decode(content, type=SparseInfo).features
+    info = msgspec.json.decode(content, type=SparseInfo)
+    features = info.features
     model = sparse.build_for(entry, RunConfig(), features, 1, 1)
     layout = model.layout.table
     assert layout is not None
     groups = {f"table.{group.name}": (layout.num_keys, group.dim) for group in layout.groups}
-    _check_shapes(tensors, groups)
-    _check_types(tensors, dict.fromkeys(groups, "float32"))
-    return _load_sparse(model, np.concatenate([tensors[name] for name in groups], axis=1).reshape(-1), tensors)
+    check_shapes(tensors, groups)
+    check_types(tensors, dict.fromkeys(groups, "float32"))
+    return load_sparse(model, np.concatenate([tensors[name] for name in groups], axis=1).reshape(-1), tensors, info)
 
 
-def _load_sparse(model: Model, table: Floats, tensors: Tensors) -> Loaded:
+def load_sparse(
+    model: Model, table: Floats, tensors: Tensors, info: SparseInfo, fields: tuple[str, ...] = ()
+) -> Loaded:
+    """A model over sparse rows with this table; its input has these fields, if it must have any."""
     assert model.layout.table is not None
     view = TableView.of_values(np.ascontiguousarray(table), model.layout.table)
-    return model, Parameters(view, _dense_of(model, tensors)), SparseInput()
+    return model, Parameters(view, _dense_of(model, tensors)), SparseInput(info.scaling, fields)
 
 
 def load_image_model(entry: Entry, content: bytes, tensors: Tensors) -> Loaded:
     """A classifier of images from its file."""
     settings = msgspec.json.decode(content, type=ImageSettings)
     if entry.shapes:
-        _check_shapes(tensors, import_from(entry.shapes)(entry, settings))
+        check_shapes(tensors, import_from(entry.shapes)(entry, settings))
     model = ImageClassifier(entry, RunConfig(data="-", model=entry.name, images=settings.images), settings)
     return model, Parameters(dense=_dense_of(model, tensors)), ImageInput(settings)
 
 
 def _dense_of(model: Model, tensors: Tensors) -> Floats:
-    _check_shapes(tensors, {tensor.name: tensor.shape for tensor in model.tensors})
-    _check_types(tensors, {tensor.name: tensor.dtype for tensor in model.tensors})
+    check_shapes(tensors, {tensor.name: tensor.shape for tensor in model.tensors})
+    check_types(tensors, {tensor.name: tensor.dtype for tensor in model.tensors})
     return values_of(model.tensors, tensors)
 
 
-def _check_shapes(found: Tensors, wanted: Mapping[str, tuple[int, ...]]) -> None:
+def check_shapes(found: Tensors, wanted: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise unless tensors have these shapes."""
     for name, shape in wanted.items():
         if name not in found or found[name].shape != shape:
             has = found[name].shape if name in found else "missing"
             raise DataError(f"tensor `{name}` is {has}, expected {shape}", "train again")
 
 
-def _check_types(found: Tensors, wanted: Mapping[str, str]) -> None:
+def check_types(found: Tensors, wanted: Mapping[str, str]) -> None:
     """The numbers are covered by a checksum, but what they mean is not."""
     for name, dtype in wanted.items():
         if str(found[name].dtype) != dtype:

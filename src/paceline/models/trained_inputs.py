@@ -6,9 +6,11 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.data.images.blocks import Images
 from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.scaling import Scaler, Scaling
 from paceline.errors import DataError, UsageError
 from paceline.models.images import ImageSettings
 from paceline.models.model import Parameters, TableView
@@ -22,20 +24,41 @@ SAME_KEYS = ("hash_bits", "integers", "columns", "index_base")
 class Input(Protocol):
     """What a trained model takes: how rows are given to it, and which datasets fit."""
 
+    @property
+    def scaling(self) -> Scaling:
+        """Which values were scaled in the data that the model was trained on."""
+
     def rows_of(self, given: Any) -> Any:
         """Rows as the model takes them, from what a user gives."""
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
-        """The parameters in the order of a dataset's keys; `DataError` if a model of this source is not for it."""
+        """The parameters in the order of a dataset's keys; `DataError` if a model of this source is not for it.
+
+        The dataset's rows are read from then on as the model takes them.
+        """
 
 
-class SparseInput:
-    """Sparse rows, in the keys that the model was trained on."""
+class SparseInput(NamedTuple):
+    """Sparse rows, in the keys that the model was trained on, with its fields, if it has any, and the scaling of their
+    values.
+    """
+
+    scaling: Scaling
+    fields: tuple[str, ...] = ()
 
     def rows_of(self, given: Any) -> Batch:
-        return _read_only(_checked(given) if isinstance(given, Batch) else _batch_of_csr(given))
+        rows = _checked(given) if isinstance(given, Batch) else _batch_of_csr(given)
+        if self.fields:
+            rows = rows._replace(fields=_checked_fields(getattr(given, "fields", None), len(self.fields), rows))
+        return _read_only(Scaler(self.scaling).apply(rows.copy().distinct()) if self.scaling.keys else rows)
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
+        if self.fields and dataset.manifest.fields != self.fields:
+            raise DataError(
+                f"the model has {len(self.fields)} fields, {_some(self.fields)}; `{dataset.folder}` has "
+                f"{len(dataset.manifest.fields)}{', ' * bool(dataset.manifest.fields)}{_some(dataset.manifest.fields)}",
+                "prepare it in the same way",
+            )
         for name in SAME_KEYS:
             ours, theirs = source.get(name), dataset.manifest.source.get(name)
             if ours != theirs and None not in (ours, theirs):
@@ -55,6 +78,7 @@ class SparseInput:
         values = np.zeros((wider.num_keys, layout.dim), np.float32)
         values[: layout.features], values[features:] = rows[: layout.features], rows[layout.features :]
         dataset.key_order.to_blocks(values)
+        dataset.rescale(self.scaling)
         return Parameters(TableView.of_values(values.reshape(-1), wider), parameters.dense)
 
 
@@ -62,6 +86,7 @@ class ImageInput(NamedTuple):
     """Images of one shape."""
 
     settings: ImageSettings
+    scaling: Scaling = Scaling()
 
     def rows_of(self, given: Any) -> Images:
         if isinstance(given, Images):
@@ -116,7 +141,7 @@ def _batch_of_csr(rows: Any) -> Batch:
 
 def _checked(rows: Batch) -> Batch:
     """The same rows as compiled loops take them; raises if offsets, keys or values are wrong."""
-    labels, offsets, keys, values = (np.asarray(part) for part in rows)
+    labels, offsets, keys, values = (np.asarray(part) for part in rows[:4])
     if offsets.dtype.kind not in "iu" or keys.dtype not in (np.uint32, np.uint64) or values.dtype.kind not in "biuf":
         raise UsageError(
             f"cannot predict for offsets of {offsets.dtype}, keys of {keys.dtype} and values of {values.dtype}",
@@ -136,9 +161,38 @@ def _checked(rows: Batch) -> Batch:
     return Batch(labels, offsets, np.ascontiguousarray(keys), values)
 
 
+def _checked_fields(fields: Any, count: int, rows: Batch) -> NDArray[np.uint16]:
+    """The field of each nonzero; raises if there are none, or if some are unknown."""
+    if fields is None:
+        raise UsageError("cannot predict: the model needs the field of each nonzero", "give a Batch with `fields`")
+    found = np.asarray(fields)
+    if found.dtype.kind not in "iu" or found.shape != rows.keys.shape:
+        raise UsageError(
+            f"cannot predict for {found.shape} fields of {found.dtype} and {rows.keys.shape} keys",
+            "there is a field, an integer, for each key",
+        )
+    if found.size and not 0 <= found.min() <= found.max() < count:
+        raise UsageError(
+            f"cannot predict: fields from {found.min()} to {found.max()}; the model has {count}", "they count from 0"
+        )
+    return np.ascontiguousarray(found, np.uint16)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    """The first names, as messages show them.
+
+    >>> _some(("I1", "I2", "I3", "C1"))
+    'I1, I2, I3, …'
+    """
+    return ", ".join([*names[:3], *["…"] * (len(names) > 3)])
+
+
 def _read_only(rows: Batch) -> Batch:
     """The same rows as read-only views, which compiled loops get from blocks too."""
     views = Batch(rows.labels.view(), rows.offsets.view(), rows.keys.view(), rows.values.view())
+    if rows.fields is not None:
+        views = views._replace(fields=rows.fields.view())
     for view in views:
-        view.flags.writeable = False
+        if view is not None:
+            view.flags.writeable = False
     return views

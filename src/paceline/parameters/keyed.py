@@ -17,6 +17,7 @@ from paceline.kernels.gate import LINE
 from paceline.kernels.private import NoCopies, Private, mean_products, merge_all, merge_hidden
 from paceline.kernels.tables import TableArrays, apply_gradient, fill_normal, fill_uniform, gather, read_all
 from paceline.parameters.layout import Rules, TableLayout
+from paceline.parameters.optimizers import state_of
 from paceline.parameters.scratch import DIRECT_KEYS, Fold
 from paceline.parameters.store import Floats, check_memory
 
@@ -58,6 +59,9 @@ class KeyedStore:
                     rows, self.width, column, group.dim, self._first, self._step, np.uint64(self.layout.seed),
                     np.float32(group.initial.scale),
                 )  # fmt: skip
+            elif self.bias >= 0 and self.layout.bias_start:
+                first = self.bias * self.width + column
+                self.table[first : first + group.dim] = state_of(group.optimizer, self.layout.bias_start)
             column += group.width
 
     def rules_at(self, rows: int) -> Rules:

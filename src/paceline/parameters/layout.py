@@ -13,7 +13,8 @@ import numpy as np
 
 from paceline.kernels import tables
 from paceline.kernels.keys import key_dtype
-from paceline.kernels.rules import can_merge
+from paceline.kernels.rules import can_merge, is_shared_type
+from paceline.kernels.vectors import lanes
 from paceline.parameters.optimizers import rule_at, updates_of
 from paceline.settings import OptimizerConfig
 
@@ -28,17 +29,21 @@ class Initial(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Columns of a table that begin and change in one way."""
+    """Columns of a table that begin and change in one way. If an optimizer remembers something of several columns
+    together, they are those of one of `blocks` blocks.
+    """
 
     name: str
     dim: int
     optimizer: OptimizerConfig
     initial: Initial = Initial()
+    blocks: int = 1
 
     @property
     def width(self) -> int:
         """Numbers per key: the values, and what the optimizer remembers about them."""
-        return self.dim * (1 + updates_of(self.optimizer).memory)
+        updates = updates_of(self.optimizer)
+        return self.dim + updates.memory * (self.blocks if updates.shared else self.dim)
 
 
 class Rules(NamedTuple):
@@ -52,12 +57,15 @@ class Rules(NamedTuple):
 
 
 class TableLayout(msgspec.Struct, frozen=True):
-    """Parameters by key: keys 0 to `features` - 1, and one more behind them if there is a bias."""
+    """Parameters by key: keys 0 to `features` - 1, and one more behind them if there is a bias, which begins as
+    `bias_start` in all columns that begin as zeros for other keys, and as 0 in the others.
+    """
 
     features: int
     groups: tuple[Group, ...]
     bias: bool = True
     seed: int = 0
+    bias_start: float = 0.0
 
     @property
     def num_keys(self) -> int:
@@ -91,7 +99,7 @@ class TableLayout(msgspec.Struct, frozen=True):
     @property
     def can_merge(self) -> bool:
         """Whether workers may update copies of a row for a while and then add up the changes."""
-        return self.dim == 1 and can_merge(self.rules_at(0).keys)
+        return all(can_merge(rule_at(group.optimizer, 0)) for group in self.groups)
 
     @property
     def columns(self) -> Any:
@@ -102,16 +110,30 @@ class TableLayout(msgspec.Struct, frozen=True):
         """The rules in force after `rows` rows."""
         return Rules(self._rules_at(rows, regularised=True), self._rules_at(rows, regularised=False))
 
+    def plain_rules(self) -> Any:
+        """The groups for values alone, without an optimizer's memory."""
+        return self._grouped([rule_at(OptimizerConfig(name="sgd"), 0)] * len(self.groups))
+
     def _rules_at(self, rows: int, regularised: bool) -> Any:
-        rules = [rule_at(group.optimizer, rows, regularised=regularised) for group in self.groups]
+        return self._grouped([rule_at(group.optimizer, rows, regularised=regularised) for group in self.groups])
+
+    def _grouped(self, rules: list[Any]) -> Any:
+        """The groups with these rules, as compiled loops take them."""
         if self.dim == 1:
             return rules[0]
         pairs = zip(self.groups, rules, strict=True)
-        return tuple(tables.ColumnGroup(rule, _columns(group.dim)) for group, rule in pairs)
+        return tuple(tables.ColumnGroup(rule, _columns_under(rule, group)) for group, rule in pairs)
 
 
 def _columns(dim: int) -> Any:
     return tables.Single() if dim == 1 else tables.Several(dim)
+
+
+def _columns_under(rule: Any, group: Group) -> Any:
+    """Columns as a rule takes them. Vectors only if it must be: other loops serve any number, compiled only once."""
+    if is_shared_type(type(rule)):
+        return tables.Together(lanes(group.dim // group.blocks), group.blocks)
+    return _columns(group.dim)
 
 
 class DenseLayout(msgspec.Struct, frozen=True):

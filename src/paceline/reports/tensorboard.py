@@ -17,7 +17,7 @@ from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import WorkerChunk
 
 FOLDER = "tensorboard"
-BOARD_METRICS = ("train_", "test_")
+BOARD_METRICS = ("train_", "validation_", "test_")
 
 
 class Board:

@@ -24,7 +24,7 @@ from paceline.errors import ConfigError, DataError, DivergedError, InterruptedRu
 from paceline.files import locked, open_regular, refuse_existing, replace_file, translated_disk_errors
 from paceline.matrices.settings import TraceSettings, load_trace
 from paceline.models.inputs import open_for
-from paceline.models.registry import find
+from paceline.models.registry import ALIASES, find
 from paceline.parameters.layout import Layout
 from paceline.run_folder import TRAIN, RunFolder
 from paceline.settings import RunConfig
@@ -41,7 +41,7 @@ LOADERS: dict[str, Callable[[Path], RunConfig | TraceSettings]] = {TRAIN: load_c
 
 
 class Runner(NamedTuple):
-    """How a sweep runs its points; `tell` hears about progress, line by line."""
+    """How a sweep runs its points; `tell` is called with each line about progress."""
 
     start: Callable[[RunConfig | TraceSettings], RunFolder]
     resume: Callable[[RunFolder, RunConfig], RunFolder]
@@ -118,9 +118,16 @@ def _begun(path: Path, point: Point, fingerprint: str) -> RunFolder | None:
 
 
 def _fixed(config: RunConfig | TraceSettings, point: Point) -> dict[str, Any]:
-    """The settings that a run and its point must share: neither places nor what the recipe leaves to defaults."""
+    """The settings that a run and its point must share: neither places nor what the recipe leaves to defaults, or to
+    the labels of the data, as it may leave the name of the loss.
+    """
     free = {*PLACES, *point.defaulted}
-    return {name: value for name, value in msgspec.to_builtins(config).items() if name not in free}
+    found = {name: value for name, value in msgspec.to_builtins(config).items() if name not in free}
+    if isinstance(point.config, RunConfig) and not point.config.loss.name:
+        found["loss"] = {**found["loss"], "name": ""}
+    if "model" in found:
+        found["model"] = ALIASES.get(found["model"], found["model"])
+    return found
 
 
 def _tell_other_defaults(points: list[Point], begun: list[RunFolder | None], tell: Callable[[str], None]) -> None:

@@ -41,9 +41,9 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
         return self.keyed if self.compiled is None else self.compiled
 
     @staticmethod
-    def of(entry: Any) -> Traits:
-        """Those of an entry of the registry."""
-        return Traits(input=entry.input, keyed=entry.keyed, metrics=entry.task.metrics, compiled=entry.compiled)
+    def of(entry: Any, metrics: tuple[str, ...]) -> Traits:
+        """Those of an entry of the registry, and the metrics of its task."""
+        return Traits(input=entry.input, keyed=entry.keyed, metrics=metrics, compiled=entry.compiled)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

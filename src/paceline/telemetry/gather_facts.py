@@ -29,10 +29,12 @@ MOST_ROWS = 16_384
 DELAY_SECONDS = 10.0
 
 
-def facts_of(entry: Any, dataset: AnyDataset, table: Any) -> Facts:
-    """What is known when training begins: the model's entry in the registry, and the layout of its table, if any."""
+def facts_of(entry: Any, metrics: tuple[str, ...], dataset: AnyDataset, table: Any) -> Facts:
+    """What is known when training begins: the model's entry in the registry, what evaluations measure, and the layout
+    of its table, if any.
+    """
     split = dataset.split("train")
-    facts = Facts(traits=Traits.of(entry), rows=split.rows, ceilings=load_ceilings(), cores=num_cores())
+    facts = Facts(traits=Traits.of(entry, metrics), rows=split.rows, ceilings=load_ceilings(), cores=num_cores())
     if table is None:
         return facts
     nonzeros = split.nonzeros / max(1, split.rows)

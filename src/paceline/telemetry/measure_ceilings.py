@@ -54,7 +54,7 @@ Work = Callable[[], object]
 
 
 def measure_ceilings(folder: Path, say: Say, effort: Effort = FULL_EFFORT) -> Ceilings:
-    """Measure this machine and the disk under `folder` in about ten seconds; `say` hears what is being measured.
+    """Measure this machine and the disk under `folder` in about ten seconds; `say` is told what is being measured.
 
     Needs about 600 MB of memory, more with many cores, and room in `folder` for a temporary file.
     """

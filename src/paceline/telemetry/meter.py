@@ -58,8 +58,9 @@ class WorkerMeter:
         self.num_bytes: Callable[[], tuple[int, int]] = lambda: (0, 0)
         # And nanoseconds of processor time spent on spinning for their replies.
         self.spun: Callable[[], int] = lambda: 0
-        # What computing a step takes at best, and while all cores are busy, in seconds; 0 if not measured.
-        self.compute_at_best = (0.0, 0.0)
+        # Seconds that computing a step takes at best, while all cores are busy, and with a single row (reading it
+        # included); 0 if not measured.
+        self.compute_at_best = (0.0, 0.0, 0.0)
         self.phases = [0] * len(PHASES)
         self.samples: deque[StepSample] = deque(maxlen=MOST_SAMPLES_AT_ONCE)
         # Processor time before this segment, the segment's thread (0 for none), and that thread's time when it began.
@@ -229,7 +230,7 @@ class WorkerReport:
         # While its thread works for others, a worker waits.
         own["wait"] += seconds - sum(own.values())
         grown |= own | {"time": time.perf_counter(), "seconds": seconds, "processor": grown["processor"] / num}
-        grown["compute_alone"], grown["compute_in_company"] = meter.compute_at_best
+        grown["compute_alone"], grown["compute_in_company"], grown["one_row"] = meter.compute_at_best
         chunks = [
             WorkerChunk(rank=rank, **grown | {"rows": rows * (place + 1) // num - rows * place // num})
             for place, rank in enumerate(meter.sharing)

@@ -42,7 +42,7 @@ class Journal:
     """
 
     def __init__(self, run: Path, notice: Callable[[str], None] = print) -> None:
-        """`notice` hears, once, that records were lost because the disk is full."""
+        """`notice` is told, once, that records were lost because the disk is full."""
         self._notice: Callable[[str], None] | None = notice
         self._folder = run / FOLDER
         self._encoder = msgspec.json.Encoder()

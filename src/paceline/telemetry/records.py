@@ -48,7 +48,8 @@ class WorkerChunk(Phases, kw_only=True):
     `processor` is this worker's processor time, of which it spent `spun` on spinning for replies instead of sleeping.
     `queue`, `held` and `service` are sums of what shards report with their replies. `compute_alone` and
     `compute_in_company` are the processor time of computing a step without waiting, and the same while other cores are
-    busy. They are measured before training begins, because processors that have idled are slower for a while.
+    busy. `one_row` is that of reading and computing a step of a single row. They are measured before training begins,
+    because processors that have idled are slower for a while.
     """
 
     processor: Real
@@ -62,6 +63,7 @@ class WorkerChunk(Phases, kw_only=True):
     spun: Real = msgspec.field(default=0.0, name="looked")
     compute_alone: Real = 0.0
     compute_in_company: Real = 0.0
+    one_row: Real = 0.0
 
 
 class ShardChunk(Record, kw_only=True):

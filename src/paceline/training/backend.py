@@ -10,6 +10,7 @@ import enum
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from paceline.data.blocks.dataset import Split
 from paceline.errors import RunError
 from paceline.models.metrics import Quality
 from paceline.models.model import Model, Parameters
@@ -82,9 +83,9 @@ class Backend(Protocol):
     def snapshot(self, keep: Keep) -> None:
         """Give `keep` the state between two segments."""
 
-    def evaluate(self, rows: int, stop: Callable[[], bool]) -> Quality | None:
-        """The model's metrics on the held-out rows, between two segments and after `rows` rows; None if `stop()`
-        interrupts. There must be at least one held-out row.
+    def evaluate(self, split: Split, rows: int, stop: Callable[[], bool]) -> Quality | None:
+        """The model's metrics on a non-empty split, between two segments and after `rows` rows; None if `stop()`
+        interrupts.
         """
 
     def parameters(self, rows: int) -> Parameters:

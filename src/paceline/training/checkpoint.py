@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -24,6 +24,8 @@ from paceline.errors import BAD_TEXT, DataError
 from paceline.files import read_file, replace_file, sync_to_disk, translated_disk_errors, write_tensors
 
 KEPT = 2
+# Rows and batches are counted in 64 bits, and counting goes on.
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class Handed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,10 +36,10 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     last batch before the segment that was cut. All empty for the embedded engine.
     """
 
-    applied: list[list[int]] = []
-    rows: list[int] = []
-    bases: list[int] = []
-    open: list[list[tuple[int, int, int]]] = []
+    applied: list[list[Count]] = []
+    rows: list[Count] = []
+    bases: list[Count] = []
+    open: list[list[tuple[Count, Count, Count]]] = []
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,13 +48,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `tested` is the position of that evaluation: one that was due when the run was stopped is made up for.
     """
 
-    position: int = 0
-    tested: int = 0
-    clock: int = 0
+    position: Count = 0
+    tested: Count = 0
+    clock: Count = 0
     train_seconds: float = 0.0
     losses: float = 0.0
-    loss_rows: int = 0
-    largest_lead: int = 0
+    loss_rows: Count = 0
+    largest_lead: Count = 0
     handed: Handed = Handed()
 
     @property
@@ -142,7 +144,9 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             damaged.append(error.message)
     if damaged:
         raise DataError("; ".join(damaged), "no checkpoint is left to resume from: train again")
-    raise DataError(f"`{folder.parent}` has no checkpoint to resume from", "train again; --checkpoint-every saves more")
+    raise DataError(
+        f"`{folder.parent}` has no checkpoint to resume from", "train again; --checkpoint-every saves more often"
+    )
 
 
 def _load(path: Path) -> tuple[Progress, dict[str, Any], States]:

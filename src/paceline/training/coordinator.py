@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,8 +18,9 @@ import numpy as np
 import psutil
 
 from paceline.config import settings_of_run, tree_of
+from paceline.data.blocks.dataset import Split
 from paceline.data.datasets import AnyDataset
-from paceline.errors import DataError, InterruptedRunError, RunError
+from paceline.errors import DataError, DivergedError, InterruptedRunError, RunError
 from paceline.files import without_disk_errors
 from paceline.models.metrics import Quality
 from paceline.models.model import Parameters
@@ -27,12 +29,14 @@ from paceline.run_folder import RunFolder, flat
 from paceline.settings import RunConfig
 from paceline.telemetry.gather_facts import facts_kept, facts_of
 from paceline.training.backend import Backend, Due, LostShardError, Snapshot, Tally
+from paceline.training.best import Best, BestModel, as_json
 from paceline.training.checkpoint import Checkpoint, Handed, Progress, has_checkpoint, load_checkpoint
-from paceline.training.checks import check_losses
+from paceline.training.checks import check_losses, has_diverged
 from paceline.training.run_writer import RunWriter
 from paceline.training.schedule import Schedule
 
 STANDSTILL_SECONDS = 10.0
+HELD_OUT: tuple[Split, ...] = ("validation", "test")
 
 
 class Status(NamedTuple):
@@ -61,6 +65,9 @@ class Coordinator:
         self.notice = without_disk_errors(notice)
         self.progress = Progress()
         self.quality: Quality | None = None
+        # Of a run on data with validation rows.
+        self.validation: Quality | None = None
+        self.best: BestModel | None = None
         self.began = 0.0
         # Called with every line of `metrics.jsonl`.
         self.evaluated: Callable[[dict[str, Any]], None] = lambda _line: None
@@ -94,6 +101,7 @@ class Coordinator:
     def _made_by(self) -> dict[str, Any]:
         """What must stay the same during a run: the data, and all settings but when to stop, test and save."""
         free = {"data", "run", "address", "epochs", "steps", "seconds", "test_every", "checkpoint_every"}
+        free |= {"early_stopping"}
         made_by = {n: v for n, v in tree_of(self.config).items() if n not in free}
         if self.backend.model.fingerprint:
             made_by["module"] = self.backend.model.fingerprint
@@ -131,13 +139,36 @@ class Coordinator:
         """
         self.began = time.time()
         self._files = RunWriter(run, self.backend, self._made_by(), self.notice)
+        if self.dataset.split("validation").rows:
+            self.best = BestModel(run)
         self._files.write_roles()
-        facts = facts_of(find(self.config.model), self.dataset, self.backend.model.layout.table)
+        facts = facts_of(
+            find(self.config.model), self.backend.model.output.task.metrics, self.dataset,
+            self.backend.model.layout.table,
+        )  # fmt: skip
         try:
             with facts_kept(run.path, facts, self.config, self.dataset):
-                return self._train()
+                parameters = self._train()
+                self._judge(run.metrics)
+                return parameters
         finally:
             self._files.finish()
+
+    def _judge(self, metrics: Sequence[dict[str, Any]]) -> None:
+        """Raise if the run has diverged; say so if a constant prediction would have been better."""
+        name = "test" if self.quality is not None else "train"
+        losses = [line[f"{name}_loss"] for line in metrics if line.get(f"{name}_loss") is not None]
+        if not losses:
+            return
+        start, last, before = self.backend.model.start_loss, losses[-1], losses[-2] if len(losses) > 1 else None
+        baseline = start if self.quality is None else self.quality.get("baseline_loss", start)
+        rate = self.config.optimizer.learning_rate
+        found = f"the {name} loss is {last:.5g}; the best constant prediction has {baseline:.5g}"
+        what = f"--learning-rate {rate / 10:g}, or another --optimizer; check the data for huge values"
+        if has_diverged(last, baseline, start, before):
+            raise DivergedError(f"the run has diverged: {found}, learning rate {rate:g}", what)
+        if self.quality is not None and last > baseline:
+            self.notice(f"this model is worse than a constant: {found}. Try more --epochs, or {what}")
 
     def _train(self) -> Parameters:
         lost: LostShardError | None = None
@@ -147,7 +178,7 @@ class Coordinator:
                 if lost is not None:
                     self._return_to_checkpoint(lost)
                     lost = None
-                while not self._schedule.is_done(self.progress):
+                while not (self._schedule.is_done(self.progress) or self._stops_early()):
                     self._advance()
                 return self.parameters()
             except LostShardError as error:
@@ -159,6 +190,8 @@ class Coordinator:
         """Do what is due, then train for one segment."""
         if self._schedule.test_due(self.progress):
             self._evaluate()
+        if self._stops_early():
+            return
         why = "" if self._schedule.is_done(self.progress) else self.backend.failing()
         if why or self._interrupted:
             saved = self._files.save_at_the_end(self.progress)
@@ -169,6 +202,18 @@ class Coordinator:
             if self._checkpoint_due():
                 self.backend.snapshot(partial(self._files.save, self.progress))
             self._run_segment()
+
+    def _stops_early(self) -> bool:
+        """Whether too many evaluations in a row were not better than the best one."""
+        patience = self.config.early_stopping
+        return bool(patience) and self.best is not None and self.best.later >= patience
+
+    def save(self, parameters: Parameters, folder: Path) -> str:
+        """Save a model with these parameters; returns their checksum."""
+        # Not needed to begin.
+        from paceline.models.trained import save_model
+
+        return save_model(folder, self.backend.model, parameters, self.config.model, self.dataset.model_info)
 
     def _run_segment(self) -> None:
         """Train up to the next evaluation or an earlier stop."""
@@ -190,17 +235,27 @@ class Coordinator:
     def remember_quality(self, run: RunFolder) -> None:
         """Take the metrics of the last evaluation from the run's folder."""
         last = run.metrics[-1] if run.metrics else {}
-        self.quality = None
-        if "test_loss" in last:
-            found = {name: last[f"test_{name}"] for name in find(self.config.model).task.metrics}
-            self.quality = {name: math.nan if value is None else value for name, value in found.items()}
+        self.quality, self.validation = (self._measured(last, split) for split in ("test", "validation"))
+        if self.best is not None:
+            self.best.recall()
+
+    def _measured(self, line: dict[str, Any], split: str) -> Quality | None:
+        """The metrics of a split in a line of `metrics.jsonl`."""
+        if f"{split}_loss" not in line:
+            return None
+        # Older versions measured less.
+        names = [name for name in self.backend.model.output.task.metrics if f"{split}_{name}" in line]
+        found = {name: line[f"{split}_{name}"] for name in names}
+        return {name: math.nan if value is None else value for name, value in found.items()}
 
     def _after(self, base: Progress, tally: Tally) -> Progress:
         """Where a run that was at `base` when the segment began is by this tally."""
         seconds, lead = time.perf_counter() - self._segment_began, max(base.largest_lead, tally.largest_lead)
+        # The mean over rows counts each as much as its weight says.
+        weight = self.dataset.split("train").mean_weight
         return Progress(
             position=tally.position, tested=base.tested, clock=tally.clock, train_seconds=base.train_seconds + seconds,
-            losses=base.losses + tally.losses, loss_rows=base.loss_rows + tally.rows, largest_lead=lead,
+            losses=base.losses + tally.losses / weight, loss_rows=base.loss_rows + tally.rows, largest_lead=lead,
         )  # fmt: skip
 
     def _look_around(self, tally: Tally) -> Due:
@@ -257,19 +312,32 @@ class Coordinator:
         }
         # On a GPU the losses have not been checked before.
         self._check(float(at.losses))
-        if self.dataset.split("test").rows:
-            quality = self.backend.evaluate(at.position, stop=self._must_stop)
-            if quality is None:
-                return
-            self._check(quality["loss"])
-            self.quality = quality
-            line |= {f"test_{name}": value for name, value in quality.items()}
+        found: dict[str, Quality] = {}
+        for split in HELD_OUT:
+            if self.dataset.split(split).rows:
+                quality = self.backend.evaluate(split, at.position, stop=self._must_stop)
+                if quality is None:
+                    return
+                self._check(quality["loss"])
+                found[split] = quality
+                line |= {f"{split}_{name}": value for name, value in quality.items()}
+        self.quality, self.validation = found.get("test"), found.get("validation")
+        self._keep_if_best(at)
         evaluated = {name: _json_number(value) for name, value in line.items()}
         self._files.add_metrics(evaluated)
         with self._files.continuing_without("TensorBoard files"):
             self.evaluated(evaluated)
         self._tell(at)
         self.progress = msgspec.structs.replace(at, tested=at.position, losses=0.0, loss_rows=0, handed=Handed())
+
+    def _keep_if_best(self, at: Progress) -> None:
+        """Keep the model as it is now if no other one was better on the validation rows."""
+        best, validation = self.best, self.validation
+        if best is not None and validation is not None and best.is_beaten(at.position, validation["loss"]):
+            parameters = self.parameters()
+            found = Best(rows=at.position, validation=as_json(validation), test=as_json(self.quality))
+            with self._files.continuing_without("the best model"):
+                best.keep(found, partial(self.save, parameters))
 
     def _tell(self, at: Progress) -> None:
         self.watch(

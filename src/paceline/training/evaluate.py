@@ -39,5 +39,5 @@ def evaluate(
     for block, scores in scores_by_block(model, parameters, dataset, split, threads):
         if stop():
             return None
-        sums.add(scores, block.labels)
+        sums.add(scores, block.labels, block.weights)
     return sums.quality()

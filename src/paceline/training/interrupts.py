@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -57,4 +57,7 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _end_immediately(_signal: int, _frame: FrameType | None) -> None:
+    # Not through Python's buffers, which the interrupted code may be using.
+    with suppress(OSError):
+        os.write(2, b"\nerror: interrupted twice: ended at once, without saving a checkpoint\n")
     os._exit(130)

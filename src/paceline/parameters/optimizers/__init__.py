@@ -20,13 +20,17 @@ if TYPE_CHECKING:
 
 
 class Setting(NamedTuple):
-    """A setting of an optimizer, `--set optimizer.NAME=VALUE`: at least `least`, and less than `below`."""
+    """A setting of an optimizer, `--set optimizer.NAME=VALUE`: at least `least`, and less than `below`.
+
+    With `of_model`, the model decides it for its columns, and users cannot set it here.
+    """
 
     default: float
     help: str
     least: float = 0.0
     below: float = math.inf
     dense_only: bool = False
+    of_model: bool = False
 
 
 class Updates(NamedTuple):
@@ -34,7 +38,7 @@ class Updates(NamedTuple):
 
     `step_size` is for optimizers that remember sums over their updates: workers may update copies of a parameter for a
     while and then add up the changes. `on_gpu` is "module:function", the update of whole tensors; without it, the
-    optimizer cannot train on a GPU.
+    optimizer cannot train on a GPU. With `shared`, the columns of a vector share the memory.
     """
 
     memory: int
@@ -42,6 +46,7 @@ class Updates(NamedTuple):
     weight: Weight | None = None
     step_size: Weight | None = None
     on_gpu: str = ""
+    shared: bool = False
 
 
 class Formula(NamedTuple):
@@ -49,36 +54,40 @@ class Formula(NamedTuple):
 
     `rule_at` makes its rule at one moment from the learning rate, `l1`, `l2`, the number of the update (from 1), and
     the optimizer's own `settings`, all by keyword. `rules` are the types of rules that it makes. `decays` says that its
-    rate can fall with the rows trained on (`decay_rows`).
+    rate can fall with the rows trained on (`decay_rows`). `state_of`, for optimizers that do not keep the parameter
+    itself, makes the first number of a state from a rule and the parameter's value.
     """
 
     rule_at: Callable[..., Any]
     rules: dict[type, Updates]
     settings: dict[str, Setting]
     decays: bool = False
+    state_of: Callable[[Any, float], float] | None = None
 
 
 class Optimizer(NamedTuple):
     """What an optimizer can train.
 
     `tables`: parameters by key. `keeps_weights`: the first number of a state is the parameter itself. Otherwise it
-    follows from the state, is 0 at first, and can only be in a table.
+    follows from the state, and can only be in a table. `scale_free`: steps do not grow with the gradients.
     """
 
     tables: bool = True
     keeps_weights: bool = True
+    scale_free: bool = False
 
 
 # By the names of their files.
 OPTIMIZERS = {
     "sgd": Optimizer(),
-    "adagrad": Optimizer(),
-    "ftrl": Optimizer(keeps_weights=False),
+    "adagrad": Optimizer(scale_free=True),
+    "ftrl": Optimizer(keeps_weights=False, scale_free=True),
     # Its correction for a late start counts updates, and the keys of a table are not updated equally often.
-    "adam": Optimizer(tables=False),
+    "adam": Optimizer(tables=False, scale_free=True),
 }
 TABLE_OPTIMIZERS = tuple(name for name, optimizer in OPTIMIZERS.items() if optimizer.tables)
 DENSE_OPTIMIZERS = tuple(name for name, optimizer in OPTIMIZERS.items() if optimizer.keeps_weights)
+TABLE_AND_DENSE_OPTIMIZERS = tuple(name for name in TABLE_OPTIMIZERS if name in DENSE_OPTIMIZERS)
 
 
 @cache
@@ -91,7 +100,8 @@ def formula_of(optimizer: str) -> Formula:
 def own_settings(optimizer: str) -> dict[str, Setting]:
     """The settings of all optimizers by name. If several declare one, this optimizer's declaration counts."""
     found = {name: setting for one in OPTIMIZERS for name, setting in formula_of(one).settings.items()}
-    return found | formula_of(optimizer).settings if optimizer in OPTIMIZERS else found
+    found = found | formula_of(optimizer).settings if optimizer in OPTIMIZERS else found
+    return {name: setting for name, setting in found.items() if not setting.of_model}
 
 
 def rule_at(settings: OptimizerConfig, rows: int, update: int = 1, regularised: bool = True) -> Any:
@@ -121,7 +131,7 @@ def _register(optimizer: str) -> None:
     from paceline.kernels.rules import optimizer_rule
 
     for rule, updates in formula_of(optimizer).rules.items():
-        optimizer_rule(rule, updates.memory, updates.update, updates.weight, updates.step_size)
+        optimizer_rule(rule, updates.memory, updates.update, updates.weight, updates.step_size, shared=updates.shared)
 
 
 def updates_of(settings: OptimizerConfig) -> Updates:
@@ -131,6 +141,16 @@ def updates_of(settings: OptimizerConfig) -> Updates:
     [0, 1]
     """
     return formula_of(settings.name).rules[type(_rule_at(settings, 0, 1, regularised=True))]
+
+
+def state_of(settings: OptimizerConfig, value: float) -> float:
+    """The first number of the state of a parameter that has this value and no updates yet, without regularisation.
+
+    >>> [state_of(OptimizerConfig(name=name, learning_rate=0.5), 3.0) for name in ("adagrad", "ftrl")]
+    [3.0, -6.0]
+    """
+    make = formula_of(settings.name).state_of
+    return value if make is None else make(_rule_at(settings, 0, 1, regularised=False), value)
 
 
 def gpu_update_of(settings: OptimizerConfig) -> str:

@@ -1,6 +1,9 @@
 """AdaGrad (Duchi, Hazan and Singer, 2011): each parameter has its own rate, which falls with the gradients it has seen.
 
 g ← g + λ₂ w;  s ← s + g²;  η_k = η / (√s + ε);  w ← S(w − η_k g, η_k λ₁).  State of a parameter: w, s.
+
+Row-wise, all columns of a key share one sum, s ← s + mean(g²), which saves memory (Mudigere et al., 2022, "Software-
+Hardware Co-design for Fast and Scalable Training of Deep Learning Recommendation Models"). It has no L1.
 """
 
 from __future__ import annotations
@@ -24,7 +27,19 @@ class AdaGrad(NamedTuple):
     epsilon: np.float32
 
 
-def rule_at(rate: float, l1: float, l2: float, update: int, epsilon: float) -> AdaGrad:
+class RowWiseAdaGrad(NamedTuple):
+    """The rule of row-wise AdaGrad at one moment; all float32."""
+
+    rate: np.float32
+    l2: np.float32
+    epsilon: np.float32
+
+
+def rule_at(
+    rate: float, l1: float, l2: float, update: int, epsilon: float, row_wise: float
+) -> AdaGrad | RowWiseAdaGrad:
+    if row_wise:
+        return RowWiseAdaGrad(*map(np.float32, (rate, l2, epsilon)))
     return AdaGrad(*map(np.float32, (rate, l1, l2, epsilon)))
 
 
@@ -40,12 +55,26 @@ def update(rule: Any, table: Table, at: Any, stride: Any, gradient: Any) -> None
     table[at + stride] = s
 
 
+def update_row_wise(rule: Any, table: Any, at: Any, stride: Any, gradient: Any) -> None:
+    w = table[at]
+    g = gradient + rule.l2 * w
+    s = table.numbers[at + stride] + np.sum(g * g) / np.float32(len(table.lanes))
+    table[at] = w - rule.rate / (np.sqrt(s) + rule.epsilon) * g
+    table.numbers[at + stride] = s
+
+
 def step_size(rule: Any, table: Table, at: Any, stride: Any) -> Any:
     return rule.rate / (np.sqrt(table[at + stride]) + rule.epsilon)
 
 
 FORMULA = Formula(
     rule_at,
-    {AdaGrad: Updates(1, update, step_size=step_size, on_gpu="paceline.torch.optimizers:adagrad")},
-    {"epsilon": Setting(1e-6, "Added to the root of the summed squares (ε).")},
+    {
+        AdaGrad: Updates(1, update, step_size=step_size, on_gpu="paceline.torch.optimizers:adagrad"),
+        RowWiseAdaGrad: Updates(1, update_row_wise, step_size=step_size, shared=True),
+    },
+    {
+        "epsilon": Setting(1e-6, "Added to the root of the summed squares (ε)."),
+        "row_wise": Setting(0.0, "Whether the columns of a key share one sum of squares.", of_model=True),
+    },
 )

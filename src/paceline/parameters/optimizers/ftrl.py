@@ -53,8 +53,13 @@ def step_size(rule: Any, table: Table, at: Any, stride: Any) -> Any:
     return ONE / ((rule.beta + np.sqrt(table[at + stride])) / rule.rate + rule.l2)
 
 
+def state_of(rule: Ftrl, value: float) -> float:
+    return -value * float(rule.beta / rule.rate)
+
+
 FORMULA = Formula(
     rule_at,
     {Ftrl: Updates(1, update, weight, step_size)},
     {"beta": Setting(1.0, "Keeps the first updates of a parameter small (β).")},
+    state_of=state_of,
 )

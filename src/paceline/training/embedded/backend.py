@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.data.blocks.dataset import Split
 from paceline.data.blocks.reader import EpochBlocks, Reader
 from paceline.data.rows import ClockRows, Clocks, EpochOrder, Piece, QueueRows, RowFeed
 from paceline.engines.local import LocalEngine
@@ -39,6 +40,8 @@ from paceline.training.feeds import make_feed
 from paceline.training.pace import Gate, Pace
 
 PRIVATE_HOT_KEYS = 16_384
+# Per worker: what it uses all the time should stay in the caches of its core.
+PRIVATE_BYTES = 2 << 20
 # At pace N all of them are merged every time, so there are fewer, and only if many rows lie between two merges.
 PRIVATE_HOT_KEYS_AT_PACE_N = 4096
 FEWEST_ROWS_BETWEEN_MERGES = 256
@@ -103,7 +106,7 @@ class EmbeddedBackend:
             clocks, most = pace.staleness // 2, PRIVATE_HOT_KEYS_AT_PACE_N
             if config.batch_size == 1 or clocks * config.batch_size < FEWEST_ROWS_BETWEEN_MERGES:
                 return 0, 0
-        hot = min(most, len(self._dataset.manifest.hot_keys))
+        hot = min(most, PRIVATE_BYTES // (4 * table.width), len(self._dataset.manifest.hot_keys))
         return (hot, clocks) if hot and PrivateCopies.can_be_named(table, config.workers, hot) else (0, 0)
 
     def restore(self, progress: Progress, states: States | None) -> None:
@@ -114,6 +117,9 @@ class EmbeddedBackend:
             self._table.load(0, self._dataset.key_order.to_blocks(states.table))
         if states is not None and states.dense is not None and self._dense is not None:
             self._dense.load(0, states.dense)
+        if self._private is not None and self._table is not None:
+            # Copies of hot keys begin as the table does.
+            self._private.settle(self._table, progress.position)
 
     def snapshot(self, keep: Keep) -> None:
         table, dense = (None if store is None else store.states for store in (self._table, self._dense))
@@ -126,11 +132,11 @@ class EmbeddedBackend:
             if table is not None:
                 self._dataset.key_order.to_blocks(table)
 
-    def evaluate(self, rows: int, stop: Callable[[], bool]) -> Quality | None:
+    def evaluate(self, split: Split, rows: int, stop: Callable[[], bool]) -> Quality | None:
         table, dense = self._table, self._dense
         view = None if table is None else TableView(table.rules_at(rows), table.table, table.layout)
         parameters = Parameters(view, None if dense is None else dense.values)
-        return evaluate(self.model, parameters, self._dataset, "test", min(self._config.workers, num_cores()), stop)
+        return evaluate(self.model, parameters, self._dataset, split, min(self._config.workers, num_cores()), stop)
 
     def parameters(self, rows: int) -> Parameters:
         table, dense = self._table, self._dense
@@ -154,7 +160,7 @@ class EmbeddedBackend:
         config, model, gate, table = self._config, self.model, self._gate, self._table
         feed, order = make_feed(QueueRows, config, self._num_rows, self._from), self._make_order()
         steps: Sequence[Steps[Piece]]
-        if model.kernel is None:
+        if model.make_kernel is None:
             applying, workers = threading.Lock(), self._plain_workers(order, alone=config.workers == 1)
             steps = [PlainSteps(rank, worker, gate, applying) for rank, worker in enumerate(workers)]
         else:
@@ -177,7 +183,7 @@ class EmbeddedBackend:
         ends = [config.workers * part // len(handed_in) for part in range(len(handed_in) + 1)]
         ranks = [list(range(*some)) for some in pairwise(ends)]
         steps: Sequence[Steps[Clocks]]
-        if model.kernel is None:
+        if model.make_kernel is None:
             workers = self._plain_workers(order, alone=True)
             steps = [PlainClockSteps(part, ranks[part], one, gate, handed_in) for part, one in enumerate(workers)]
         else:

@@ -28,6 +28,12 @@ def rows_per_call(dataset: Any) -> int:
     return max(1, int(NONZEROS_PER_CALL * train.rows // max(1, train.nonzeros)))
 
 
+def kernel_of(model: Model) -> Any:
+    """The kernel of a model that has one, for one worker or the workers of one thread."""
+    assert model.make_kernel is not None
+    return model.make_kernel()
+
+
 @dataclass
 class RowSteps:
     """Steps of one row each, read where the rows lie, by the model's own loop for them."""
@@ -40,6 +46,7 @@ class RowSteps:
 
     def __post_init__(self) -> None:
         self.most = rows_per_call(self.blocks.dataset)
+        self._kernel = kernel_of(self.model)
 
     def read(self, work: Piece) -> None:
         self._found = self.blocks.in_place(*work)
@@ -56,7 +63,7 @@ class RowSteps:
         while self._found:
             block, rows = self._found[0]
             stop, more = self.model.train_rows(
-                self.model.kernel, self._table, block, rows, self._start, self.private, self.gate
+                self._kernel, self._table, block, rows, self._start, self.private, self.gate
             )
             self._start, losses = stop, losses + more
             if stop < len(rows):
@@ -73,6 +80,8 @@ class LoopBuffers:
         self._scratch = Scratch(layout)
         self._offsets = np.zeros(batch_size + 1, np.int64)
         self._labels = np.zeros(batch_size, dataset.labels.dtype)
+        self._weights = np.zeros(batch_size, np.float32) if dataset.manifest.weighted else None
+        self._has_fields = bool(dataset.manifest.fields)
         self._key_dtype = dataset.key_dtype
         self._nonzeros = np.zeros(1, np.int64)
         self.grow()
@@ -82,8 +91,9 @@ class LoopBuffers:
         count = int(self._nonzeros[0]) * 5 // 4
         self.step = self._scratch.room_for(count)
         self.rows = RowSlice(
-            self._offsets, np.empty(count, self._key_dtype), np.empty(count, np.float32), self._labels, self._nonzeros
-        )
+            self._offsets, np.empty(count, self._key_dtype), np.empty(count, np.float32), self._labels, self._nonzeros,
+            self._weights, np.empty(count, np.uint16) if self._has_fields else None,
+        )  # fmt: skip
         self._nonzeros[0] = 0
 
     @property
@@ -103,6 +113,7 @@ class BatchSteps:
 
     def __post_init__(self) -> None:
         size = self.private.batch_size
+        self._kernel = kernel_of(self.model)
         self.most = max(1, rows_per_call(self.blocks.dataset) // size)
         self._buffers = LoopBuffers(self.blocks.dataset, self.store.layout, size)
 
@@ -120,7 +131,7 @@ class BatchSteps:
         while True:
             buffers = self._buffers
             self._start, losses = train_batches(
-                self.model.kernel, self._table, self._found.addresses, self._start, self._stop, buffers.rows,
+                self._kernel, self._table, self._found.addresses, self._start, self._stop, buffers.rows,
                 buffers.step, self.private, self.gate,
             )  # fmt: skip
             total += losses
@@ -144,6 +155,7 @@ class CompiledClockSteps:
     def __post_init__(self) -> None:
         self._buffers = LoopBuffers(self.blocks.dataset, self.store.layout, self.batch_size)
         self._fold = self._make_fold(256)
+        self._kernel = kernel_of(self.model)
         # A rate that decays changes with every clock; otherwise one call takes many clocks.
         rows = len(self.ranks) * self.batch_size
         self.most = 1 if self.store.layout.decays else max(1, rows_per_call(self.blocks.dataset) // rows)
@@ -165,7 +177,7 @@ class CompiledClockSteps:
             if self._phase == OUT_OF_ROOM:
                 self._fold = self._make_fold(self.pushes.num_keys(self.gate.part) * 5 // 4)
             self._done, self._phase, losses = train_clocks(
-                self.model.kernel, self._table, self._found.addresses, self._clocks, self.ranks, buffers.rows,
+                self._kernel, self._table, self._found.addresses, self._clocks, self.ranks, buffers.rows,
                 buffers.step, self.pushes, self._fold, self.gate, self._done, self._phase,
             )  # fmt: skip
             total += losses

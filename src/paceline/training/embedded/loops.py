@@ -76,9 +76,9 @@ def draw_clocks(feed: ClockRows, ranks: list[int], most: int) -> Iterator[Drawn[
 class StepLoop(Generic[Work]):
     """One thread: one worker or, in sync, several, which it takes through every clock.
 
-    A clock of sync is the same whichever thread computes it, so workers beyond the cores share threads. `waits` is
-    where the steps note how long they waited and read, and
-    `leave` tells the others not to wait for these workers.
+    In sync, the result does not depend on which thread computes a worker's part, so workers beyond the cores share
+    threads. `waits` is where the steps note how long they waited and read, and `leave` tells the others not to wait for
+    these workers.
     """
 
     ranks: list[int]

@@ -1,0 +1,79 @@
+"""What does a person see while something runs? On standard error, a live bar on a terminal; elsewhere plain lines."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+PLAIN_LINE_SECONDS = 5.0
+LIVE_SECONDS = 0.1
+WIDE_COLUMNS = 100
+
+
+class LiveMeter:
+    """A bar that redraws itself on a terminal."""
+
+    def __init__(self, progress: Progress, title: str) -> None:
+        self._progress = progress
+        self._task = progress.add_task(title, total=1.0, text="")
+        self._last = 0.0
+
+    def show(self, share: float, text: str) -> None:
+        """`share` of the work is done, 0 to 1; `text` gives details."""
+        now = time.monotonic()
+        if share >= 1 or now - self._last >= LIVE_SECONDS:
+            self._last = now
+            self._progress.update(self._task, completed=share, text=text)
+
+
+class PlainMeter:
+    """Lines for logs: one every few seconds."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._last = time.monotonic()
+        self._first: tuple[float, float] | None = None
+
+    def show(self, share: float, text: str) -> None:
+        """As `LiveMeter.show`."""
+        now = time.monotonic()
+        # Time left counts from the first report: everything before it was start-up.
+        began, share_then = self._first = self._first or (now, share)
+        if now - self._last >= PLAIN_LINE_SECONDS:
+            self._last = now
+            left = f", {(now - began) * (1 - share) / (share - share_then):.0f} s left" if share > share_then else ""
+            print(f"{self._title}: {share:.0%}, {text}{left}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def meter(title: str) -> Iterator[LiveMeter | PlainMeter]:
+    """A live bar on a terminal, plain lines elsewhere."""
+    if not sys.stderr.isatty():
+        yield PlainMeter(title)
+        return
+    # Not at the top: logs do not need it, and it would make the start of a run slower.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+
+    console = Console(stderr=True)
+
+    # On a narrow terminal only the last column is cut, and there is no bar.
+    def fixed() -> Column:
+        return Column(no_wrap=True, overflow="ignore", min_width=5)
+
+    columns = [
+        TextColumn("{task.description}", table_column=fixed()),
+        *([BarColumn(bar_width=20)] if console.width >= WIDE_COLUMNS else []),
+        TextColumn("{task.percentage:>3.0f}%", table_column=fixed()),
+        TimeRemainingColumn(compact=True, table_column=fixed()),
+        TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+    ]
+    with Progress(*columns, console=console, transient=True, expand=True) as progress:
+        yield LiveMeter(progress, title)

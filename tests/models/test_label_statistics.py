@@ -1,0 +1,67 @@
+"""What is known about labels before training: weights of classes, and labels that a loss cannot have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+import paceline
+from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.dataset import SparseDataset, sparse_writer
+from paceline.errors import ConfigError
+from paceline.models.label_statistics import class_weights, first_labels
+
+
+def write(folder: Path, labels: list[float], kind: str, weights: list[float] | None = None) -> SparseDataset:
+    dtype = {"classes": np.uint16, "two-classes": np.uint8, "numbers": np.float32}[kind]
+    count = len(labels)
+    rows = Batch(
+        np.array(labels, dtype), np.arange(count + 1), np.zeros(count, np.uint32), np.ones(count, np.float32),
+        None if weights is None else np.array(weights, np.float32),
+    )  # fmt: skip
+    with sparse_writer(folder, features=1, source={}, labels=kind) as writer:  # type: ignore[arg-type]
+        writer.add("train", rows)
+        return writer.finish()
+
+
+def test_classes_count_the_same_in_total(tmp_path: Path) -> None:
+    dataset = write(tmp_path / "plain", [0, 0, 0, 1, 2, 2], "classes")
+    assert class_weights(dataset) == pytest.approx([6 / 9, 6 / 3, 6 / 6])
+    weighted = write(tmp_path / "weighted", [0, 1, 1], "two-classes", [3, 0.5, 0.5])
+    assert class_weights(weighted) == pytest.approx([4 / 6, 4 / 2])
+
+
+def test_a_class_without_rows_cannot_be_balanced(tmp_path: Path) -> None:
+    dataset = write(tmp_path / "data", [0, 2, 2], "classes")
+    with pytest.raises(ConfigError, match="no training row has the class `1`"):
+        class_weights(dataset)
+
+
+def test_labels_and_weights_of_the_first_rows(tmp_path: Path) -> None:
+    labels, weights = first_labels(write(tmp_path / "data", [1.5, -2], "numbers", [1, 2]))
+    assert labels.tolist() == [1.5, -2]
+    assert weights is not None
+    assert weights.tolist() == [1, 2]
+
+
+def test_a_count_below_zero_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    write(tmp_path / "data", [3, -1, 2], "numbers")
+    with pytest.raises(ConfigError, match="the loss `poisson` needs labels of at least 0; the training rows have -1"):
+        paceline.train(data=tmp_path / "data", loss="poisson", run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_class_that_no_training_row_has_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    write(tmp_path / "data", [0, 2, 2], "classes")
+    with pytest.raises(ConfigError, match=r"no training row of `.*data` has the class `1`"):
+        paceline.train(data=tmp_path / "data", run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_datasets_without_statistics_are_read(tmp_path: Path) -> None:
+    dataset = write(tmp_path / "plain", [0, 0, 0, 1, 2, 2], "classes")
+    dataset.manifest = msgspec.structs.replace(dataset.manifest, label_statistics=None)
+    assert class_weights(dataset) == pytest.approx([6 / 9, 6 / 3, 6 / 6])
