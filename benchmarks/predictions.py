@@ -5,7 +5,8 @@
 A pair is a run and the same run with other workers, another number of shards, another batch size or another pace. The
 prediction comes from the first run alone. Each round measures every setting once, one after the other, and a pair is
 compared within its round, because machines are faster in some minutes than in others. Numbers of workers follow from
-the cores of the machine. `paceline doctor` comes first, unless it was run before.
+the cores of the machine. Runs with small steps, and with several shards in sync, are replayed only. `paceline doctor`
+comes first, unless it was run before.
 
 Prints one JSON line per pair, then a table; `--write` keeps it under benchmarks/results/.
 """
@@ -47,6 +48,7 @@ MATTERS = 0.1
 REPLAY_WITHIN = 0.15
 MOST_BUSY = 0.25
 ATTEMPTS = 4
+IMAGES = 20_000
 
 
 class Case(NamedTuple):
@@ -57,16 +59,18 @@ class Case(NamedTuple):
     workers: int
     shards: int
     batch_size: int
+    model: str = "logistic"
 
     def __str__(self) -> str:
         roles = f"{self.workers} + {self.shards}" if self.engine == "ray" else f"{self.workers}"
         where = "Ray" if self.engine == "ray" else "embedded"
         pace = f"pace {self.pace}" if self.pace.isdigit() else self.pace
-        return f"{where}, {pace}, batch {self.batch_size:,}, {roles}"
+        model = "" if self.model == "logistic" else f"{self.model}, "
+        return f"{where}, {model}{pace}, batch {self.batch_size:,}, {roles}"
 
 
 def pairs(cores: int) -> Iterator[tuple[Case, Case]]:
-    """The changes to try on a machine with so many cores."""
+    """The changes to try on a machine with this many cores."""
     few, many = max(2, cores // 4), max(2, cores)
     for pace, batch_size in (("async", 1), ("async", 1000), ("sync", 1000), ("sync", 100), ("4", 100)):
         one = Case("local", pace, 1, 1, batch_size)
@@ -100,6 +104,20 @@ def pairs(cores: int) -> Iterator[tuple[Case, Case]]:
         yield small._replace(batch_size=1000), small._replace(batch_size=1000, shards=2 * small.shards)
 
 
+def replays(cores: int) -> Iterator[Case]:
+    """Runs that are hard to replay: small steps, and several shards in sync."""
+    for workers in (1, max(2, cores)):
+        for batch_size in (10, 30):
+            yield Case("local", "sync", workers, 1, batch_size)
+        for pace in ("sync", "async"):
+            yield Case("local", pace, workers, 1, 100, "softmax")
+    yield Case("local", "sync", 1, 1, 10, "softmax")
+    yield Case("ray", "sync", 1, 2, 1000)
+    yield Case("ray", "sync", 2, 2, 1000)
+    yield Case("ray", "sync", 2, 2, 100)
+    yield Case("ray", "sync", 2, 2, 100, "softmax")
+
+
 def train(case: Case, data: Path, run: Path, seconds: float) -> None:
     words = [sys.executable, "-m", "paceline", "train", "--data", str(data), "--run", str(run), "--optimizer",
              "adagrad", "--checkpoint-every", "0", "--seconds", str(seconds)]  # fmt: skip
@@ -110,7 +128,7 @@ def train(case: Case, data: Path, run: Path, seconds: float) -> None:
         wait_for(process, log)
 
 
-def measure(cases: Iterable[Case], data: Path, folder: Path, seconds: float, rounds: int) -> None:
+def measure(cases: Iterable[Case], data: dict[str, Path], folder: Path, seconds: float, rounds: int) -> None:
     """Train every case once per round, unless that was done before; again if other programs used the cores."""
     for number in range(rounds):
         for case in cases:
@@ -119,11 +137,26 @@ def measure(cases: Iterable[Case], data: Path, folder: Path, seconds: float, rou
                 if (run / "result.json").exists() and (attempt == ATTEMPTS - 1 or used_by_others(run) < MOST_BUSY):
                     break
                 shutil.rmtree(run, ignore_errors=True)
-                train(case, data, run, seconds)
+                train(case, data[case.model], run, seconds)
+
+
+def data_of_models(folder: Path, rows: int) -> dict[str, Path]:
+    """The data that each model trains on, kept in the folder."""
+    from paceline.data.synthetic_images import generate_images
+
+    digits = folder / "digits"
+    if not digits.exists():
+        generate_images(digits, rows=IMAGES, size=28, classes=10, channels=1, test_rows=100, seed=0,
+                        progress=lambda _: None)  # fmt: skip
+    return {"logistic": make_data(folder, rows), "softmax": digits}
 
 
 def run_of(folder: Path, case: Case, number: int) -> Path:
     return folder / f"{'-'.join(map(str, case))}-{number}"
+
+
+def is_there(folder: Path, case: Case, rounds: int) -> bool:
+    return all((run_of(folder, case, number) / "result.json").exists() for number in range(rounds))
 
 
 def used_by_others(run: Path) -> float:
@@ -184,6 +217,37 @@ def judge_pair(before: Case, after: Case, folder: Path, rounds: int) -> dict[str
     return line
 
 
+def judge_replay(case: Case, folder: Path, rounds: int) -> dict[str, Any]:
+    """One row of the table of replays: the worst of the rounds."""
+    found = [gather_evidence(RunFolder(run_of(folder, case, number))) for number in range(rounds)]
+    step = statistics.median(
+        sum(chunk.seconds for chunk in one.steady.chunks) / sum(chunk.steps for chunk in one.steady.chunks)
+        for one in found
+    )
+    error = max((rate(world_of(one)) / one.rows_per_second - 1 for one in found), key=abs)
+    line = {
+        "run": str(case),
+        "step_seconds": round(step, 7),
+        "rows_per_second": round(statistics.median(one.rows_per_second for one in found)),
+        "replay_error": round(error, 3),
+        "others": round(max(used_by_others(run_of(folder, case, number)) for number in range(rounds)), 2),
+        "replay_holds": abs(error) <= REPLAY_WITHIN,
+    }
+    say(line)
+    return line
+
+
+def replay_table(lines: list[dict[str, Any]]) -> str:
+    """Runs that are hard to replay."""
+    out = "\n| replayed run | a step takes | rows/s | replay off by | others | holds |\n|---|---|---|---|---|---|\n"
+    for line in lines:
+        out += (
+            f"| {line['run']} | {line['step_seconds'] * 1e6:,.0f} µs | {line['rows_per_second']:,} "
+            f"| {line['replay_error']:+.0%} | {line['others']} | {'yes' if line['replay_holds'] else '**no**'} |\n"
+        )
+    return out if lines else ""
+
+
 def markdown(lines: list[dict[str, Any]], flags: argparse.Namespace) -> str:
     held, replayed, wide = (sum(line[name] for line in lines) for name in ("holds", "replay_holds", "wide"))
     out = (
@@ -218,21 +282,24 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     flags = parser.parse_args()
     wanted = [pair for pair in pairs(num_cores()) if not flags.only or flags.only in f"{pair[0]} {pair[1]}"]
-    cases = list(dict.fromkeys(case for pair in wanted for case in pair))
+    alone = [case for case in replays(num_cores()) if not flags.only or flags.only in f"replay {case}"]
+    cases = list(dict.fromkeys([*(case for pair in wanted for case in pair), *alone]))
     with tempfile.TemporaryDirectory(prefix="plp") as temporary:
         folder = flags.folder or Path(temporary)
         if not flags.judge:
             # Once: what the machine's workers cost each other.
             if (best := load_ceilings()) is None or not best.training:
                 subprocess.run([sys.executable, "-m", "paceline", "doctor"], check=True, stdout=subprocess.DEVNULL)
-            measure(cases, make_data(folder, flags.rows), folder, flags.seconds, flags.rounds)
+            measure(cases, data_of_models(folder, flags.rows), folder, flags.seconds, flags.rounds)
         lines = [
             judge_pair(*pair, folder, flags.rounds)
             for pair in wanted
-            if all((run_of(folder, case, number) / "result.json").exists()
-                   for case in pair for number in range(flags.rounds))
-        ]  # fmt: skip
-    table = markdown(lines, flags)
+            if all(is_there(folder, case, flags.rounds) for case in pair)
+        ]
+        alone_lines = [
+            judge_replay(case, folder, flags.rounds) for case in alone if is_there(folder, case, flags.rounds)
+        ]
+    table = markdown(lines, flags) + replay_table(alone_lines)
     print(table)
     if flags.write:
         (HERE / "results" / f"{datetime.now(UTC):%Y-%m-%d}-predictions.md").write_text(table)

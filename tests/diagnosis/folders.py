@@ -97,8 +97,9 @@ def record_facts(run: RunFolder, data: Path, **changes: Any) -> Facts:
     config = msgspec.structs.replace(run.config, data=str(data), **changes)
     dataset = open_dataset(data)
     entry = find(config.model)
-    table = entry.build(config, dataset, config.batch_size).layout.table
-    facts = facts_of(entry, dataset, table)
+    model = entry.build(config, dataset, config.batch_size)
+    table = model.layout.table
+    facts = facts_of(entry, model.output.task.metrics, dataset, table)
     if table is not None:
         facts = msgspec.structs.replace(facts, keys_per_batch=count_keys(dataset, config))
     (run.path / "config.toml").write_bytes(to_toml(config))

@@ -52,7 +52,7 @@ def test_only_more_workers_help_where_workers_are_slow(tmp_path: Path) -> None:
 
 
 def record_training(run: RunFolder, gain: dict[str, float], each: float = 1e5) -> None:
-    """Let `doctor` have measured a speed with one worker, and so many times that with two, by pace; four are as two."""
+    """Pretend that `doctor` measured a speed with one worker and, by pace, a multiple of it with two."""
     training = [
         TrainingSpeed(pace=pace, workers=workers, batch_size=size, rows_per_second=each * (times if workers > 1 else 1))
         for pace, times in gain.items() for workers in (1, 2) for size in (ROWS, 2 * ROWS)

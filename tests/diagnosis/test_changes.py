@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from paceline.diagnosis.changes import (
+    DEALING,
+    FOLDING,
     Range,
+    at_pace,
     gain_of,
     half_values,
+    over_shards,
     possible_worlds,
     resized,
     with_larger_batches,
@@ -64,9 +68,37 @@ def test_every_frame_takes_what_does_not_depend_on_its_size(tmp_path: Path) -> N
     world = with_fixed(World(evidence.demands, evidence.topology, evidence.rules), push=5e-5, service=3e-3)
     before, after = world.demands[0][0], with_shards(world, 2).demands[0][0]
     assert after.service == pytest.approx((3e-3 + (before.service[0] - 3e-3) / 2,) * 2)
-    assert after.push == pytest.approx(before.push + 5e-5)
+    assert after.push == pytest.approx(before.push - 5e-5 + 2 * 5e-5 * (1 + DEALING))
     larger = with_larger_batches(world, 2.0, whole_model=False).demands[0][0]
     assert larger.service[0] == pytest.approx(3e-3 + 2 * (before.service[0] - 3e-3))
+
+
+def test_workers_deal_keys_out_to_several_shards_and_not_to_one(tmp_path: Path) -> None:
+    evidence = gather_evidence(make_planted(tmp_path / "run", "worker-compute"))
+    world = World(evidence.demands, evidence.topology, evidence.rules)
+    one, two, four = (with_shards(world, count).demands[0][0].compute for count in (1, 2, 4))
+    assert one == world.demands[0][0].compute
+    assert two == pytest.approx(one * (1 + DEALING))
+    assert over_shards(with_shards(world, 4).demands[0][0], 1).compute == pytest.approx(one)
+    assert four == two
+
+
+def test_adding_keys_up_in_sync_takes_longer(tmp_path: Path) -> None:
+    evidence = gather_evidence(make_planted(tmp_path / "run", "shard-compute"))
+    world = with_fixed(World(evidence.demands, evidence.topology, evidence.rules), push=0.0, service=3e-3)
+    before = world.demands[0][0].service[0]
+    asynchronous, sync = (at_pace(world, pace, keyed=True).demands[0][0].service[0] for pace in ("async", "sync"))
+    assert before in (asynchronous, sync)
+    assert sync - 3e-3 == pytest.approx(FOLDING * (asynchronous - 3e-3))
+    assert at_pace(world, "sync", keyed=False).demands == at_pace(world, "async", keyed=False).demands
+
+
+def test_larger_batches_save_what_a_step_takes_regardless_of_its_size(tmp_path: Path) -> None:
+    evidence = gather_evidence(make_planted(tmp_path / "run", "worker-compute"))
+    world = World(evidence.demands, evidence.topology, evidence.rules)
+    world = each_step(world, lambda demand: demand._replace(input=1e-3, compute=3e-3, step_fixed=1e-3))
+    after = with_larger_batches(world, 2.0, whole_model=False).demands[0][0]
+    assert after.input + after.compute == pytest.approx(TIMES_LARGER * 4e-3 - (TIMES_LARGER - 1) * 1e-3)
 
 
 def test_what_is_not_known_is_a_range(tmp_path: Path) -> None:

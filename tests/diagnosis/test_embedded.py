@@ -50,7 +50,7 @@ def test_between_and_beyond_what_was_measured(setup: EmbeddedSetup, cores: float
 
 
 def test_steps_unlike_those_that_were_measured_are_given_a_range(tmp_path: Path) -> None:
-    """The run makes 100,000 rows per second with each worker."""
+    """The run trains 100,000 rows per second with each worker."""
     run = make_embedded(tmp_path / "run", cores=4, ranks=((0,),), pace="sync")
     for times, known in ((1.0, True), (20.0, False)):
         training = [*speeds("sync", 1, 1e-5 / times), *speeds("sync", 4, 2e-5 / times)]

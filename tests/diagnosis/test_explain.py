@@ -98,7 +98,7 @@ class TestWords:
         found = diagnose(make_planted(tmp_path / "run", "worker-compute", unexplained=0.5))
         assert found["bottleneck"] == "inconclusive"
         assert re.match(r"inconclusive: the replay is off by (49|50|51)\.\d%, more than 15%", found["sentence"])
-        assert "it would name worker-compute" in found["sentence"]
+        assert "the best guess so far is worker-compute" in found["sentence"]
         assert found["recommendation"].startswith("No advice")
 
     def test_what_has_no_bound_is_words_and_not_a_number(self, tmp_path: Path) -> None:

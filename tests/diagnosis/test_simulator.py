@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.diagnosis.simulator import UNBOUNDED, Demand, PaceRules, Topology, simulate
+from paceline.diagnosis.simulator import UNBOUNDED, Demand, PaceRules, Topology, simulate, spinning
 from paceline.diagnosis.verdict import RESOURCES, World
 
 STEPS = 120
@@ -40,7 +40,7 @@ def cluster(num_workers: int, num_shards: int, bandwidth: float = NO_LIMIT, late
 
 def demand(rows: int = 100, *, delay: float = 0.0, reading: float = 0.0, compute: float = 0.0, push: float = 0.0,
            service: tuple[float, ...] = (), sent: float = 0.0, received: float = 0.0) -> Demand:  # fmt: skip
-    """A step; what a shard sends and receives is alike for all shards."""
+    """A step; what a shard sends and receives is the same for all shards."""
     return Demand(delay, reading, compute, push, rows, service, (sent,) * len(service), (received,) * len(service))
 
 
@@ -67,6 +67,29 @@ class TestIdling:
     def test_a_shard_that_always_has_work_is_faster(self) -> None:
         one = demand(compute=0.0001, service=(0.01,))._replace(shard_awake=0.5)
         assert simulate([[one]] * 4, cluster(4, 1), ASYNC, STEPS) == pytest.approx(100 / 0.005, rel=0.01)
+
+
+class TestWaking:
+    """A role that sleeps is woken up when a frame comes; one that spins is not asleep."""
+
+    @pytest.mark.parametrize(("spin", "wakes"), [(0.1, 0), (0.001, 2)])
+    def test_only_who_sleeps_takes_time_to_wake_up(self, spin: float, wakes: int) -> None:
+        one = demand(compute=0.01, service=(0.01,))
+        there = cluster(1, 1)._replace(spin=spin, wake=0.005)
+        assert simulate([[one]], there, SYNC, STEPS) == pytest.approx(100 / (0.02 + wakes * 0.005), rel=0.01)
+
+    def test_spinning_is_counted(self) -> None:
+        """The worker waits while the shard serves, and the other way round."""
+        one = demand(compute=0.01, service=(0.02,))
+        assert spinning([[one]], cluster(1, 1)._replace(spin=0.04), SYNC, STEPS) == pytest.approx(0.03, rel=0.02)
+
+
+def test_taking_turns_costs_only_roles_that_are_more_than_cores() -> None:
+    one = demand(compute=0.01, service=(0.005, 0.005))._replace(turn=0.01)
+    apart, free = cluster(1, 2), simulate([[one._replace(turn=0.0)]], cluster(1, 2), SYNC, STEPS)
+    assert simulate([[one]], apart, SYNC, STEPS) == free
+    together = Topology((0,), (0, 0), (0,), (2.0,), (NO_LIMIT,), 0.0, spin=0.0)
+    assert simulate([[one]], together, SYNC, STEPS) == pytest.approx(100 / (0.01 + 0.01 + 0.005 + 0.005), rel=0.01)
 
 
 class TestOneWorker:
@@ -255,7 +278,7 @@ class TestShards:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """A cluster of workers that are all alike. Others may be slower with more: their frames come in another order."""
+    """A cluster of equal workers. Unequal ones may be slower if there are more: their frames come in another order."""
     workers, shards = draw(st.integers(1, 4)), draw(st.integers(1, 2))
     one = demand(
         delay=draw(SECONDS), reading=draw(SECONDS), compute=draw(WORK), push=draw(SECONDS),

@@ -10,7 +10,7 @@ from paceline.telemetry.records import NodeProbe, StepSample, WorkerChunk
 
 
 def chunks(rates: list[int], steps: int = 100, seconds: float = 1.0) -> list[WorkerChunk]:
-    """One worker that trained so many rows in each second."""
+    """One worker that trained this many rows in each second."""
     return [
         WorkerChunk(time=seconds * (second + 1), rank=0, seconds=seconds, rows=rows, processor=1.0, steps=steps)
         for second, rows in enumerate(rates)

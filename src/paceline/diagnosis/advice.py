@@ -26,7 +26,7 @@ from paceline.diagnosis.verdict import WORTH_TRYING, rate
 from paceline.telemetry.facts import TIMES_LARGER
 
 # How many times longer work on a batch takes at most, if another role has used the core and its caches since the last.
-COLD_CACHES = 1.7
+COLD_CACHES = 1.35
 
 
 class Advice(NamedTuple):

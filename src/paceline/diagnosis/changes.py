@@ -1,8 +1,8 @@
 """What would a run be with something changed? Worlds for the simulator.
 
-A frame takes something regardless of its size, on both sides (`Demand.push_fixed`, `Demand.service_fixed`). More shards
-mean more frames per step, and larger batches fewer per row. If `paceline doctor` was never run, how much that is is not
-known: then there are two worlds, between which the truth lies.
+A frame has a fixed cost on both sides, whatever its size (`Demand.push_fixed`, `Demand.service_fixed`). More shards
+mean more frames per step, and larger batches fewer per row. If `paceline doctor` was never run, this cost is not known:
+then there are two worlds, and the truth is between them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from paceline.telemetry.facts import TIMES_LARGER, Facts
 from paceline.training.pace import Pace
 
 BYTES_OF_FLOAT32, BYTES_OF_KEY = 4, 4
+# How much longer a worker computes a step, and sends a frame, if it deals its keys out to several shards.
+DEALING = 0.3
+# How many times longer a shard works on a key in sync.
+FOLDING = 1.5
 
 
 class Range(NamedTuple):
@@ -53,7 +57,7 @@ def gain_of(world: World, change: Callable[[World], World], base: float) -> Rang
 
 
 def possible_worlds(world: World) -> list[World]:
-    """The world with what frames take regardless of their size; if that is not known, with nothing and with all."""
+    """The world with the fixed cost of frames. If that is not known, two worlds: no cost is fixed, or all of it."""
     if not world.topology.shards or all(demand.push_fixed is not None for own in world.demands for demand in own):
         return [world]
 
@@ -90,14 +94,22 @@ def _slower(demand: Demand, times: float) -> Demand:
 
 
 def at_pace(world: World, pace: str | int, keyed: bool) -> World:
-    """The same run at another pace."""
+    """The same run at another pace. In sync, shards add keys up before they update them."""
     other = Pace.of(pace)
-    return world._replace(rules=PaceRules(other.staleness, other.in_flight(keyed)))
+    times = FOLDING ** ((other.staleness == 0) - (world.rules.staleness == 0)) if keyed else 1.0
+
+    def change(demand: Demand) -> Demand:
+        fixed = demand.service_fixed or 0.0
+        return demand._replace(
+            service=tuple(min(each, fixed) + max(0.0, each - fixed) * times for each in demand.service)
+        )
+
+    return each_step(world, change)._replace(rules=PaceRules(other.staleness, other.in_flight(keyed)))
 
 
 def more_keys_in_larger_batches(config: RunConfig, facts: Facts) -> float:
-    """How many times more distinct keys a batch of `TIMES_LARGER` times the rows has. Batches share many of their keys;
-    without keys, every batch needs all parameters.
+    """How many times more distinct keys a batch has if it has `TIMES_LARGER` times the rows. Batches share many of
+    their keys; without keys, every batch needs all parameters.
 
     0 if that was not recorded, or the data has too few rows for such batches.
     """
@@ -111,26 +123,31 @@ def with_larger_batches(world: World, more_keys: float, whole_model: bool, slowe
     """Steps of `TIMES_LARGER` times the rows: work per row stays the same, work per key happens less often, and so does
     pulling the whole model, if that is pulled.
 
-    What a frame takes regardless of its size stays as it is. Work on rows and keys takes `slower` times as long,
-    because caches hold less of a larger batch.
+    What a frame or a step takes regardless of its size stays as it is. Work on rows and keys takes `slower` times as
+    long, because caches hold less of a larger batch.
     """
 
     def sized(parts: tuple[float, ...], fixed: float = 0.0, times: float = 1.0) -> tuple[float, ...]:
         return tuple(fixed + max(0.0, part - fixed) * more_keys * times for part in parts)
 
+    def together(few: list[Demand]) -> Demand:
+        delay, work, compute = (sum(getattr(demand, name) for demand in few) for name in ("delay", "input", "compute"))
+        kept = max(0.0, 1 - sum(demand.step_fixed for demand in few[1:]) / max(1e-12, work + compute))
+        first = few[0]
+        return first._replace(
+            delay=delay,
+            input=work * kept,
+            compute=compute * kept * slower,
+            rows=sum(demand.rows for demand in few),
+            push=sized((first.push,), (first.push_fixed or 0.0) * len(first.service))[0],
+            service=first.service if whole_model else sized(first.service, first.service_fixed or 0.0, slower),
+            bytes_out=sized(first.bytes_out),
+            bytes_in=first.bytes_in if whole_model else sized(first.bytes_in),
+        )
+
     def joined(own: list[Demand]) -> list[Demand]:
         groups = [own[start : start + TIMES_LARGER] for start in range(0, len(own) - TIMES_LARGER + 1, TIMES_LARGER)]
-        return [
-            few[0]._replace(
-                **{name: sum(getattr(demand, name) for demand in few) for name in ("delay", "input", "rows")},
-                compute=sum(demand.compute for demand in few) * slower,
-                push=sized((few[0].push,), (few[0].push_fixed or 0.0) * len(few[0].service))[0],
-                service=few[0].service if whole_model else sized(few[0].service, few[0].service_fixed or 0.0, slower),
-                bytes_out=sized(few[0].bytes_out),
-                bytes_in=few[0].bytes_in if whole_model else sized(few[0].bytes_in),
-            )
-            for few in groups or [own[:1] * TIMES_LARGER]
-        ]
+        return [together(few) for few in groups or [own[:1] * TIMES_LARGER]]
 
     return world._replace(demands=[joined(own) for own in world.demands])
 
@@ -179,14 +196,19 @@ def with_shards(world: World, count: int) -> World:
 
 
 def over_shards(demand: Demand, count: int) -> Demand:
-    """The same batch with its keys spread evenly over `count` shards. Every frame takes what it takes."""
+    """The same batch with its keys spread evenly over `count` shards. The fixed cost of a frame stays."""
     frames, per_frame = len(demand.service), demand.service_fixed or 0.0
     sized = max(0.0, sum(demand.service) - frames * per_frame)
+    # Of one shard, a worker takes keys and values as they are.
+    dealing = (1 + DEALING) ** ((count > 1) - (frames > 1))
+    push_fixed = (demand.push_fixed or 0.0) * dealing
     return demand._replace(
-        push=max(0.0, demand.push + (count - frames) * (demand.push_fixed or 0.0)),
+        compute=demand.compute * dealing,
+        push=max(0.0, demand.push - frames * (demand.push_fixed or 0.0)) + count * push_fixed,
         service=(per_frame + sized / count,) * count,
         bytes_out=(sum(demand.bytes_out) / count,) * count,
         bytes_in=(sum(demand.bytes_in) / count,) * count,
+        push_fixed=None if demand.push_fixed is None else push_fixed,
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from paceline.diagnosis.simulator import IDLE_SECONDS, Demand
+from paceline.diagnosis.simulator import IDLE_SECONDS, Demand, PaceRules, Topology, spinning
 from paceline.errors import DataError
 from paceline.telemetry.records import ShardChunk, StepSample, WorkerChunk
 
@@ -28,7 +28,9 @@ SERVE_PER_PUSH = 1.5
 AFTER_GATE = 0.5
 # The frames of a shard that did not complete a clock are the quicker ones.
 NOT_LAST = 0.2
-DRAWS = 2000
+DRAWS, TURN_STEPS = 2000, 200
+# What a byte of a frame takes, as a share of what `doctor` measured for long streams: frames are still in the caches.
+WARM = 0.5
 
 
 def demands_of(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], crowded: bool,
@@ -71,13 +73,14 @@ def demands_of(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], cro
         for replies in zip(*(sample.replies for sample in samples), strict=True)
     ]
     stretch_of = [
-        mean / min(work, mean + SERVE_PER_PUSH * push) if work > 0 and mean > 0 else 1.0
+        mean / min(work, mean + (SERVE_PER_PUSH * push if keyed else math.inf)) if work > 0 and mean > 0 else 1.0
         for mean, work in zip(served, (_work(own, "requests") for own in shards), strict=True)
     ]
     awake = _awake(chunks, samples, processor["compute"], crowded)
     # What idling costs a shard is not measured: as much as it costs a worker, if the shard idles.
     shard_awake = awake if all(map(_idles, shards)) else 1.0
     after_gate = _after_gate(samples, served, stretch_of) if shards else 0.0
+    step_fixed = max(chunk.one_row for chunk in chunks)
     found = []
     for sample in samples:
         one = 1 / sample.steps
@@ -99,6 +102,7 @@ def demands_of(chunks: Sequence[WorkerChunk], samples: Sequence[StepSample], cro
                 awake=awake,
                 shard_awake=shard_awake,
                 after_gate=after_gate,
+                step_fixed=step_fixed,
             )
         )
     found = _spread(found, sampled / len(samples))
@@ -124,7 +128,7 @@ def _with_fixed(demand: Demand, timed: Sequence[float], byte_seconds: float) -> 
     frames = len(demand.service)
     if not frames:
         return demand
-    seconds = (sum(demand.bytes_out) + sum(demand.bytes_in)) * byte_seconds
+    seconds = (sum(demand.bytes_out) + sum(demand.bytes_in)) * byte_seconds * WARM
     return demand._replace(
         push_fixed=max(0.0, demand.push - seconds) / frames,
         service_fixed=max(0.0, sum(demand.service) - sum(timed) - seconds) / frames,
@@ -195,6 +199,26 @@ def in_step(demands: Sequence[list[Demand]], lasts: float) -> list[list[Demand]]
         [varied(demand, mean, low)._replace(gate=gate) for demand in own]
         for own, mean in zip(demands, means, strict=True)
     ]
+
+
+def taking_turns(topology: Topology, demands: list[list[Demand]], rules: PaceRules,
+                 spun: float) -> tuple[Topology, list[list[Demand]]]:  # fmt: skip
+    """The steps of roles that take turns on the cores, such that these spin for as long per step as recorded (`spun`).
+
+    The simulator shares cores evenly. Where it spins for too long, roles spin for a shorter time before they sleep.
+    Otherwise the rest was spent on waiting for one that had no core, half of it by workers.
+    """
+
+    def simulated(most: float) -> float:
+        return spinning(demands, topology._replace(spin=most), rules, TURN_STEPS)
+
+    low, high = 0.0, topology.spin
+    if (seen := simulated(high)) <= spun:
+        return topology, [[demand._replace(turn=(spun - seen) / 2) for demand in own] for own in demands]
+    for _ in range(6):
+        most = (low + high) / 2
+        low, high = (most, high) if simulated(most) <= spun else (low, most)
+    return topology._replace(spin=low), demands
 
 
 def _stretch(samples: Sequence[StepSample]) -> float:

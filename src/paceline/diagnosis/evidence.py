@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from paceline.diagnosis.demands import demands_of, in_step
+from paceline.diagnosis.demands import demands_of, in_step, taking_turns
 from paceline.diagnosis.simulator import SPIN_SECONDS, Demand, PaceRules, Topology
 from paceline.diagnosis.steady import Steady, measured_rate, steady_part
 from paceline.diagnosis.topology import TAKEN, ConnectionUse, NodeUse, by_rank, connection_use, node_use, topology_of
@@ -78,7 +78,8 @@ def gather_evidence(run: RunFolder) -> Evidence:
     chunks_of, shard_chunks_of = by_rank(chunks), by_rank(steady.of(shards))
     crowded = _crowded(topology, [chunks_of[rank] for rank in ranks], shard_chunks_of)
     served = [shard_chunks_of.get(shard, []) for shard in range(len(topology.shards))]
-    topology, byte_seconds = topology._replace(spin=_spin(chunks, steady.of(shards))), _byte_seconds(facts)
+    topology = topology._replace(spin=_spin(chunks, steady.of(shards)), wake=_wake(facts))
+    byte_seconds = _byte_seconds(facts)
     demands = [
         demands_of(chunks_of[rank], samples_of[rank], crowded[node], served, facts.traits.keyed, byte_seconds)
         for rank, node in zip(ranks, topology.workers, strict=True)
@@ -87,12 +88,15 @@ def gather_evidence(run: RunFolder) -> Evidence:
     if not topology.shards and pace.staleness == 0 and len(ranks) > 1 and not any(crowded):
         lasts = sum(chunk.seconds for chunk in chunks) / sum(chunk.steps for chunk in chunks)
         demands = in_step(demands, lasts)
+    rules = PaceRules(pace.staleness, pace.in_flight(facts.traits.keyed))
+    if topology.shards and any(crowded):
+        topology, demands = taking_turns(topology, demands, rules, _spun_per_step(chunks, shard_chunks_of))
     evidence = Evidence(
         config=config,
         facts=facts,
         demands=demands,
         topology=topology,
-        rules=PaceRules(pace.staleness, pace.in_flight(facts.traits.keyed)),
+        rules=rules,
         rows_per_second=speed,
         phases=_phases(chunks),
         nodes=node_use(probes),
@@ -147,8 +151,19 @@ def _byte_seconds(facts: Facts) -> float:
     return 1 / facts.ceilings.loopback_bytes_per_second if facts.ceilings else 0.0
 
 
+def _wake(facts: Facts) -> float:
+    """How long a role that sleeps takes to wake up: two of them do during a round trip."""
+    return facts.ceilings.loopback_round_trip_seconds / 2 if facts.ceilings else 0.0
+
+
+def _spun_per_step(chunks: Sequence[WorkerChunk], shards: Mapping[int, Sequence[ShardChunk]]) -> float:
+    """Processor seconds that a worker and all shards spent on spinning, per step of the worker."""
+    by_shards = sum(sum(c.spun for c in own) / max(1, sum(c.requests for c in own)) for own in shards.values())
+    return sum(chunk.spun for chunk in chunks) / sum(chunk.steps for chunk in chunks) + by_shards
+
+
 def _spin(chunks: Sequence[WorkerChunk], shards: Sequence[ShardChunk]) -> float:
-    """How long roles spin while they wait: as long as they may, unless they were seen to spin less."""
+    """How long roles spin while they wait: as long as they may, unless they were recorded to spin less."""
     spun = [sum(chunk.spun for chunk in kind) for kind in (chunks, shards)]
     waits = sum(chunk.steps for chunk in chunks), sum(chunk.requests for chunk in shards)
     seen = max(seconds / max(1, count) for seconds, count in zip(spun, waits, strict=True))

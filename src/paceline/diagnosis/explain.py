@@ -108,8 +108,8 @@ def _gather_ceiling(evidence: Evidence) -> float | None:
 def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice], evidence: Evidence) -> str:
     told = _recommendation(advice, bottleneck, evidence)
     if bottleneck == INCONCLUSIVE:
-        would = f"; it would name {best} ({_times(verdict.gains[best])})" if evidence.is_simulated else ""
-        return f"inconclusive: {verdict.why_inconclusive}{would}."
+        guess = f"; the best guess so far is {best}" if evidence.is_simulated else ""
+        return f"inconclusive: {verdict.why_inconclusive}{guess}."
     if bottleneck == BALANCED:
         return (
             "balanced: no single resource limits this run. Infinitely fast, each of them alone would make it less "
@@ -126,7 +126,7 @@ def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice]
 
 def _recommendation(advice: list[Advice], bottleneck: str, evidence: Evidence) -> str:
     if bottleneck == INCONCLUSIVE:
-        return "No advice: the replay is unreliable for this run."
+        return "No advice: this run does not show clearly enough what limits it."
     if taken := evidence.taken_cores:
         return (
             f"No advice: the machine was busy. Other programs used {taken:.1f} of the cores that this run needed; "
@@ -177,17 +177,13 @@ def _lines(evidence: Evidence, verdict: Verdict) -> list[str]:
 
 
 def _first_epoch(evidence: Evidence) -> list[str]:
-    """What is to be known about the first epoch, in which rows may come from a disk."""
+    """What to know about the first epoch, in which rows may come from a disk."""
     steady = evidence.steady
     read = f", while it read {steady.from_disk / 1e6:,.0f} MB/s from disk" if steady.from_disk else ""
     if steady.first_epoch:
         return [f"the first epoch made {steady.first_epoch:,.0f} rows/s{read}; only later epochs count here"]
     if steady.only_first and steady.from_disk:
-        seconds = 2 * evidence.facts.rows / evidence.rows_per_second
-        return [
-            f"all of this run was its first epoch{read}; later epochs may be faster: train for {seconds:,.0f} seconds "
-            "or more to see them"
-        ]
+        return [f"all of this run was its first epoch{read}; later epochs may be faster: train for two or more"]
     return []
 
 

@@ -16,13 +16,15 @@ from paceline.data.rows import EpochOrder
 from paceline.errors import DataError, UsageError
 from paceline.imports import import_from
 from paceline.models.inputs import open_for
+from paceline.models.loss_entries import LOSSES, LOSSES_OF_ONE_SCORE
 from paceline.models.model import StepOperations
-from paceline.models.registry import MODELS
+from paceline.models.registry import find, is_known
 from paceline.run_folder import RunFolder
 
 BATCHES = 40
 # Single rows are over before a clock can tell.
 FEWEST_ROWS = 100
+LOSSES_WITHOUT_OPERATIONS = {*LOSSES} - {*LOSSES_OF_ONE_SCORE}
 READ = {"read": "copy the rows of a batch into one array"}
 
 
@@ -34,8 +36,8 @@ def time_operations(run: RunFolder, batches: int = BATCHES) -> list[dict[str, An
     """
     config = run.config
     # A user's function has none, and is not imported just because a run folder names it.
-    entry = MODELS.get(config.model)
-    if entry is None or not entry.operations:
+    entry = find(config.model) if is_known(config.model) else None
+    if entry is None or not entry.operations or config.loss.name in LOSSES_WITHOUT_OPERATIONS:
         raise UsageError(f"the operations of a step of `{config.model}` cannot be timed", "leave out --ops")
     try:
         dataset = open_for(config)

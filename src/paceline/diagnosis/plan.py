@@ -116,7 +116,7 @@ def choices(evidence: Evidence, workers: Sequence[int], shards: Sequence[int],
 
 
 def predict(evidence: Evidence, choice: Choice) -> Prediction:
-    """Put a choice to the simulator; of threads in one process, the machine itself knows more (`embedded.py`)."""
+    """Simulate a choice; for threads in one process, use what was measured on the machine (`embedded.py`)."""
     worlds = planned(evidence, choice)
     rates = [rate(world, most_steps=STEPS_TOGETHER) for world in worlds]
     gains = {
@@ -134,7 +134,7 @@ def predict(evidence: Evidence, choice: Choice) -> Prediction:
 def plan_of(evidence: Evidence, found: Sequence[Prediction]) -> dict[str, Any]:
     """The predictions, with the best of each pace marked, and how far the simulation of the run itself is off.
 
-    `unreliable` says why the predictions cannot be relied upon; empty if they can.
+    `unreliable` says why the predictions are not reliable; empty if they are.
     """
     best = {one.choice.pace: one for one in sorted(found, key=lambda one: one.rows_per_second)}
     error = abs(rate(world_of(evidence)) / evidence.rows_per_second - 1)
@@ -196,4 +196,5 @@ def _placed(recorded: Topology, choice: Choice, num_cores: int) -> Topology:
         cores=(cores,) if one_machine else (cores,) * roles,
         bandwidth=speeds if choice.bandwidth is None else (choice.bandwidth,) * roles,
         latency=recorded.latency if choice.bandwidth is None else max(recorded.latency, LEAST_LATENCY_SECONDS),
+        wake=recorded.wake,
     )

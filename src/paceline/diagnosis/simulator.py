@@ -22,8 +22,9 @@ from typing import NamedTuple
 UNBOUNDED = 1 << 60
 WARM_UP_SHARE = 0.2
 NO_WORK = 1e-12
-# A waiting role spins for this long before it sleeps (decision 0007). On a crowded node it keeps others from a core.
-SPIN_SECONDS = 0.0003
+# A waiting role spins for this long before it sleeps (decision 0007). On a crowded node it keeps others from a core for
+# this share of the time that it would if it did not give way.
+SPIN_SECONDS, SPIN_WEIGHT = 0.0003, 0.3
 IDLE_SECONDS = 0.002
 """A role that idles at least this long is slower when it continues."""
 
@@ -37,7 +38,9 @@ class Demand(NamedTuple):
     idling. Without idling, work takes `awake` times as long (on shards `shard_awake` times), because caches stay warm
     and the processor's clock stays high. In sync, `after_gate` is the share of the service that follows the opening of
     the gate. `gate` is what passing the gate takes even if nobody is late, in an embedded run. Each frame takes
-    `push_fixed` and `service_fixed` of `push` and `service`, whatever its size; None if that is not known.
+    `push_fixed` and `service_fixed` of `push` and `service`, whatever its size; None if that is not known. A step takes
+    `step_fixed` of `input` and `compute`, whatever its size. `turn` is what a worker takes in addition,
+    and what all shards together take, if roles take turns on the cores.
     """
 
     delay: float
@@ -54,12 +57,14 @@ class Demand(NamedTuple):
     gate: float = 0.0
     push_fixed: float | None = None
     service_fixed: float | None = None
+    step_fixed: float = 0.0
+    turn: float = 0.0
 
 
 class Topology(NamedTuple):
     """The node of each worker and shard, and the machine of each node, by number; the `cores` that each machine has for
     them, and the `bandwidth` of each node's link (bytes per second, each way). Usually a node is a machine. A role that
-    waits spins for at most `spin` seconds.
+    waits spins for at most `spin` seconds, then it sleeps; waking it up takes `wake` seconds.
     """
 
     workers: tuple[int, ...]
@@ -69,10 +74,17 @@ class Topology(NamedTuple):
     bandwidth: tuple[float, ...]
     latency: float
     spin: float = SPIN_SECONDS
+    wake: float = 0.0
 
     def cores_of(self, node: int) -> float:
         """The cores that roles on a node share."""
         return self.cores[self.machines[node]]
+
+    def takes_turns(self, node: int) -> bool:
+        """Whether a node's machine has more roles than cores."""
+        machine = self.machines[node]
+        roles = [self.machines[each] for each in (*self.workers, *self.shards)]
+        return roles.count(machine) > self.cores[machine]
 
 
 class PaceRules(NamedTuple):
@@ -96,6 +108,13 @@ def simulate(demands: Demands, topology: Topology, rules: PaceRules, steps: int,
     return _Simulation(demands, topology, rules, steps, seed).run()
 
 
+def spinning(demands: Demands, topology: Topology, rules: PaceRules, steps: int) -> float:
+    """Processor seconds per step that roles spend on spinning."""
+    simulation = _Simulation(demands, topology, rules, steps, seed=0)
+    simulation.run()
+    return sum(cores.spun for cores in simulation.machines) / sum(worker.done for worker in simulation.workers)
+
+
 class _Cores:
     """The cores of a node, shared evenly among the tasks on them."""
 
@@ -105,15 +124,20 @@ class _Cores:
         self.updated = 0.0
         self.plan = 0  # the number of the last plan: events of earlier ones are void
         self.spinning = 0  # roles that spin while they wait
+        self.spun = 0.0  # seconds, by all of them
 
     @property
     def speed(self) -> float:
-        return min(1.0, self.count / (len(self.left) + self.spinning))
+        """Of each task. Spinning gives way to tasks, but not at once."""
+        if len(self.left) + self.spinning <= self.count:
+            return 1.0
+        return min(1.0, self.count / (len(self.left) + SPIN_WEIGHT * self.spinning))
 
     def advance(self, now: float) -> None:
         """Advance all tasks by the time since the last call."""
-        if self.left and now > self.updated:
-            done = (now - self.updated) * self.speed
+        if (self.left or self.spinning) and now > self.updated:
+            passed, done = now - self.updated, (now - self.updated) * self.speed
+            self.spun += min(self.spinning * passed, self.count * passed - len(self.left) * done)
             for task in self.left:
                 self.left[task] -= done
         self.updated = now
@@ -143,6 +167,7 @@ class _Shard:
         self.node = node
         self.queue: deque[tuple[_Frame, bool]] = deque()  # and whether the gate has opened for it
         self.busy = False
+        self.waking = False
         self.spin = 0
         self.waits_since = 0.0
         self.held: list[_Frame] = []
@@ -169,8 +194,9 @@ class _Simulation:
         self.now = 0.0
         self.numbers = itertools.count(1)  # of events and spins
         self.events: list[tuple[float, int, Then]] = []
-        machines = [_Cores(count) for count in topology.cores]
-        self.cores = [machines[machine] for machine in topology.machines]
+        self.machines = [_Cores(count) for count in topology.cores]
+        self.cores = [self.machines[machine] for machine in topology.machines]
+        self.takes_turns = [topology.takes_turns(node) for node in range(len(topology.machines))]
         self.up = [0.0] * len(topology.machines)
         self.down = [0.0] * len(topology.machines)
         nodes = enumerate(zip(topology.workers, demands, strict=True))
@@ -296,7 +322,8 @@ class _Simulation:
             return
         worker.flying.popleft()
         worker.slow, worker.idled = worker.idled, False
-        seconds = (frame.demand.compute + frame.demand.push) * (1.0 if worker.slow else frame.demand.awake)
+        turns = frame.demand.turn if self.takes_turns[worker.node] else 0.0
+        seconds = turns + (frame.demand.compute + frame.demand.push) * (1.0 if worker.slow else frame.demand.awake)
         self.work(worker.node, seconds, partial(self.push, worker, frame.demand, ahead))
 
     def push(self, worker: _Worker, done: Demand, ahead: Demand) -> None:
@@ -323,22 +350,32 @@ class _Simulation:
 
     def arrive(self, shard: _Shard, frame: _Frame, may_pass: bool = False) -> None:
         shard.queue.append((frame, may_pass))
-        if not shard.busy:
-            self.serve(shard)
+        if not shard.busy and not shard.waking:
+            shard.waking = True
+            self.wake(shard, partial(self.serve, shard))
+
+    def wake(self, role: _Worker | _Shard, then: Then) -> None:
+        """Something has come for a role that waits: it continues at once if it spins, otherwise after waking up."""
+        slept = not role.spin and self.topology.wake > 0
+        self.end_spin(role, role.spin)
+        if slept:
+            self.at(self.now + self.topology.wake, then)
+        else:
+            then()
 
     def serve(self, shard: _Shard) -> None:
+        shard.waking = False
         idled = not shard.busy and self.now - shard.waits_since >= IDLE_SECONDS
-        if shard.queue and not shard.busy:
-            self.end_spin(shard, shard.spin)
-        elif shard.busy and not shard.queue:
+        if shard.busy and not shard.queue:
             self.spin(shard)
         shard.busy = bool(shard.queue)
         if shard.queue:
             frame, may_pass = shard.queue.popleft()
             after = frame.demand.after_gate if self.in_step else 0.0
-            seconds = frame.demand.service[shard.number] * (after if may_pass else 1 - after)
+            seconds = frame.demand.service[shard.number] * (1.0 if idled else frame.demand.shard_awake)
+            seconds += frame.demand.turn / len(self.shards) if self.takes_turns[shard.node] else 0.0
             then = partial(self.answer if may_pass else self.served, shard, frame)
-            self.work(shard.node, seconds * (1.0 if idled else frame.demand.shard_awake), then)
+            self.work(shard.node, seconds * (after if may_pass else 1 - after), then)
 
     def answer(self, shard: _Shard, frame: _Frame) -> None:
         self.reply(shard, frame)
@@ -382,8 +419,7 @@ class _Simulation:
         if proceed is not None and worker.flying[0] is frame and not frame.missing:
             worker.proceed = None
             worker.idled = worker.idled or self.now - worker.waits_since >= IDLE_SECONDS
-            self.end_spin(worker, worker.spin)
-            proceed()
+            self.wake(worker, proceed)
 
     # -- embedded
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from paceline.diagnosis.topology import by_rank, mean_of
 from paceline.telemetry.records import NodeProbe, ShardChunk, StepSample, WorkerChunk
 
-# A first epoch that is slower by this factor is told apart.
+# A first epoch that is slower by this factor does not count.
 DIFFERS = 1.1
 # Reading at least this much, and several times as much as later, counts as reading the rows from a disk.
 DISK_BYTES_PER_SECOND, TIMES_MORE = 1e6, 4.0
@@ -28,7 +28,7 @@ Chunk = TypeVar("Chunk", WorkerChunk, ShardChunk)
 class Steady(NamedTuple):
     """What counts of a run, from `since` on.
 
-    `first_epoch` are the rows per second of a first epoch that was told apart, otherwise 0. `from_disk` are the bytes
+    `first_epoch` are the rows per second of a first epoch that does not count, otherwise 0. `from_disk` are the bytes
     per second that the first epoch read from a disk, if it read its rows from there. `only_first`: there is no other.
     `needed_seconds` is how long the run should have trained, 0 if it was long enough.
     """

@@ -69,8 +69,8 @@ def topology_of(config: RunConfig, ranks: Sequence[int], chunks: Sequence[Worker
 
 def _free_cores(nodes: set[str], chunks: Sequence[WorkerChunk], shards: Sequence[ShardChunk],
                 probes: Sequence[NodeProbe]) -> float:  # fmt: skip
-    """How many cores of a machine with these nodes the run had to itself: all except those that others used. Where
-    every role has a core, a quarter of a core more or less takes nothing from them.
+    """How many cores of a machine with these nodes the run had to itself: all except those that others used. Less than
+    a quarter of a core is mostly used by the run itself, on other threads.
     """
     first, last = min(chunk.time - chunk.seconds for chunk in chunks), max(chunk.time for chunk in chunks)
     own_probes = [probe for probe in probes if probe.node in nodes and probe.cores and first < probe.time <= last + 0.5]
@@ -84,8 +84,7 @@ def _free_cores(nodes: set[str], chunks: Sequence[WorkerChunk], shards: Sequence
         for own in by_rank(chunk for chunk in kind if chunk.node in nodes).values()
     )
     others = max(0.0, busy - ours)
-    roles = sum(len({chunk.rank for chunk in kind if chunk.node in nodes}) for kind in (chunks, shards))
-    return cores if others < TAKEN and roles <= cores else max(cores / 4, cores - others)
+    return cores if others < TAKEN else max(cores / 4, cores - others)
 
 
 class _Link(NamedTuple):
