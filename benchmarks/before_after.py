@@ -4,7 +4,9 @@
 
 Each measurement is a command in its own process, as a user would type it. The two checkouts alternate, and which one
 goes first changes from pair to pair. The figure of a case is the median of after / before over its pairs: rows per
-second, or seconds if the case is about start-up. Both use the same Python environment and the same prepared data.
+second, or seconds if the case is about start-up. Both use the same Python environment, the same prepared data and the
+same settings. With `--folder`, the figures stay there next to the data, so that `--write` also keeps those of the calls
+before.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,12 +60,16 @@ CASES: dict[str, Case] = {
     "embedded: async, AdaGrad, batch 1, 1 worker": Case(
         {**EMBEDDED, "pace": "async", "batch_size": 1, "optimizer": "adagrad"}
     ),
-    "embedded: first step": Case({**EMBEDDED, "pace": "sync", "steps": 1, "epochs": 0}, "startup_seconds"),
+    "embedded: first step": Case(
+        {**EMBEDDED, "pace": "sync", "batch_size": 100, "steps": 1, "epochs": 0}, "startup_seconds"
+    ),
     "cluster: async, batch 100": Case({**CLUSTER, "pace": "async", "batch_size": 100}),
     "cluster: async, batch 1,000": Case({**CLUSTER, "pace": "async", "batch_size": 1000}),
     "cluster: async, batch 10,000": Case({**CLUSTER, "pace": "async", "batch_size": 10_000}),
     "cluster: sync, batch 1,000": Case({**CLUSTER, "pace": "sync", "batch_size": 1000}),
-    "cluster: first step": Case({**CLUSTER, "pace": "sync", "steps": 1, "seconds": 0}, "startup_seconds"),
+    "cluster: first step": Case(
+        {**CLUSTER, "pace": "sync", "batch_size": 100, "steps": 1, "seconds": 0}, "startup_seconds"
+    ),
     "dense: softmax, batch 275": Case(
         {"data": "digits", "model": "softmax", "pace": "sync", "workers": 1, "batch_size": 275, "epochs": 8,
          "optimizer": "sgd"}
@@ -100,8 +107,16 @@ def measure(source: Path, place: Path, case: Case) -> float:
         words = [f"--{name.replace('_', '-')}={value}" for name, value in case.flags.items()]
         paceline(source, place, "train", *words, f"--run={folder}/run", "--checkpoint-every=0")
         result = json.loads(Path(folder, "run", "result.json").read_text())
+        check_settings(case, tomllib.loads(Path(folder, "run", "config.toml").read_text()))
         value = float(result[case.measure])
         return 1 / value if case.measure == "startup_seconds" else value
+
+
+def check_settings(case: Case, settings: dict[str, Any]) -> None:
+    """Both checkouts must run what the case says: defaults, which differ between versions, are named in it."""
+    for name in ("pace", "workers", "batch_size"):
+        if settings[name] != case.flags[name]:
+            sys.exit(f"error: {name} is {settings[name]}, expected {case.flags[name]}")
 
 
 def measure_prepare(source: Path, place: Path, folder: Path, case: Case) -> float:
@@ -151,10 +166,11 @@ def main() -> None:
     options = parser.parse_args()
     before, after = options.before.resolve(), HERE
     chosen = {name: case for name, case in CASES.items() if options.only in name}
-    lines = []
     with tempfile.TemporaryDirectory() as temporary:
         place = (options.folder or Path(temporary)).resolve()
         place.mkdir(parents=True, exist_ok=True)
+        kept = place / "figures.json"
+        lines = json.loads(kept.read_text()) if kept.exists() else {}
         make_inputs(before, place, {str(case.flags.get("data", case.data)) for case in chosen.values()})
         for name, case in chosen.items():
             for source in (before, after):
@@ -167,35 +183,37 @@ def main() -> None:
             ratios = sorted(new / old for old, new in pairs)
             line = {
                 "case": name,
+                "pairs": options.pairs,
                 "before": statistics.median(old for old, _ in pairs),
                 "after": statistics.median(new for _, new in pairs),
                 "ratio": statistics.median(ratios),
                 "lowest": ratios[0],
                 "highest": ratios[-1],
             }
-            lines.append(line)
+            lines[name] = line
+            kept.write_text(json.dumps(lines))
             print(json.dumps(line), flush=True)
-    print(table := markdown(lines, options.pairs))
+    print(table := markdown([lines[name] for name in CASES if name in lines]))
     if options.write:
         path = HERE / "benchmarks" / "results" / f"{datetime.now(UTC):%Y-%m-%d}-before-after.md"
         path.write_text(table)
 
 
-def markdown(lines: list[dict[str, Any]], pairs: int) -> str:
+def markdown(lines: list[dict[str, Any]]) -> str:
     text = [
         "# Before and after",
         "",
-        f"`python benchmarks/before_after.py --pairs {pairs}`, {machine()}. Medians of {pairs} alternating pairs; the",
-        "ratio is after / before in rows per second, or in starts per second, so above 1 is faster.",
+        f"`python benchmarks/before_after.py`, {machine()}. Medians of alternating pairs; the ratio is after / before",
+        "in rows per second, or in starts per second, so above 1 is faster.",
         "",
-        "| case | before | after | ratio | lowest to highest | at most 5 % slower |",
-        "|---|---|---|---|---|---|",
+        "| case | pairs | before | after | ratio | lowest to highest | at most 5 % slower |",
+        "|---|---|---|---|---|---|---|",
     ]
     for line in lines:
         unit = "{:.2f} s" if "first step" in line["case"] else "{:,.0f}"
         old, new = (1 / line[n] if "first step" in line["case"] else line[n] for n in ("before", "after"))
         text.append(
-            f"| {line['case']} | {unit.format(old)} | {unit.format(new)} | {line['ratio']:.3f} "
+            f"| {line['case']} | {line['pairs']} | {unit.format(old)} | {unit.format(new)} | {line['ratio']:.3f} "
             f"| {line['lowest']:.2f} to {line['highest']:.2f} | {'yes' if line['ratio'] >= 1 - MOST_SLOWER else 'no'} |"
         )
     return "\n".join([*text, ""])

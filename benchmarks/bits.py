@@ -30,7 +30,7 @@ def build(shape, classes):
     )
 """
 
-CLICKS = ("--data", "clicks", "--pace", "sync", "--workers", "1", "--batch-size", "100")
+CLICKS = ("--data", "clicks", "--pace", "sync", "--workers", "1", "--batch-size", "100", "--epochs", "1")
 IMAGES = ("--data", "images", "--pace", "sync", "--workers", "1", "--batch-size", "50", "--learning-rate", "0.05")
 RAY = ("--engine", "ray")
 CASES: dict[str, tuple[str, ...]] = {

@@ -38,7 +38,7 @@ import numpy as np
 
 # As far as a queue of a link grows before it drops, and what may pass at once: a few of the 64 KiB that TCP hands down.
 QUEUE_LATENCY = "10ms"
-# A link that was idle lets so much pass at once; more would make alternating directions look faster than they are.
+# A link that was idle lets this much pass at once; more would make alternating directions look faster than they are.
 BURST_SECONDS, LEAST_BURST_BYTES = 0.001, 32 << 10
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)

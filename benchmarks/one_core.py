@@ -1,6 +1,7 @@
 """How fast are single rows on one core, compared with scikit-learn's SGDClassifier without shuffling?
 
     python benchmarks/one_core.py [--before ../old-checkout] [--rounds 5] [--skew criteo] [--folder DIR]
+                                  [--only PART_OF_A_NAME]
 
 The peer keeps its rows in memory and trains for one turn per round. In between, each case runs in its own process, in
 this checkout and in the one of `--before`. Ratios are medians over rounds. Two workers are there to show that they
@@ -71,19 +72,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--skew", default="log-uniform", help="of the generated rows: log-uniform or criteo")
     parser.add_argument("--folder", type=Path, help="where the data is kept; default: a temporary folder")
+    parser.add_argument("--only", default="", help="measure the cases whose names contain this")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
         serve(arguments.serve)
         return
     checkouts = {"after": HERE.parent} | ({"before": arguments.before.resolve()} if arguments.before else {})
+    cases = {name: flags for name, flags in CASES.items() if arguments.only in name}
     with tempfile.TemporaryDirectory() as temporary:
         data = (arguments.folder or Path(temporary)) / f"clicks-{arguments.skew}"
         if not data.exists():
             words = ["--rows", ROWS, "--features", FEATURES, "--test-rows", ROWS // 10, "--skew", arguments.skew]
             command = [sys.executable, "-m", "paceline", "generate", "clicks", "--out", data, *words]
             subprocess.run([str(word) for word in command], check=True)
-        for flags in CASES.values():
+        for flags in cases.values():
             for source in checkouts.values():
                 paceline_rate(source, data, {**flags, "epochs": 1})
         peer = Peer(data)
@@ -91,7 +94,7 @@ def main() -> None:
         rates: dict[tuple[str, str], list[float]] = {}
         for number in range(arguments.rounds):
             peers.append(peer.rate())
-            for name, flags in CASES.items():
+            for name, flags in cases.items():
                 # Which checkout goes first changes from round to round.
                 for which in sorted(checkouts, reverse=bool(number % 2)):
                     rates.setdefault((name, which), []).append(paceline_rate(checkouts[which], data, flags))
@@ -100,7 +103,7 @@ def main() -> None:
           f"scikit-learn, shuffling off: {statistics.median(peers):,.0f} rows/s.\n")  # fmt: skip
     columns = [column for which in sorted(checkouts, reverse=True) for column in (f"{which}, rows/s", "× peer")]
     print("| " + " | ".join(["case", *columns, "after / before"]) + " |\n" + "|---" * (len(columns) + 2) + "|")
-    for name in CASES:
+    for name in cases:
         cells = []
         for which in sorted(checkouts, reverse=True):
             found = rates[name, which]

@@ -1,16 +1,18 @@
 """How do rate and loss change from 1 worker to as many as there are cores?
 
-    python benchmarks/scaling.py [--rows 4000000] [--skew criteo] [--workers 1 2 4 8 16] [--rounds 3]
-                                 [--only PART_OF_A_NAME] [--write]
+    python benchmarks/scaling.py [--rows 4000000] [--skew criteo] [--workers 1 2 4 8 16] [--rounds 3] [--seconds 4]
+                                 [--only PART_OF_A_NAME] [--lines FILE] [--write]
 
 For every case, each number of workers is measured in turn, `--rounds` times, each in a process of its own. What the
 machine can do is measured in the same rounds: as many independent processes as the most workers, each with one worker
 pinned to a core, at the same settings. Their total is the ceiling, because they share caches and memory but no
-parameters. Rates are those of runs that train for `SECONDS`: all of them, also the independent ones, open the data once
-in that time. Over Ray the ceiling is not measured; cases name their shards. The test loss, after `EPOCHS` epochs, is
-reported beside each rate: a run that is faster and learns worse is not faster.
+parameters. Rates are those of runs that train for `--seconds`: all of them, also the independent ones, open the data
+once in that time. Over Ray the ceiling is not measured; cases name their shards. The test loss, after `EPOCHS` epochs,
+is reported beside each rate: a run that is faster and learns worse is not faster.
 
-Prints one JSON line per measurement, then a table. `--write` keeps the table and a plot under benchmarks/results/.
+Without `--workers`, numbers of workers are powers of two up to the cores of the machine. Prints one JSON line per
+measurement, then a table. `--write` keeps the table and a plot under benchmarks/results/. With `--lines`, measurements
+are kept in a file, and those that are there are not repeated, so that a long run can be made in pieces.
 """
 
 from __future__ import annotations
@@ -29,14 +31,17 @@ from typing import Any, NamedTuple
 
 from embedded import FEATURES, HERE, machine
 from paceline.data.limits import SKEW_NAMES
+from paceline.machine import num_cores
 
 EPOCHS = 4
-SECONDS = 4.0
 READY_SECONDS = 120.0
+REQUIRED_WORKERS = 16
 
 
 class Case(NamedTuple):
-    """Flags of `train`, the least share of the ceiling with the most workers, and shards for each number of workers."""
+    """Flags of `train`, shards for each number of workers over Ray, and what is required: the least share of the
+    ceiling with `REQUIRED_WORKERS`, or the least rate with the most workers that `shards` names.
+    """
 
     flags: dict[str, Any]
     least_share: float = 0.0
@@ -75,9 +80,9 @@ class Measured(NamedTuple):
     loss: float
 
 
-def train(data: str, flags: dict[str, Any], ready: str = "") -> Measured:
-    """Train in this process, once for the loss and once for the rate. With `ready` only for the rate, and together
-    with other processes.
+def train(data: str, flags: dict[str, Any], seconds: float, ready: str = "") -> Measured:
+    """Train in this process, once for the loss and for some seconds for the rate. With `ready` only for the rate, and
+    together with other processes.
     """
     import paceline
 
@@ -93,13 +98,14 @@ def train(data: str, flags: dict[str, Any], ready: str = "") -> Measured:
                 time.sleep(0.001)
         else:
             loss = paceline.train(data=data, run=f"{folder}/loss", epochs=EPOCHS, **settings).result["test"]["loss"]
-        timed = paceline.train(data=data, run=f"{folder}/rate", seconds=SECONDS, **settings)
+        timed = paceline.train(data=data, run=f"{folder}/rate", seconds=seconds, **settings)
         return Measured(timed.result["rows_per_second"], loss)
 
 
-def start(data: str, flags: dict[str, Any], ready: str = "", core: int | None = None) -> subprocess.Popen[str]:
+def start(data: str, flags: dict[str, Any], seconds: float, ready: str = "",
+          core: int | None = None) -> subprocess.Popen[str]:  # fmt: skip
     pinned = [] if core is None else ["taskset", "-c", str(core)]
-    command = [*pinned, sys.executable, __file__, "--measure", json.dumps([data, flags, ready])]
+    command = [*pinned, sys.executable, __file__, "--measure", json.dumps([data, flags, seconds, ready])]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -110,11 +116,12 @@ def collect(process: subprocess.Popen[str]) -> Measured:
     return Measured(*json.loads(out.splitlines()[-1]))
 
 
-def ceiling(data: str, flags: dict[str, Any], count: int) -> Measured:
+def ceiling(data: str, flags: dict[str, Any], seconds: float, count: int) -> Measured:
     """The total of `count` independent processes of one worker each, one per core."""
     cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as ready:
-        processes = [start(data, {**flags, "workers": 1}, ready, cores[i % len(cores)]) for i in range(count)]
+        one = {**flags, "workers": 1}
+        processes = [start(data, one, seconds, ready, cores[i % len(cores)]) for i in range(count)]
         while len(list(Path(ready).iterdir())) < count:
             if any(process.poll() is not None for process in processes):
                 sys.exit("error: a measurement failed")
@@ -124,22 +131,43 @@ def ceiling(data: str, flags: dict[str, Any], count: int) -> Measured:
     return Measured(sum(one.rate for one in found), 0.0)
 
 
-def measure_case(name: str, case: Case, data: str, workers: list[int], rounds: int) -> dict[str, list[Measured]]:
-    """All measurements of a case, by "1 worker", "2 workers" and so on, and "independent"."""
-    found: dict[str, list[Measured]] = {}
-    for _ in range(rounds):
-        for count in [w for w in workers if case.shards is None or w in case.shards]:
-            shards = {} if case.shards is None else {"shards": case.shards[count]}
-            note(name, str(count), collect(start(data, {**case.flags, "workers": count, **shards})), found)
-        if case.shards is None and max(workers) > 1:
-            note(name, "independent", ceiling(data, case.flags, max(workers)), found)
+class Lines:
+    """Measurements as JSON lines, printed and kept in a file if there is one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._before = [json.loads(line) for line in path.read_text().splitlines()] if path and path.exists() else []
+
+    def taken(self, case: str, who: str, number: int) -> Measured | None:
+        """What was measured of a case in round `number` before."""
+        own = [line for line in self._before if (line["case"], line["workers"]) == (case, who)]
+        return Measured(own[number]["rows_per_second"], own[number]["loss"]) if number < len(own) else None
+
+    def keep(self, case: str, who: str, measured: Measured) -> None:
+        line = {"case": case, "workers": who, "rows_per_second": round(measured.rate), "loss": round(measured.loss, 5)}
+        print(json.dumps(line), flush=True)
+        if self._path:
+            with self._path.open("a") as out:
+                print(json.dumps(line), file=out)
+
+
+def measure_case(name: str, data: str, arguments: argparse.Namespace, lines: Lines) -> dict[str, list[Measured]]:
+    """All measurements of a case, by the number of workers as text, and "independent"."""
+    case, seconds, most = CASES[name], arguments.seconds, max(arguments.workers)
+    counts = [w for w in arguments.workers if case.shards is None or w in case.shards]
+    whos = [*map(str, counts), *(["independent"] if case.shards is None and most > 1 else [])]
+    found: dict[str, list[Measured]] = {who: [] for who in whos}
+    for number in range(arguments.rounds):
+        for who in whos:
+            if (measured := lines.taken(name, who, number)) is None:
+                if who == "independent":
+                    measured = ceiling(data, case.flags, seconds, most)
+                else:
+                    shards = {} if case.shards is None else {"shards": case.shards[int(who)]}
+                    measured = collect(start(data, {**case.flags, "workers": int(who), **shards}, seconds))
+                lines.keep(name, who, measured)
+            found[who].append(measured)
     return found
-
-
-def note(name: str, who: str, measured: Measured, found: dict[str, list[Measured]]) -> None:
-    found.setdefault(who, []).append(measured)
-    line = {"case": name, "workers": who, "rows_per_second": round(measured.rate), "loss": round(measured.loss, 5)}
-    print(json.dumps(line), flush=True)
 
 
 def table(found: dict[str, dict[str, list[Measured]]], workers: list[int]) -> str:
@@ -149,14 +177,24 @@ def table(found: dict[str, dict[str, list[Measured]]], workers: list[int]) -> st
     text += "|---" * (len(workers) + 4) + "|\n"
     for name, measured in found.items():
         cells = [cell(measured.get(str(count))) for count in [*workers, "independent"]]
-        case, most = CASES[name], rate(measured[max((w for w in measured if w.isdigit()), key=int)])
+        count = max((who for who in measured if who.isdigit()), key=int)
+        most = rate(measured[count])
         share = most / rate(measured["independent"]) if "independent" in measured else 0.0
-        asked = f"≥ {case.least_share}" if case.least_share else f"≥ {case.least_rate / 1e6:.0f} M/s"
-        held = share >= case.least_share and most >= case.least_rate
-        judged = share if case.least_share else case.least_rate
-        required = f"{asked}, {'holds' if held else '**falls short**'}" if judged else ""
+        required = requirement(CASES[name], int(count), share, most)
         text += f"| {name} | " + " | ".join(cells) + f" | {f'{share:.2f}' if share else ''} | {required} |\n"
     return text
+
+
+def requirement(case: Case, workers: int, share: float, most: float) -> str:
+    """What is required of a case, and whether it holds if there were as many workers as it is required for."""
+    if not case.least_share and not case.least_rate:
+        return ""
+    needed = max(case.shards) if case.shards else REQUIRED_WORKERS
+    asked = f"≥ {case.least_share}" if case.least_share else f"≥ {case.least_rate / 1e6:.0f} M/s"
+    if workers < needed:
+        return f"{asked} with {needed} workers: not measured"
+    held = share >= case.least_share and most >= case.least_rate
+    return f"{asked}, {'holds' if held else '**falls short**'}"
 
 
 def rate(measured: list[Measured]) -> float:
@@ -187,8 +225,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--skew", choices=SKEW_NAMES, default="log-uniform", help="how hot the hottest features are")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8, 16])
+    powers = [1 << power for power in range(num_cores().bit_length())]
+    parser.add_argument("--workers", type=int, nargs="+", default=powers)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4.0, help="how long a run for the rate trains")
+    parser.add_argument("--lines", type=Path, help="where measurements are kept; those that are there are used again")
     parser.add_argument("--only", default="", help="measure the cases whose names contain this")
     parser.add_argument("--folder", type=Path, help="where the data is kept; default: a temporary folder")
     parser.add_argument("--write", action="store_true", help="keep table and plot under benchmarks/results/")
@@ -206,17 +247,16 @@ def main() -> None:
             generate_clicks(data, rows=arguments.rows, features=FEATURES, test_rows=arguments.rows // 40, seed=0,
                             skew=arguments.skew, progress=lambda _: None)  # fmt: skip
         chosen = {name: case for name, case in CASES.items() if arguments.only in name}
-        for case in chosen.values():
-            # The first run compiles.
-            paceline.train(data=str(data), run=f"{temporary}/{time.time_ns()}", workers=2, steps=2, **case.flags)
-        found = {
-            name: measure_case(name, case, str(data), arguments.workers, arguments.rounds)
-            for name, case in chosen.items()
-        }
+        lines = Lines(arguments.lines)
+        for name, case in chosen.items():
+            if lines.taken(name, str(arguments.workers[0]), 0) is None:
+                # The first run compiles.
+                paceline.train(data=str(data), run=f"{temporary}/{time.time_ns()}", workers=2, steps=2, **case.flags)
+        found = {name: measure_case(name, str(data), arguments, lines) for name in chosen}
     head = (
         f"# Rate and loss by workers, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. {arguments.rows:,} click rows "
         f"(skew {arguments.skew}), {FEATURES:,} features, medians of {arguments.rounds} rounds; "
-        f"`python benchmarks/scaling.py`. Millions of rows per second over {SECONDS:g} seconds, and the "
+        f"`python benchmarks/scaling.py`. Millions of rows per second over {arguments.seconds:g} seconds, and the "
         f"test loss after {EPOCHS} epochs in brackets.\n\n"
     )
     text = head + table(found, arguments.workers)

@@ -48,7 +48,7 @@ DISK_BYTES = 256 << 20
 # A counting run learns so slowly that every row changes its weight by the same amount each time.
 RATE, COUNTED_ROWS, COUNTED_BATCH = 2.0**-40, 997, 64
 MOST_GROWTH_BYTES = 100 << 20
-LEFT_SECONDS, RUN_SECONDS, SETTLE_SECONDS = 25.0, 240.0, 8.0
+LEFT_SECONDS, RUN_SECONDS, SETTLE_SECONDS = 25.0, 480.0, 8.0
 CLOCK = """
 import os, time
 _time, _time_ns, _file = time.time, time.time_ns, os.environ.get("SOAK_CLOCK", "")
@@ -77,17 +77,17 @@ SPARSE = {"batch_size": 40, "test_every": 100_000}
 COUNTING = {"batch_size": COUNTED_BATCH, "test_every": 100_000, "optimizer": "sgd", "learning_rate": RATE}
 IMAGES = {"model": "softmax", "batch_size": 20, "test_every": 50_000, "optimizer": "sgd", "learning_rate": 0.05}
 SCENARIOS = {
-    "sparse, sync": Scenario({**SPARSE, "pace": "sync", "epochs": 40}, "clicks", 40 * 20_000, "bits"),
-    "sparse, async": Scenario({**COUNTING, "pace": "async", "epochs": 4000}, "counted", 4000 * COUNTED_ROWS, "counts"),
-    "sparse, pace 2": Scenario({**COUNTING, "pace": 2, "epochs": 2000}, "counted", 2000 * COUNTED_ROWS, "counts"),
-    "images, sync": Scenario({**IMAGES, "pace": "sync", "epochs": 60}, "images", 60 * 5000, "bits"),
-    "images, async": Scenario({**IMAGES, "pace": "async", "epochs": 80}, "images", 80 * 5000, "rows"),
-    "images, pace 2": Scenario({**IMAGES, "pace": 2, "epochs": 80}, "images", 80 * 5000, "rows"),
+    "sparse, sync": Scenario({**SPARSE, "pace": "sync", "epochs": 60}, "clicks", 60 * 20_000, "bits"),
+    "sparse, async": Scenario({**COUNTING, "pace": "async", "epochs": 5000}, "counted", 5000 * COUNTED_ROWS, "counts"),
+    "sparse, pace 2": Scenario({**COUNTING, "pace": 2, "epochs": 5000}, "counted", 5000 * COUNTED_ROWS, "counts"),
+    "images, sync": Scenario({**IMAGES, "pace": "sync", "epochs": 150}, "images", 150 * 5000, "bits"),
+    "images, async": Scenario({**IMAGES, "pace": "async", "epochs": 200}, "images", 200 * 5000, "rows"),
+    "images, pace 2": Scenario({**IMAGES, "pace": 2, "epochs": 200}, "images", 200 * 5000, "rows"),
     "sparse, sync, one process": Scenario(
-        {**SPARSE, "pace": "sync", "epochs": 600}, "clicks", 600 * 20_000, "bits", cluster=False
+        {**SPARSE, "pace": "sync", "epochs": 1500}, "clicks", 1500 * 20_000, "bits", cluster=False
     ),
     "sparse, async, one process": Scenario(
-        {**SPARSE, "pace": "async", "epochs": 600}, "clicks", 600 * 20_000, "rows", cluster=False
+        {**SPARSE, "pace": "async", "epochs": 1500}, "clicks", 1500 * 20_000, "rows", cluster=False
     ),
 }
 
