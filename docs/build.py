@@ -18,6 +18,7 @@ from paceline.cli import cli
 from paceline.cli.train import train
 from paceline.config import CHOICES, SETTING_OF_FLAG, TYPES
 from paceline.defaults import DEFAULTS
+from paceline.models.loss_entries import LOSSES
 from paceline.parameters.optimizers import OPTIMIZERS, formula_of
 from paceline.run_folder import flat
 from paceline.settings import RunConfig
@@ -29,8 +30,15 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)")
 # What the help of `paceline train` does not say, because there is no flag.
 MEANINGS = {
     "precision": "bfloat16 is mixed precision, for PyTorch modules.",
+    "loss.quantile": "The share of labels below predictions, for the loss `quantile`: above 0 and below 1.",
+    "loss.delta": "Errors above this count linearly, for the loss `huber`: above 0.",
     "optimizer.decay_rows": "The learning rate falls with the rows trained on; 0 for a constant rate (see below).",
     "optimizer.decay_power": "How fast it falls, with `optimizer.decay_rows`.",
+    "factors.optimizer": "How the factors of a factorization machine change; `optimizer.name` is for its weights.",
+    "factors.learning_rate": "Their learning rate.",
+    "factors.l2": "L2 penalty on the factors of each update.",
+    "factors.row_wise": "All factors of a key share one sum of squares of AdaGrad, which saves memory.",
+    "factors.initial": "Standard deviation of the factors at first.",
     "images.crop": "Cut out squares of this many pixels, at random in training, from the centre in tests. 0: no.",
     "images.flip": "Mirror every other image in training.",
     "wire.pull": "What workers fetch in a step: the weights of the batch's keys, or the whole model.",
@@ -54,7 +62,7 @@ def reference() -> str:
             below = command.commands.values() if isinstance(command, click.Group) else []
             contexts = [context, *(context_of(child, context) for child in below)]
             parts += [f"### `{one.command_path}`\n\n{help_text(one)}" for one in contexts]
-    return "\n".join([*parts, *settings_of_recipes(), *settings_of_optimizers()])
+    return "\n".join([*parts, *settings_of_recipes(), *losses(), *settings_of_optimizers()])
 
 
 def settings_of_recipes() -> list[str]:
@@ -78,14 +86,26 @@ def settings_of_recipes() -> list[str]:
     ]
 
 
+def losses() -> list[str]:
+    """A table of the losses, with what they declare."""
+    lines = ["| loss | labels | settings | metrics |", "|---|---|---|---|"]
+    for name, entry in LOSSES.items():
+        settings = ", ".join(f"`loss.{own}` ({setting.default:g})" for own, setting in entry.settings.items())
+        labels, metrics = (", ".join(f"`{one}`" for one in some) for some in (entry.task.labels, entry.task.metrics))
+        lines.append(f"| `{name}` | {labels} | {settings} | {metrics} |")
+    return ["## Losses\n", "Choose one with `--loss NAME`; see [losses](losses.md).\n", *lines, ""]
+
+
 def settings_of_optimizers() -> list[str]:
     """A table of the settings that each optimizer declares."""
     lines = ["| optimizer | setting | default | range | meaning |", "|---|---|---|---|---|"]
     for optimizer in OPTIMIZERS:
-        for name, (default, meaning, least, below, dense_only) in formula_of(optimizer).settings.items():
-            allowed = f"at least {least:g}" + (f" and below {below:g}" if math.isfinite(below) else "")
-            only = " Dense models only." if dense_only else ""
-            lines.append(f"| {optimizer} | `{name}` | {default:g} | {allowed} | {meaning}{only} |")
+        for name, setting in formula_of(optimizer).settings.items():
+            if not setting.of_model:
+                bounded = math.isfinite(setting.below)
+                allowed = f"at least {setting.least:g}" + (f" and below {setting.below:g}" if bounded else "")
+                meaning = setting.help + (" Dense models only." if setting.dense_only else "")
+                lines.append(f"| {optimizer} | `{name}` | {setting.default:g} | {allowed} | {meaning} |")
     decaying = " and ".join(f"`{name}`" for name in OPTIMIZERS if formula_of(name).decays)
     return [
         "## Settings of optimizers\n",
