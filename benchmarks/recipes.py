@@ -28,7 +28,7 @@ from paceline.reports.charts import HEIGHT, WIDTH, line_class
 from paceline.reports.curves import curves_of_several
 from paceline.reports.markup import Markup, element, joined
 from paceline.run_folder import RunFolder
-from paceline.sweep.points import read_sweep
+from paceline.sweeps.points import read_sweep
 
 HERE = Path(__file__).parent
 RECIPES = HERE.parent / "recipes"

@@ -1,15 +1,49 @@
-"""What does `paceline.train` return? A run: its folder, and what limited it, in Python and in notebooks."""
+"""What can be done with paceline in Python? What its commands do, with data in memory, too."""
 
 from __future__ import annotations
 
 import html
+import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+import msgspec
+
+from paceline import predictions, run
+from paceline.config import converted, read_config
+from paceline.data.blocks.dataset import Split
+from paceline.data.memory.given import is_in_memory
+from paceline.data.prepare import prepare as prepare_files
+from paceline.data.prepare_settings import PrepareConfig, Prepared
+from paceline.diagnosis.evidence import gather_evidence
 from paceline.diagnosis.explain import ensure_diagnosis, write_diagnosis
+from paceline.diagnosis.plan import bandwidths, choices, counts, plan_of
+from paceline.diagnosis.plan import predict as predict_speed
+from paceline.errors import RunError, in_short
+from paceline.given_data import RowOptions, dataset_for, without_rows, write_rows
+from paceline.matrices.settings import TraceSettings
+from paceline.models.trained import TrainedModel, load_model
+from paceline.reports.compare import Comparison, write_comparison
+from paceline.reports.compare import compare as compare_runs
 from paceline.reports.page import write_report
+from paceline.reports.training_bar import training_bar
 from paceline.run_folder import RunFolder
+from paceline.settings import RunConfig
+from paceline.sweeps.points import read_sweep
+from paceline.sweeps.run import Runner, run_sweep
+from paceline.sweeps.table import Outcome
+from paceline.training.cluster.placement import engine_for
+from paceline.training.coordinator import Status, Watch
+
+StrPath = str | PathLike[str]
+Callback = Callable[[Status], object]
+"""Called with a run's `Status` a few times per second: `rows`, `seconds`, `share` of the run that is done,
+`train_loss`, and `quality`, the newest metrics of the test rows. An exception ends the run."""
 
 
 class Run(RunFolder):
@@ -39,3 +73,199 @@ class Run(RunFolder):
         with tempfile.TemporaryDirectory() as folder:
             page = self.report(Path(folder) / "report.html").read_text("utf-8")
         return f'<iframe srcdoc="{html.escape(page)}" style="width:100%;height:40em;border:0"></iframe>'
+
+
+def prepare(data: Any, out: StrPath, *, progress: bool = True, **settings: Any) -> Prepared[Any]:
+    """Make a dataset from files or from rows in memory; returns it, with the number of rows and notes.
+
+    `data` is a file, a folder, a glob, a URL, or a list of them, or whatever `train` takes. `settings` are the flags of
+    `paceline prepare` as keywords.
+
+    >>> made = paceline.prepare((X, y), "data/mine", validation_fraction=0.1)
+    >>> made.rows
+    1000
+    """
+    named = not is_in_memory(data) or (isinstance(data, list) and not any(is_in_memory(item) for item in data))
+    if not named:
+        return write_rows(data, out, settings, progress=progress)
+    sources = [str(source) for source in (data if isinstance(data, list) else [data])]
+    tree = {"sources": sources, "out": str(out), **settings}
+    return prepare_files(converted(tree, PrepareConfig, "see `paceline prepare --help`"), lambda _: None)
+
+
+def train(
+    recipe: StrPath | None = None, *, data: Any = None, label: Any = None, weight: Any = None, validation: Any = None,
+    test: Any = None, settings: Iterable[str] = (), progress: bool = True, callbacks: Sequence[Callback] = (),
+    **flags: Any,
+) -> Run:  # fmt: skip
+    """Train with the command's flags as keywords (`batch_size=1000` for `--batch-size 1000`); returns the `Run`.
+
+    `data` is the folder of a dataset, or rows in memory: a SciPy sparse matrix, a NumPy array, a pandas or Polars
+    frame, an Arrow table or stream, one of these with its labels as `(X, y)` or `(X, y, weights)`, or an iterable of
+    such batches. `label` and `weight` are a column's name, or one value per row; `validation` and `test` are rows like
+    `data`. Columns of text, and those in `categorical`, become one feature per value. What else `RowOptions` has says
+    how rows in memory are read.
+
+    `settings` are `--set` arguments. `callbacks` are called with the run's `Status` while it trains; `progress=False`
+    shows no bar. Raises a `PacelineError` where the command would print one.
+
+    >>> run = paceline.train(data=(X, y), epochs=5, test_fraction=0.2, progress=False)
+    >>> run.result["rows"]
+    4035
+    """
+    began = time.time()
+    given = {"label": label, "weight": weight, "validation": validation, "test": test}
+    options, flags = without_rows({**flags, **given})
+    path = Path(recipe) if recipe else None
+    if data is not None:
+        # Rows are read later: first come wrong settings.
+        flags["data"] = "memory" if is_in_memory(data) else str(data)
+    config = read_config(path, flags, settings)
+    if data is None:
+        data = config.data
+    with dataset_for(config, data, options, progress=progress) as folder:
+        config = msgspec.structs.replace(config, data=folder)
+        with engine_for(config) as engine, watching(f"train, pace {config.pace}", progress, callbacks) as watch:
+            return Run(run.train(config, engine, watch, began, print_notice).path)
+
+
+def resume(
+    path: StrPath, *, data: Any = None, address: str | None = None, model: str = "", progress: bool = True,
+    callbacks: Sequence[Callback] = (), **rows: Unpack[RowOptions],
+) -> Run:  # fmt: skip
+    """Continue a stopped run from its newest checkpoint.
+
+    A run on rows in memory needs the same rows again. `address` is that of a cluster, if it has changed; `model` must
+    name the code of a model of your own, which is imported and run.
+
+    >>> run = paceline.resume("runs/stopped", data=(X, y), progress=False)
+    """
+    with ExitStack() as stack:
+        folder = None
+        if data is not None:
+            config = RunFolder(Path(path)).config
+            folder = stack.enter_context(dataset_for(config, data, without_rows(rows)[0], progress=progress))
+        watch = stack.enter_context(watching("resume", progress, callbacks))
+        return Run(run.resume(Path(path), watch, time.time(), print_notice, address, folder, model).path)
+
+
+def load(path: StrPath, *, allow_code: bool = False) -> TrainedModel:
+    """The trained model of a run folder: `predict_proba` and `tensors`, and `weights` and `bias` if it is linear.
+
+    A model of your own needs its code, which is imported and run only with `allow_code`: a run folder that somebody
+    else made can name any module.
+
+    >>> model = paceline.load(run.path)
+    """
+    return load_model(Path(path), allow_code=allow_code)
+
+
+def evaluate(
+    path: StrPath | RunFolder, data: StrPath, *, split: Split | None = None, model: str = ""
+) -> dict[str, Any]:
+    """The number of rows, and the metrics of a run's model on them."""
+    folder = path.path if isinstance(path, RunFolder) else Path(path)
+    rows, quality = predictions.evaluate_model(folder, str(data), split, model)
+    return {"rows": rows, **quality}
+
+
+def predict(
+    path: StrPath | RunFolder, data: StrPath, out: StrPath, *, split: Split | None = None, model: str = ""
+) -> int:
+    """Write what a run's model predicts to a .parquet or .csv file; returns how many rows."""
+    folder = path.path if isinstance(path, RunFolder) else Path(path)
+    return predictions.write_predictions(folder, str(data), str(out), split, model)
+
+
+def sweep(
+    recipe: StrPath | Mapping[str, Any], *, data: Any = None, out: StrPath | None = None,
+    settings: Sequence[str] = (), progress: bool = True, **rows: Unpack[RowOptions],
+) -> list[Outcome]:  # fmt: skip
+    """Train with every combination of settings of a recipe: a file, or the same as a dictionary.
+
+    Each run has a folder under `out`, which also gets tables and a page that compares them. Called again after it was
+    stopped, it goes on. A run that fails does not stop the others: its `Outcome` has the `error`.
+
+    >>> found = paceline.sweep({"sweep": {"learning_rate": [0.01, 0.1]}}, data=(X, y), out="runs/rates", progress=False)
+    >>> [outcome.point.name for outcome in found]
+    ['learning_rate=0.01', 'learning_rate=0.1']
+    """
+    source = recipe if isinstance(recipe, Mapping) else Path(recipe)
+    name = source.stem if isinstance(source, Path) else "sweep"
+    options = without_rows(rows)[0]
+    with ExitStack() as stack:
+        flags: dict[str, Any] = {}
+        if data is not None:
+            config = next(p.config for p in read_sweep(source, {"data": "memory"}, settings))
+            assert isinstance(config, RunConfig)
+            flags["data"] = stack.enter_context(dataset_for(config, data, options, progress=progress))
+
+        def start(config: RunConfig | TraceSettings) -> RunFolder:
+            if isinstance(config, RunConfig):
+                with engine_for(config) as engine, watching("train", progress, ()) as watch:
+                    return run.train(config, engine, watch, time.time(), print_notice)
+            from paceline.matrices.jobs import run_trace
+
+            return run_trace(config, lambda _share, _text: None, print_notice)
+
+        def carry_on(folder: RunFolder, config: RunConfig) -> RunFolder:
+            with watching("resume", progress, ()) as watch:
+                return run.resume(
+                    folder.path, watch, time.time(), print_notice, config.address, config.data, config.model
+                )
+
+        tell = print_notice if progress else lambda _: None
+        points = read_sweep(source, flags, settings)
+        return run_sweep(points, Path(out) if out else Path("runs") / name, Runner(start, carry_on, tell))[0]
+
+
+def compare(*runs: StrPath | RunFolder, out: StrPath | None = None) -> Comparison:
+    """What differs between runs: settings, speed, quality and verdicts; `out` names a page to write.
+
+    >>> paceline.compare(first, second).settings[0].name
+    'optimizer.learning_rate'
+    """
+    folders = [one if isinstance(one, RunFolder) else RunFolder(Path(one)) for one in runs]
+    for folder in folders:
+        ensure_diagnosis(folder)
+    return write_comparison(folders, Path(out)) if out else compare_runs(folders)
+
+
+def plan(
+    path: StrPath | RunFolder, *, workers: str | int = "1..8", shards: str | int = 1, bandwidth: str | None = None
+) -> dict[str, Any]:
+    """Predict the speed of a run with other numbers of workers and shards, other links and other paces.
+
+    `workers` and `shards` are a number or a range, "1..16"; `bandwidth` is one, too, "1Gbit..25Gbit". Returns what
+    `paceline plan --json` prints.
+
+    >>> planned = paceline.plan(run, workers="1..4")
+    """
+    speeds: list[float | None] = [None] if bandwidth is None else [*bandwidths(bandwidth)]
+    asked = counts(str(workers), "workers"), counts(str(shards), "shards"), speeds
+    evidence = gather_evidence(path if isinstance(path, RunFolder) else RunFolder(Path(path)))
+    return plan_of(evidence, [predict_speed(evidence, choice) for choice in choices(evidence, *asked)])
+
+
+@contextmanager
+def watching(title: str, progress: bool, callbacks: Sequence[Callback]) -> Iterator[Watch]:
+    """A function that shows a run's status and calls the user's callbacks."""
+    with ExitStack() as stack:
+        shown: list[Callback] = [stack.enter_context(training_bar(title))] if progress else []
+
+        def watch(at: Status) -> None:
+            for show in shown:
+                show(at)
+            for callback in callbacks:
+                try:
+                    callback(at)
+                except OSError as error:
+                    # Those of a bar are ignored, since a full disk must not end a run.
+                    raise RunError(f"a callback failed: {in_short(error)}", "") from error
+
+        yield watch
+
+
+def print_notice(text: str) -> None:
+    """Print something that the user should know, but that is not an error."""
+    print(f"note: {text}", file=sys.stderr)

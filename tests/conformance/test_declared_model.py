@@ -21,7 +21,7 @@ import paceline
 from paceline.data.sparse.batch import Batch
 from paceline.errors import ConfigError, UsageError
 from tests.conftest import Command
-from tests.sweep.conftest import read_csv
+from tests.sweeps.conftest import read_csv
 
 MODULE = """
 import numpy as np

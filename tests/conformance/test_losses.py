@@ -15,7 +15,7 @@ import paceline
 from paceline.data.sparse.batch import Batch
 from paceline.errors import DataError, InterruptedRunError
 from paceline.models.loss_entries import LOSSES
-from paceline.predict import evaluate_model, write_predictions
+from paceline.predictions import evaluate_model, write_predictions
 from paceline.run import resume
 from tests.conformance.labelled_rows import DATA_OF_LOSS, make_rows, write_rows
 from tests.ray_cluster import RayCluster

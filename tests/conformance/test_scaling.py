@@ -12,7 +12,7 @@ import scipy.sparse
 import paceline
 from paceline.data.prepare import prepare
 from paceline.data.prepare_settings import PrepareConfig
-from paceline.predict import evaluate_model
+from paceline.predictions import evaluate_model
 from tests.ray_cluster import RayCluster
 
 MODULE = """

@@ -119,7 +119,7 @@ def prepare_tables(name: str, **settings: Any) -> Callable[[Path, Path], None]:
 def read_recipe(folder: Path, _scratch: Path) -> None:
     """Read settings, and the points of a sweep."""
     from paceline.config import read_config
-    from paceline.sweep.points import read_sweep
+    from paceline.sweeps.points import read_sweep
 
     read_sweep(folder / "sweep.toml", {}, ())
     read_config(folder / "train.toml", {})
@@ -127,7 +127,7 @@ def read_recipe(folder: Path, _scratch: Path) -> None:
 
 def evaluate(folder: Path, scratch: Path) -> None:
     """Use the model of a run."""
-    from paceline.predict import evaluate_model, write_predictions
+    from paceline.predictions import evaluate_model, write_predictions
 
     evaluate_model(folder, data_of(folder), None)
     write_predictions(folder, data_of(folder), scratch / "scores.csv", None)

@@ -19,7 +19,7 @@ import paceline
 from paceline.data.sparse.dataset import SparseDataset, sparse_writer
 from paceline.errors import ConfigError, DataError, UsageError
 from paceline.models import trained
-from paceline.predict import evaluate_model, write_predictions
+from paceline.predictions import evaluate_model, write_predictions
 from tests.conftest import all_rows
 
 

@@ -14,7 +14,7 @@ import paceline
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import sparse_writer
 from paceline.errors import ConfigError, DataError
-from paceline.predict import evaluate_model
+from paceline.predictions import evaluate_model
 from paceline.run import resume
 from paceline.run_folder import RunFolder
 from paceline.training.best import Best, BestModel

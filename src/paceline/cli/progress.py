@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from paceline.matrices.settings import Settings
     from paceline.run_folder import RunFolder
     from paceline.settings import RunConfig
-    from paceline.training.coordinator import Status, Watch
-
-FASTEST_IN_FULL = 100_000.0
+    from paceline.training.coordinator import Watch
 
 
 def process_start() -> float:
@@ -58,29 +56,11 @@ def job_with_progress(settings: Settings, work: Callable[[Callable[[float, str],
 
 
 def watched(title: str, work: Callable[[Watch], RunFolder]) -> RunFolder:
-    """Call `work` with a function that shows a run's status. Narrow terminals cut off the end of the line."""
-    from paceline.reports.progress_bar import meter
+    """Call `work` with a function that shows a run's status."""
+    from paceline.reports.training_bar import training_bar
 
-    with meter(title) as bar:
-
-        def watch(at: Status) -> None:
-            if not at.train_loss > 0:
-                return
-            speed = at.rows / at.seconds if at.seconds else 0.0
-            rate = f"{speed / 1e6:.2f} M" if speed > FASTEST_IN_FULL else f"{speed:,.0f}"
-            bar.show(at.share, f"{rate} rows/s, loss {at.train_loss:.4f}{quality_text(at.quality)}, {at.rows:,} rows")
-
+    with training_bar(title) as watch:
         return work(watch)
-
-
-def quality_text(quality: dict[str, float] | None) -> str:
-    """The test loss and the last metric, for the progress bar."""
-    if quality is None:
-        return ""
-    from paceline.models.registry import METRICS
-
-    name, best = list(quality.items())[-1]
-    return f", test {quality['loss']:.4f}, {METRICS[name].label} {best:.4f}"
 
 
 def print_shape(config: RunConfig) -> None:

@@ -107,9 +107,9 @@ def sweep(recipe: Path, out: Path | None, settings: tuple[str, ...], **flags: An
     If a sweep is stopped, the same command continues it.
     """
     from paceline.reports.terminal import print_table
-    from paceline.sweep.points import read_sweep
-    from paceline.sweep.run import Runner, run_sweep
-    from paceline.sweep.table import terminal_table
+    from paceline.sweeps.points import read_sweep
+    from paceline.sweeps.run import Runner, run_sweep
+    from paceline.sweeps.table import terminal_table
 
     points = read_sweep(recipe, given(flags), settings)
     runner = Runner(start, carry_on, lambda text: click.echo(text, err=True))

@@ -28,7 +28,7 @@ def evaluate(run: str, data: str, split: Any, model: str, as_json: bool) -> None
     """
     import json
 
-    from paceline.predict import evaluate_model
+    from paceline.predictions import evaluate_model
     from paceline.reports.terminal import number, print_table
 
     rows, quality = evaluate_model(run, data, split, model)
@@ -50,6 +50,6 @@ def predict(run: str, data: str, out: str, split: Any, model: str) -> None:
     The columns are row, label and probability. If there are several classes, the column class is the most likely one,
     and probability is its probability. If labels are numbers, the column prediction replaces probability.
     """
-    from paceline.predict import write_predictions
+    from paceline.predictions import write_predictions
 
     click.echo(f"{write_predictions(run, data, out, split, model):,} rows written to {out}")

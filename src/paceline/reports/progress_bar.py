@@ -1,18 +1,20 @@
-"""What does a person see while something runs? On standard error, a live bar on a terminal; elsewhere plain lines."""
+"""What does a person see while something runs? A live bar on a terminal and in a notebook; elsewhere plain lines."""
 
 from __future__ import annotations
 
+import html
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 PLAIN_LINE_SECONDS = 5.0
 LIVE_SECONDS = 0.1
+NOTEBOOK_SECONDS = 0.25
 WIDE_COLUMNS = 100
 
 
@@ -51,9 +53,44 @@ class PlainMeter:
             print(f"{self._title}: {share:.0%}, {text}{left}", file=sys.stderr, flush=True)
 
 
+class NotebookMeter:
+    """A bar below a notebook's cell, which stays there when the work is done."""
+
+    def __init__(self, display: Any, title: str) -> None:
+        self._title = title
+        self._html = display.HTML
+        self._last = 0.0
+        self._shown = display.display(self._page(0.0, ""), display_id=True)
+
+    def show(self, share: float, text: str) -> None:
+        """As `LiveMeter.show`."""
+        now = time.monotonic()
+        if share >= 1 or now - self._last >= NOTEBOOK_SECONDS:
+            self._last = now
+            self._shown.update(self._page(share, text))
+
+    def _page(self, share: float, text: str) -> Any:
+        words = html.escape(f"{self._title}: {share:.0%}{', ' if text else ''}{text}")
+        return self._html(f'<progress value="{share:.3f}" max="1"></progress> <span>{words}</span>')
+
+
+def notebook_display() -> Any:
+    """IPython's module that shows things below a cell; None outside of notebooks."""
+    python = sys.modules.get("IPython")
+    shell = python.get_ipython() if python is not None else None
+    if getattr(shell, "kernel", None) is None:
+        return None
+    from importlib import import_module
+
+    return import_module("IPython.display")
+
+
 @contextmanager
-def meter(title: str) -> Iterator[LiveMeter | PlainMeter]:
-    """A live bar on a terminal, plain lines elsewhere."""
+def meter(title: str) -> Iterator[LiveMeter | NotebookMeter | PlainMeter]:
+    """A live bar on a terminal and in a notebook, plain lines elsewhere."""
+    if (display := notebook_display()) is not None:
+        yield NotebookMeter(display, title)
+        return
     if not sys.stderr.isatty():
         yield PlainMeter(title)
         return

@@ -21,10 +21,10 @@ from paceline.matrices.jobs import run_trace
 from paceline.matrices.settings import TraceSettings
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
-from paceline.sweep.run import LOCK
+from paceline.sweeps.run import LOCK
 from paceline.training.cluster.placement import engine_for
 from tests.conftest import OLDER_DATA, OLDER_RUNS, Command
-from tests.sweep.conftest import read_csv
+from tests.sweeps.conftest import read_csv
 
 
 def test_every_combination_is_run_once(recipe: Path, tmp_path: Path, command: Command) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from paceline.errors import ConfigError
 from paceline.settings import RunConfig
-from paceline.sweep import points
-from paceline.sweep.points import read_sweep
+from paceline.sweeps import points
+from paceline.sweeps.points import read_sweep
 from tests.conftest import Command
 
 

@@ -71,44 +71,47 @@ class Point(NamedTuple):
         return f"{name[: LONGEST_NAME // 4]}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
 
 
-def read_sweep(recipe: Path, flags: Mapping[str, Any], settings: Sequence[str] = ()) -> list[Point]:
-    """All points of a recipe, checked. Flags and `--set` apply to each."""
-    tree = read_recipe(recipe)
+def read_sweep(source: Path | Mapping[str, Any], flags: Mapping[str, Any], settings: Sequence[str] = ()) -> list[Point]:
+    """All points of a recipe, a file or what such a file says, checked. Flags and `--set` apply to each."""
+    if isinstance(source, Path):
+        tree, recipe = read_recipe(source), f"`{source}`"
+    else:
+        tree, recipe = copy.deepcopy(dict(source)), "the recipe"
     grid, points = tree.pop("sweep", {}), tree.pop("points", [])
     job, ops = tree.pop("job", TRAIN), tree.pop("ops", False)
     if job not in JOBS:
-        raise ConfigError(f"`job` in `{recipe}` is {as_value(job)}; it must be {one_of(JOBS)}", f'job = "{JOBS[-1]}"')
+        raise ConfigError(f"`job` in {recipe} is {as_value(job)}; it must be {one_of(JOBS)}", f'job = "{JOBS[-1]}"')
     if not isinstance(ops, bool):
-        raise ConfigError(f"`ops` in `{recipe}` is {as_value(ops)}; it must be true or false", "ops = true")
+        raise ConfigError(f"`ops` in {recipe} is {as_value(ops)}; it must be true or false", "ops = true")
     given = {*flags, *(setting.partition("=")[0].strip() for setting in settings)}
     combined = _combined(recipe, grid, points, given)
     found = [_point(job, ops, tree, varied, flags, list(settings)) for varied in combined]
     names = [point.folder for point in found]
     for point in found:
         if names.count(point.folder) > 1:
-            raise ConfigError(f"`{recipe}` asks for {point.name} more than once", "remove one")
+            raise ConfigError(f"{recipe} asks for {point.name} more than once", "remove one")
     return found
 
 
-def _combined(recipe: Path, grid: Any, points: Any, given: set[str]) -> list[dict[str, Any]]:
+def _combined(recipe: str, grid: Any, points: Any, given: set[str]) -> list[dict[str, Any]]:
     """Every point with every combination of the grid's values."""
     if not grid and not points:
-        raise ConfigError(f"`{recipe}` varies nothing", 'a table [sweep] lists values: pace = ["sync", "async"]')
+        raise ConfigError(f"{recipe} varies nothing", 'a table [sweep] lists values: pace = ["sync", "async"]')
     if not isinstance(points, list) or not all(isinstance(point, dict) and point for point in points):
-        raise ConfigError(f"`points` in `{recipe}` is not a list of tables", "[[points]], then settings, for each")
+        raise ConfigError(f"`points` in {recipe} is not a list of tables", "[[points]], then settings, for each")
     lists = flat(grid if isinstance(grid, dict) else {"sweep": grid})
     for key, values in lists.items():
         if not isinstance(values, list) or not values:
             raise ConfigError(f"`sweep.{key}` is {as_value(values)}; it must be a list of values", f"{key} = [1, 2, 4]")
     in_points = {key for point in points for key in flat(point)}
     if twice := sorted(in_points & {*lists}):
-        raise ConfigError(f"`{recipe}` has `{twice[0]}` in [[points]] and in [sweep]", "remove one of them")
+        raise ConfigError(f"{recipe} has `{twice[0]}` in [[points]] and in [sweep]", "remove one of them")
     if set_too := sorted(given & {*lists, *in_points}):
         hint = "change the recipe, or leave the setting out"
-        raise ConfigError(f"`{recipe}` varies `{set_too[0]}`, so it cannot be set", hint)
+        raise ConfigError(f"{recipe} varies `{set_too[0]}`, so it cannot be set", hint)
     count = max(1, len(points)) * math.prod(map(len, lists.values()))
     if count > MOST_POINTS:
-        raise ConfigError(f"`{recipe}` asks for {count:,} runs; the limit is {MOST_POINTS:,}", "vary less")
+        raise ConfigError(f"{recipe} asks for {count:,} runs; the limit is {MOST_POINTS:,}", "vary less")
     return [
         {**flat(point), **dict(zip(lists, values, strict=True))}
         for point in points or [{}]

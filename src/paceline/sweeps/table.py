@@ -11,7 +11,7 @@ from paceline.files import replace_file
 from paceline.reports.compare import write_comparison
 from paceline.reports.measures import MEASURES, NOTHING
 from paceline.run_folder import RunFolder
-from paceline.sweep.points import Point
+from paceline.sweeps.points import Point
 
 # The columns that fit on a terminal, besides what varies.
 ON_TERMINAL = {*(measure.name for measure in MEASURES if measure.on_terminal), "bottleneck", "error"}

@@ -28,8 +28,8 @@ from paceline.models.registry import ALIASES, find
 from paceline.parameters.layout import Layout
 from paceline.run_folder import TRAIN, RunFolder
 from paceline.settings import RunConfig
-from paceline.sweep.points import Point, for_recipes
-from paceline.sweep.table import Outcome, write_summary, write_tables
+from paceline.sweeps.points import Point, for_recipes
+from paceline.sweeps.table import Outcome, write_summary, write_tables
 from paceline.training.checkpoint import has_checkpoint
 from paceline.training.checks import check_updates
 

@@ -9,11 +9,11 @@ import pytest
 from paceline.errors import RunError
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
-from paceline.sweep.points import read_sweep
-from paceline.sweep.table import Outcome, node_table
+from paceline.sweeps.points import read_sweep
+from paceline.sweeps.table import Outcome, node_table
 from tests.conftest import Command
 from tests.reports.folders import DIAGNOSIS
-from tests.sweep.conftest import read_csv
+from tests.sweeps.conftest import read_csv
 
 
 def test_each_node_of_a_run_has_its_line(recipe: Path, tmp_path: Path) -> None:

@@ -1,0 +1,110 @@
+"""Where is the data that a call from Python was given? In a dataset's folder, or in memory, from where it is streamed
+to a temporary dataset.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypedDict
+
+from paceline.config import converted
+from paceline.data.limits import LABEL_KINDS, LabelKind, Scale
+from paceline.data.memory.given import is_in_memory
+from paceline.data.memory.prepare import Memory, prepare_memory
+from paceline.data.prepare_settings import PrepareConfig, Prepared, PrepareProgress
+from paceline.errors import UsageError
+from paceline.models.inputs import INPUTS
+from paceline.models.loss_entries import LOSSES
+from paceline.models.registry import ROWS, find
+from paceline.settings import RunConfig
+
+
+class RowOptions(TypedDict, total=False):
+    """What can be said about rows in memory.
+
+    `label` and `weight` are a column's name, or one value per row. `validation` and `test` are rows of the same kind,
+    held out. `categorical` are columns of categories, although they hold numbers. `labels` says of which kind labels
+    are, if they do not tell: "two-classes", "classes" or "numbers". The others are as for `paceline prepare`.
+    """
+
+    label: Any
+    weight: Any
+    validation: Any
+    test: Any
+    categorical: Sequence[str]
+    labels: LabelKind
+    hash_bits: int
+    scale: Scale
+    fields: bool
+    skip_bad_rows: int
+    validation_fraction: float
+    test_fraction: float
+
+
+OF_MEMORY = ("label", "weight", "validation", "test", "categorical", "labels")
+NAMES = tuple(RowOptions.__annotations__)
+
+
+def without_rows(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split the arguments of a call: what is said about rows in memory, and the rest. None means not given."""
+    rows = {name: value for name, value in flags.items() if name in NAMES and value is not None}
+    return rows, {name: value for name, value in flags.items() if name not in NAMES}
+
+
+@contextmanager
+def dataset_for(config: RunConfig, data: Any, options: Mapping[str, Any], *, progress: bool) -> Iterator[str]:
+    """The folder of the dataset to train on, while the context lasts.
+
+    Rows in memory get labels of a kind that the model of `config` can learn from.
+    """
+    if not is_in_memory(data):
+        refuse_options(options)
+        yield str(data)
+        return
+    entry = find(config.model)
+    if entry.input != ROWS:
+        found = f"the model `{config.model}` learns from {INPUTS[entry.input]}"
+        raise UsageError(f"{found}, and rows in memory are {INPUTS[ROWS]}", f"give a dataset of {INPUTS[entry.input]}")
+    names = [config.loss.name] if config.loss.name else entry.losses
+    kinds = {kind for name in names for kind in LOSSES[name].task.labels}
+    fits = tuple(kind for kind in LABEL_KINDS if kind in kinds)
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        out = str(Path(folder) / "memory")
+        write_rows(data, out, {"seed": config.seed, **options}, fits, progress=progress)
+        yield out
+
+
+def refuse_options(options: Mapping[str, Any]) -> None:
+    """Raise if something is said about rows in memory, although the data is not."""
+    if options:
+        raise UsageError(
+            f"`{next(iter(options))}` is given, but `data` is a dataset, which has been prepared",
+            "leave it out, or give the rows themselves",
+        )
+
+
+def write_rows(
+    data: Any, out: str | PathLike[str], options: Mapping[str, Any], fits: tuple[LabelKind, ...] = LABEL_KINDS, *,
+    progress: bool,
+) -> Prepared[Any]:  # fmt: skip
+    """Write rows in memory to a new dataset."""
+    memory = Memory(data, fits=fits, **{name: options[name] for name in OF_MEMORY if name in options})
+    told = {name: value for name, value in options.items() if name not in OF_MEMORY}
+    config = converted({"sources": ["memory"], "out": str(out), **told}, PrepareConfig, "see `paceline prepare --help`")
+    with _row_meter(progress) as show:
+        return prepare_memory(memory, config, show)
+
+
+@contextmanager
+def _row_meter(progress: bool) -> Iterator[Callable[[PrepareProgress], None]]:
+    if not progress:
+        yield lambda _: None
+        return
+    from paceline.reports.progress_bar import meter
+
+    with meter("read") as bar:
+        yield lambda at: bar.show(0.0, f"{at.rows:,} rows")

@@ -1,0 +1,89 @@
+"""What a user can give from memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import scipy.sparse
+
+from paceline.data.memory.given import batches_of, column_of, is_in_memory
+from paceline.errors import UsageError
+
+X, Y, W = np.eye(2), np.array([0, 1]), [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "data", [X, scipy.sparse.eye(2).tocsr(), pd.DataFrame(X), pl.DataFrame({"a": [1]}), pa.table({"a": [1]})]
+)
+def test_one_matrix_or_table_is_one_batch(data: Any) -> None:
+    (batch,) = batches_of((data, Y, W))
+    assert batch.features is data
+    assert batch.labels is Y
+    assert batch.weights is W
+    (batch,) = batches_of(data, "label", "w")
+    assert batch == (data, "label", "w")
+
+
+def test_batches_are_read_as_they_come() -> None:
+    asked = []
+
+    def source() -> Any:
+        for number in range(3):
+            asked.append(number)
+            yield X, Y
+
+    batches = batches_of(source())
+    assert asked == [0]
+    next(batches)
+    next(batches)
+    assert asked == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("data", "label", "words"),
+    [
+        (np.zeros(3), None, "array of shape (3,)"),
+        (np.zeros((2, 2, 2)), None, "array of shape (2, 2, 2)"),
+        (7, None, "cannot read rows from a int"),
+        ({"a": [1]}, None, "cannot read rows from a dict"),
+        ([], None, "the data is empty"),
+        ([[1, 2], [3, 4]], None, "a list of list"),
+        ([(X, Y)], Y, "`label` is an array, but the data comes in batches"),
+        ((X, Y), Y, "labels are given twice"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(data: Any, label: Any, words: str) -> None:
+    with pytest.raises(UsageError) as error:
+        list(batches_of(data, label))
+    assert words in error.value.message
+    assert error.value.hint
+
+
+def test_a_later_batch_of_another_kind_is_refused() -> None:
+    with pytest.raises(UsageError, match="a batch is a str"):
+        list(batches_of([(X, Y), "rows"]))
+
+
+@pytest.mark.parametrize("values", [[0, 1], np.array([[0], [1]]), pd.Series([0, 1]), pl.Series([0, 1]), pa.array([0, 1])])
+def test_labels_of_any_kind_become_a_column(values: Any) -> None:
+    assert column_of(values, 2, "labels").to_pylist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [([0, 1, 1], "2 rows, but 3 labels"), (np.zeros((2, 3)), "of shape (2, 3)"), ([0, object()], "cannot be read")],
+)
+def test_labels_that_do_not_fit(values: Any, words: str) -> None:
+    with pytest.raises(UsageError) as error:
+        column_of(values, 2, "labels")
+    assert words in error.value.message
+
+
+def test_names_of_datasets_are_not_rows() -> None:
+    assert not is_in_memory("data/clicks")
+    assert is_in_memory(X)

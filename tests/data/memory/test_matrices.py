@@ -1,0 +1,127 @@
+"""Matrices in memory: every row arrives as it is, and what compiled loops could not take is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.data.memory import matrices
+from paceline.data.memory.given import Given
+from paceline.data.memory.matrices import Matrices, rows_of_matrix
+from paceline.data.sources.files import Source
+from paceline.data.sparse.batch import Batch
+from paceline.errors import UsageError
+
+SOURCE = Source("the data", None, "", None)
+
+
+def read(*given: Given) -> tuple[np.ndarray[Any, Any], list[str]]:
+    """The rows of all batches as a dense matrix, with labels and weights in front, and the problems of bad rows."""
+    opened = Matrices(given[0], {"the data": iter(given)}, named_labels=False)
+    found, problems = [], []
+    for chunk in opened.chunks(SOURCE):
+        parsed = opened.parse(chunk, 100)
+        batch = parsed.batch
+        dense = np.zeros((batch.num_rows, opened.features))
+        for row in range(batch.num_rows):
+            part = slice(batch.offsets[row], batch.offsets[row + 1])
+            dense[row, batch.keys[part].astype(int)] = batch.values[part]
+        weights = np.ones(batch.num_rows) if batch.weights is None else batch.weights
+        found.append(np.column_stack([batch.labels, weights, dense]))
+        problems += [f"{bad.row} {bad.column}: {bad.problem}" for bad in parsed.bad]
+    return np.concatenate(found), problems
+
+
+@given(
+    rows=st.integers(1, 30), columns=st.integers(1, 8), chunk=st.integers(1, 40), seed=st.integers(0, 99),
+    dtype=st.sampled_from(["float32", "float64", "int32", "bool"]), index=st.sampled_from(["int32", "int64"]),
+)  # fmt: skip
+def test_all_forms_of_a_matrix_give_the_same_rows(
+    rows: int, columns: int, chunk: int, seed: int, dtype: str, index: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    dense = (rng.integers(-3, 4, (rows, columns)) * (rng.random((rows, columns)) < 0.5)).astype(dtype)
+    labels, weights = rng.integers(0, 2, rows), rng.random(rows).astype(np.float32)
+    csr = scipy.sparse.csr_matrix(dense)
+    csr.indices, csr.indptr = csr.indices.astype(index), csr.indptr.astype(index)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(matrices, "CHUNK_NONZEROS", chunk)
+        expected = np.column_stack([labels, weights, dense.astype(np.float64)])
+        for given_rows in (dense, csr, csr.tocoo(), scipy.sparse.csc_array(dense)):
+            found, problems = read(Given(given_rows, labels, weights))
+            assert not problems
+            np.testing.assert_array_equal(found, expected)
+        half = rows // 2
+        both = [Given(csr[:half], labels[:half], weights[:half]), Given(csr[half:], labels[half:], weights[half:])]
+        np.testing.assert_array_equal(read(*both)[0], expected)
+
+
+def test_a_batch_keeps_its_fields() -> None:
+    fields = np.array([0, 1], np.uint16)
+    batch = Batch(np.ones(1, np.float32), np.array([0, 2]), np.array([3, 5], np.uint32), np.ones(2, np.float32),
+                  None, fields)  # fmt: skip
+    rows = rows_of_matrix(batch)
+    assert rows.num_columns == 6
+    np.testing.assert_array_equal(rows.between(0, 1).fields, fields)
+
+
+def test_repeated_columns_add_up() -> None:
+    csr = scipy.sparse.csr_matrix((np.array([1.0, 2.0]), np.array([1, 1]), np.array([0, 2])), shape=(1, 2))
+    np.testing.assert_array_equal(read(Given(csr, [1]))[0], [[1, 1, 0, 3]])
+
+
+def test_a_row_that_cannot_be_used_is_named() -> None:
+    rows = np.array([[1.0, np.nan], [1.0, 1.0], [np.inf, 0.0]])
+    found, problems = read(Given(rows, [0.0, 1.0, np.nan], [1.0, -1.0, 1.0]))
+    assert len(found) == 0
+    assert problems == [
+        "1 column 1: `nan` is not a finite number",
+        "2 the weights: the weight is `-1`",
+        "3 the labels: no label",
+    ]
+
+
+def broken(**parts: Any) -> Any:
+    csr = scipy.sparse.csr_matrix(np.eye(3))
+    for name, value in parts.items():
+        setattr(csr, name, value)
+    return csr
+
+
+@pytest.mark.parametrize(
+    ("matrix", "words"),
+    [
+        (broken(indices=np.array([0, 1, 7])), "column numbers from 0 to 7 in a matrix of 3 columns"),
+        (broken(indices=np.array([0, -1, 2])), "column numbers from -1 to 2"),
+        (broken(indptr=np.array([0, 2, 1, 3])), "offsets do not rise"),
+        (broken(indptr=np.array([1, 1, 2, 3])), "offsets do not rise"),
+        (broken(indptr=np.array([0, 3])), "`indptr` does not fit 3 rows"),
+        (broken(indptr=np.array([0, 1, 2, 9])), "`indptr` does not fit 3 rows"),
+        (broken(data=np.array(["a", "b", "c"])), "values of <U1"),
+        (broken(indices=np.array([0.0, 1.0, 2.0])), "column numbers of float64"),
+        (np.array([["a", "b"]] * 3), "the matrix holds <U1"),
+        (np.zeros((3, 2), complex), "the matrix holds complex128"),
+    ],
+)
+def test_a_broken_matrix_is_refused(matrix: Any, words: str) -> None:
+    with pytest.raises(UsageError) as error:
+        read(Given(matrix, [0, 1, 1]))
+    assert words in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (Given(np.eye(3), [0, 1, 1]), "a matrix has 3 columns, the first has 2"),
+        (Given(np.eye(2)), "the rows have no labels"),
+        (Given(np.eye(2), [0, 1], [1, 1]), "some batches have weights, and some have none"),
+    ],
+)
+def test_batches_must_fit_each_other(second: Given, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        read(Given(np.eye(2), [0, 1]), second)
