@@ -202,7 +202,12 @@ def test_shipped_sweeps_run(
         run = run_trace(msgspec.structs.replace(trace, run=str(tmp_path / "run")), lambda *_: None, lambda _: None)
         assert run.result["status"] == "done"
         return
-    flags: dict[str, Any] = {"data": str(drawings if "model" in tree else clicks), "steps": 1, "epochs": 0, "train_rows": 0}
+    flags: dict[str, Any] = {
+        "data": str(drawings if "model" in tree else clicks),
+        "steps": 1,
+        "epochs": 0,
+        "train_rows": 0,
+    }
     if tree.get("engine") == "ray":
         flags["address"] = ray_cluster.address
     small = ['model="alexnet-small"', "images.crop=0"] if tree.get("model") == "alexnet" else []

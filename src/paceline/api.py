@@ -111,7 +111,7 @@ def train(
 
     >>> run = paceline.train(data=(X, y), epochs=5, test_fraction=0.2, progress=False)
     >>> run.result["rows"]
-    4035
+    4020
     """
     began = time.time()
     given = {"label": label, "weight": weight, "validation": validation, "test": test}
@@ -186,9 +186,10 @@ def sweep(
     Each run has a folder under `out`, which also gets tables and a page that compares them. Called again after it was
     stopped, it goes on. A run that fails does not stop the others: its `Outcome` has the `error`.
 
-    >>> found = paceline.sweep({"sweep": {"learning_rate": [0.01, 0.1]}}, data=(X, y), out="runs/rates", progress=False)
+    >>> recipe = {"sweep": {"optimizer.learning_rate": [0.01, 0.1]}}
+    >>> found = paceline.sweep(recipe, data=(X, y), out="runs/rates", progress=False)
     >>> [outcome.point.name for outcome in found]
-    ['learning_rate=0.01', 'learning_rate=0.1']
+    ['optimizer.learning_rate=0.01', 'optimizer.learning_rate=0.1']
     """
     source = recipe if isinstance(recipe, Mapping) else Path(recipe)
     name = source.stem if isinstance(source, Path) else "sweep"
@@ -222,7 +223,7 @@ def sweep(
 def compare(*runs: StrPath | RunFolder, out: StrPath | None = None) -> Comparison:
     """What differs between runs: settings, speed, quality and verdicts; `out` names a page to write.
 
-    >>> paceline.compare(first, second).settings[0].name
+    >>> paceline.compare(first, second).settings[-1].name
     'optimizer.learning_rate'
     """
     folders = [one if isinstance(one, RunFolder) else RunFolder(Path(one)) for one in runs]

@@ -69,7 +69,9 @@ def test_a_later_batch_of_another_kind_is_refused() -> None:
         list(batches_of([(X, Y), "rows"]))
 
 
-@pytest.mark.parametrize("values", [[0, 1], np.array([[0], [1]]), pd.Series([0, 1]), pl.Series([0, 1]), pa.array([0, 1])])
+@pytest.mark.parametrize(
+    "values", [[0, 1], np.array([[0], [1]]), pd.Series([0, 1]), pl.Series([0, 1]), pa.array([0, 1])]
+)
 def test_labels_of_any_kind_become_a_column(values: Any) -> None:
     assert column_of(values, 2, "labels").to_pylist() == [0, 1]
 

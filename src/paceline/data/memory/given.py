@@ -40,6 +40,12 @@ def is_table(data: Any) -> bool:
     return hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")
 
 
+def refuse_mixture(given: Given, *, matrices: bool) -> None:
+    """Raise for a batch of the other form than the first."""
+    if is_matrix(given.features) != matrices:
+        raise UsageError("some batches are tables, and some are matrices", "give all in one form")
+
+
 def is_in_memory(data: Any) -> bool:
     """Whether `data` is rows in memory; otherwise it is the name of a dataset."""
     return not (isinstance(data, str) or hasattr(data, "__fspath__"))

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from paceline.data.memory.given import Given, column_of
+from paceline.data.memory.given import Given, column_of, refuse_mixture
 from paceline.data.sources.cells import read_names, read_numbers
 from paceline.data.sources.columnar import LABEL_HINT
 from paceline.data.sources.files import Chunk, Source
@@ -157,6 +157,7 @@ class Matrices:
                 start += last - first
 
     def _piece(self, given: Given) -> Piece:
+        refuse_mixture(given, matrices=True)
         rows = rows_of_matrix(given.features)
         if rows.num_columns > self.features or (rows.num_columns < self.features and not _is_batch(given)):
             raise UsageError(

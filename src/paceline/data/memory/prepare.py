@@ -14,7 +14,7 @@ import pyarrow.fs
 from paceline.data.blocks.dataset import Split
 from paceline.data.limits import LABEL_KINDS, LabelKind
 from paceline.data.memory.frames import Frames, Table, open_table, roles_of
-from paceline.data.memory.given import Given, batches_of, column_of, is_matrix
+from paceline.data.memory.given import Given, batches_of, column_of, is_matrix, refuse_mixture
 from paceline.data.memory.matrices import Matrices, rows_of_matrix
 from paceline.data.prepare import write_dataset
 from paceline.data.prepare_rows import RawRows
@@ -106,8 +106,7 @@ def _open_tables(memory: Memory, config: PrepareConfig, first: Given, batches: d
 
 def _tables(given: Iterator[Given], roles: Roles, categorical: Sequence[str]) -> Iterator[Table]:
     for batch in given:
-        if is_matrix(batch.features):
-            raise UsageError("some batches are tables, and some are matrices", "give all in one form")
+        refuse_mixture(batch, matrices=False)
         yield open_table(batch, roles, categorical)
 
 

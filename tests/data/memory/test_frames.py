@@ -1,0 +1,101 @@
+"""Tables in memory are read as tables in files are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from paceline.data.memory.frames import Frames, open_table, roles_of
+from paceline.data.memory.given import Given
+from paceline.data.prepare_settings import PrepareConfig
+from paceline.data.sources.columnar import Roles
+from paceline.data.sources.files import Source
+from paceline.data.sparse.batch import Batch
+from paceline.errors import UsageError
+
+SOURCE = Source("the data", None, "", None)
+COLUMNS: dict[str, list[Any]] = {"age": [20.0, 30.5, None], "town": ["Rome", None, "Oslo"], "label": [1, 0, 1]}
+CONFIG = PrepareConfig(sources=["memory"], out="", hash_bits=10)
+
+
+def read(given: Given, categorical: tuple[str, ...] = ()) -> Batch:
+    roles = roles_of(given)
+    table = open_table(given, roles, categorical)
+    frames = Frames(table, roles, {"the data": iter([table])}, CONFIG, named_labels=False)
+    parsed = [frames.parse(chunk, 10).batch for chunk in frames.chunks(SOURCE)]
+    assert len(parsed) == 1
+    return parsed[0]
+
+
+def same(found: Batch, expected: Batch) -> None:
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+ARROW = Given(pa.table(COLUMNS), "label")
+
+
+class Stream:
+    """Any object with Arrow's C stream interface."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return pa.table(COLUMNS).__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame(COLUMNS),
+        pd.DataFrame(COLUMNS, index=[7, 8, 9]),
+        pd.DataFrame(COLUMNS).astype({"town": "category"}),
+        pl.DataFrame(COLUMNS),
+        pl.DataFrame(COLUMNS).with_columns(pl.col("town").cast(pl.Categorical)),
+        Stream(),
+        pa.table(COLUMNS).to_batches()[0],
+        pa.table(COLUMNS).cast(pa.schema([("age", pa.float64()), ("town", pa.string_view()), ("label", pa.int64())])),
+    ],
+)
+def test_all_frames_give_the_same_rows(frame: Any) -> None:
+    same(read(Given(frame, "label")), read(ARROW))
+
+
+def test_labels_and_weights_may_be_arrays() -> None:
+    features = pd.DataFrame(COLUMNS).drop(columns="label")
+    found = read(Given(features, pd.Series([1, 0, 1], name="clicked"), [1.0, 2.0, 0.5]))
+    np.testing.assert_array_equal(found.weights, [1.0, 2.0, 0.5])
+    same(found._replace(weights=None), read(ARROW))
+    assert roles_of(Given(features, pd.Series([1], name="clicked"), [1.0])) == Roles("clicked", "weight")
+
+
+def test_numbers_may_be_categories() -> None:
+    table = pa.table({"shop": [3, 3, 4], "label": [0, 1, 1]})
+    found = read(Given(table, "label"), ("shop",))
+    assert found.values.tolist() == [1, 1, 1]
+    assert found.keys[0] == found.keys[1] != found.keys[2]
+    same(found, read(Given(table.set_column(0, "shop", pa.array(["3", "3", "4"])), "label")))
+
+
+@pytest.mark.parametrize(
+    ("given", "categorical", "words", "hint"),
+    [
+        (ARROW, ("twon",), "`categorical` has `twon`", "did you mean `town`?"),
+        (Given(pa.table(COLUMNS), [1, 0, 1]), (), "the table has a column `label`", "drop the column"),
+        (
+            Given(pa.table({"age": [1.0]}), [1, 0]),
+            (),
+            "does not have as many rows as there are labels, 2",
+            "one per row",
+        ),
+        (Given(pd.Series([1.0, 2.0]), "label"), (), "is not a table", "frame of columns"),
+    ],
+)
+def test_what_does_not_fit_is_refused(given: Given, categorical: tuple[str, ...], words: str, hint: str) -> None:
+    with pytest.raises(UsageError) as error:
+        read(given, categorical)
+    assert words in error.value.message
+    assert hint in error.value.hint
