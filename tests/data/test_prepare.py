@@ -221,7 +221,7 @@ def test_settings_that_contradict_the_format(tmp_path: Path) -> None:
     criteo = write(tmp_path / "a", criteo_row("1", ["1"], ["x"]))
     with pytest.raises(ConfigError, match=r"`index-base` is `1`, but the input is criteo"):
         run(tmp_path, criteo, index_base="1")
-    with pytest.raises(ConfigError, match=r"`features` is 100, but this criteo input has 1037"):
+    with pytest.raises(ConfigError, match=r"`features` is 100, but the input has 1037"):
         run(tmp_path, criteo, hash_bits=10, features=100)
     assert run(tmp_path, criteo, hash_bits=10, features=1037).rows == 1
 

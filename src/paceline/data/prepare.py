@@ -23,7 +23,7 @@ from paceline.data.prepare_images import RawImages
 from paceline.data.prepare_rows import RawRows
 from paceline.data.prepare_settings import PrepareConfig, Prepared, PrepareProgress, check_settings, check_settings_for
 from paceline.data.sources.files import Source, find_sources, leave_out, total_bytes
-from paceline.data.sources.formats import recognise, refuse_other_formats
+from paceline.data.sources.formats import ROW_FORMATS, recognise, refuse_other_formats
 from paceline.data.sources.image_formats import IMAGE_FORMATS, recognise_images
 from paceline.errors import ConfigError, DataError
 from paceline.files import refuse_existing
@@ -73,19 +73,29 @@ def prepare(config: PrepareConfig, progress: Callable[[PrepareProgress], None]) 
     is_images = name in IMAGE_FORMATS
     if config.format == "auto" and not is_images:
         refuse_other_formats(name, [source for split in files.values() for source in split], config.label)
-    opened: RawData[Any] = RawImages(config, name, files) if is_images else RawRows(config, name, files)
+    opened: RawData[Any] = (
+        RawImages(config, name, files) if is_images else RawRows(config, ROW_FORMATS[name](first, config), files)
+    )
+    prepared = write_dataset(config, name, opened, progress)
+    notes = prepared.notes
+    if len(left_out) > MOST_NAMED:
+        notes += (f"{len(left_out):,} files are held out: not used for training",)
+        left_out = ()
+    return prepared._replace(seconds=time.perf_counter() - began, left_out=left_out, notes=notes)
 
+
+def write_dataset(
+    config: PrepareConfig, name: str, opened: RawData[Any], progress: Callable[[PrepareProgress], None]
+) -> Prepared[Any]:
+    """Read opened data of the format `name`, and write it as a dataset."""
+    began = time.perf_counter()
     meter = ReadMeter(total_bytes([source for split in opened.files.values() for source in split]), progress)
     source = {"format": name, "sources": config.sources, **_held_out(config), **opened.settings}
     with opened.writer(source) as writer:
         _fill(writer, config, opened, meter)
         dataset = writer.finish()
     meter.end()
-    notes = opened.notes
-    if len(left_out) > MOST_NAMED:
-        notes += (f"{len(left_out):,} files are held out: not used for training",)
-        left_out = ()
-    return Prepared(dataset, meter.rows, opened.bad_rows, time.perf_counter() - began, left_out, notes)
+    return Prepared(dataset, meter.rows, opened.bad_rows, time.perf_counter() - began, (), opened.notes)
 
 
 def _find_files(config: PrepareConfig) -> tuple[dict[Split, list[Source]], tuple[str, ...]]:

@@ -13,8 +13,7 @@ from paceline.data.labels import MOST_CLASSES, ClassNumbers, first_negatives
 from paceline.data.pipeline import parse_in_order
 from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.files import Chunk, Source, find_sources
-from paceline.data.sources.formats import ROW_FORMATS
-from paceline.data.sources.parsed import BadRow, Parsed
+from paceline.data.sources.parsed import BadRow, Format, Parsed
 from paceline.data.sources.weights import pair_up
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import SparseDataset, sparse_writer
@@ -22,14 +21,14 @@ from paceline.errors import ConfigError, DataError, counted, printable
 
 
 class RawRows:
-    """Files of rows. The first training file that is not empty says what a format leaves to be found out."""
+    """Rows of one format: of files, or from memory."""
 
-    def __init__(self, config: PrepareConfig, name: str, files: dict[Split, list[Source]]) -> None:
+    def __init__(self, config: PrepareConfig, reading: Format, files: dict[Split, list[Source]]) -> None:
         self._config = config
-        self._reading = ROW_FORMATS[name](next(source for source in files["train"] if source.num_bytes != 0), config)
-        if config.features is not None and config.features != self._reading.features:
+        self._reading = reading
+        if config.features is not None and config.features != reading.features:
             raise ConfigError(
-                f"`features` is {config.features}, but this {name} input has {self._reading.features}",
+                f"`features` is {config.features}, but the input has {reading.features}",
                 "leave --features out; --hash-bits says how many keys strings are hashed into",
             )
         self.files = files

@@ -1,0 +1,1 @@
+"""Rows that are in memory already: matrices, frames and Arrow tables."""

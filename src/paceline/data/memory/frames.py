@@ -1,0 +1,171 @@
+"""How do tables in memory become rows? As those of files do: `data/sources/columnar.py` says what columns mean."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs
+
+from paceline.data.memory.given import Given, column_of
+from paceline.data.prepare_settings import PrepareConfig
+from paceline.data.sources.columnar import Columnar, Roles, columns_of, require_columns
+from paceline.data.sources.files import Chunk, Source
+from paceline.data.sources.parsed import Parsed
+from paceline.errors import UsageError
+
+CHUNK_CELLS = 1 << 20
+
+
+class Table(NamedTuple):
+    """A table that is read once: its schema, and its rows batch by batch, with labels and weights among its columns."""
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+    def peek(self) -> tuple[pa.RecordBatch | None, Table]:
+        """The first batch, and the whole table."""
+        first = next(self.batches, None)
+        return first, self._replace(batches=chain([first] if first is not None else [], self.batches))
+
+
+def roles_of(given: Given) -> Roles:
+    """Which columns the labels and weights of a table are, or become.
+
+    >>> roles_of(Given(None, "clicked", [1.0, 2.0]))
+    Roles(label='clicked', weight='weight')
+    """
+    return Roles(_name(given.labels, "label") or "label", _name(given.weights, "weight"))
+
+
+def _name(values: Any, default: str) -> str:
+    if values is None or isinstance(values, str):
+        return values or ""
+    name = getattr(values, "name", None)
+    return name if isinstance(name, str) and name else default
+
+
+def open_table(given: Given, roles: Roles, categorical: Sequence[str]) -> Table:
+    """A table of any kind with Arrow's types, and with labels and weights as columns."""
+    table = _with_labels(_without_index(_read(given.features)), given, roles)
+    for name in categorical:
+        if name not in table.schema.names:
+            near = difflib.get_close_matches(name, table.schema.names, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else "name columns of the table"
+            raise UsageError(f"`categorical` has `{name}`, which is not a column", hint)
+    fields = [_usable(field, field.name in categorical) for field in table.schema]
+    schema = pa.schema(fields)
+    return Table(schema, (_cast(batch, schema) for batch in table.batches))
+
+
+def _read(data: Any) -> Table:
+    try:
+        if hasattr(data, "__arrow_c_stream__"):
+            reader = pa.RecordBatchReader.from_stream(data)
+            return Table(reader.schema, iter(reader))
+        batch = pa.record_batch(data)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError) as error:
+        raise UsageError(f"a {type(data).__name__} is not a table: {error}", "give a frame of columns") from None
+    return Table(batch.schema, iter([batch]))
+
+
+def _without_index(table: Table) -> Table:
+    """Frames of pandas bring their index along; it says which row is which, and nothing to learn from."""
+    known = (table.schema.pandas_metadata or {}).get("index_columns", [])
+    kept = [name for name in table.schema.names if name not in [index for index in known if isinstance(index, str)]]
+    if len(kept) == len(table.schema.names):
+        return table
+    fields = [table.schema.field(name) for name in kept]
+    return Table(pa.schema(fields), (batch.select(kept) for batch in table.batches))
+
+
+def _with_labels(table: Table, given: Given, roles: Roles) -> Table:
+    """The table with columns of labels and weights, where these are arrays."""
+    for name, values, what in ((roles.label, given.labels, "labels"), (roles.weight, given.weights, "weights")):
+        if values is None or isinstance(values, str):
+            continue
+        if name in table.schema.names:
+            raise UsageError(f"{what} are given as an array, and the table has a column `{name}`", "drop the column")
+        column = column_of(values, len(values), what)
+        appended = table.schema.append(pa.field(name, column.type))
+        table = Table(appended, _appended(table.batches, appended, column, what))
+    return table
+
+
+def _appended(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, column: pa.Array, what: str
+) -> Iterator[pa.RecordBatch]:
+    start = 0
+    for batch in batches:
+        part = column.slice(start, batch.num_rows)
+        start += batch.num_rows
+        if len(part) < batch.num_rows:
+            break
+        yield pa.RecordBatch.from_arrays([*batch.columns, part], schema=schema)
+    if start != len(column):
+        raise UsageError(
+            f"the table does not have as many rows as there are {what}, {len(column):,}", "give one per row"
+        )
+
+
+def _usable(field: pa.Field, is_category: bool) -> pa.Field:
+    """The type in which a column is read: text in one of the layouts that are known here, categories as text."""
+    found = field.type
+    if is_category and not pa.types.is_dictionary(found):
+        return field.with_type(pa.large_string())
+    if pa.types.is_dictionary(found):
+        is_text = is_category or _is_view(found.value_type)
+        return field.with_type(pa.dictionary(pa.int32(), pa.large_string() if is_text else found.value_type))
+    return field.with_type(pa.large_string()) if _is_view(found) else field
+
+
+def _is_view(found: pa.DataType) -> bool:
+    return bool(found in (pa.string_view(), pa.binary_view()))
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        column if column.type == field.type else _cast_column(column, field)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast_column(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        if pa.types.is_dictionary(field.type):
+            dictionary = column.dictionary.cast(field.type.value_type)
+            return pa.DictionaryArray.from_arrays(column.indices.cast(pa.int32()), dictionary)
+        return column.cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise UsageError(f"column {field.name} cannot be read as {field.type}: {error}", "cast it first") from None
+
+
+class Frames(Columnar):
+    """A `Format` of tables with the columns of the first."""
+
+    def __init__(
+        self, first: Table, roles: Roles, tables: dict[str, Iterator[Table]], config: PrepareConfig, *,
+        named_labels: bool,
+    ) -> None:  # fmt: skip
+        self._tables = tables
+        columns = columns_of(first.schema, roles, Source("the table", pa.fs.LocalFileSystem(), "", None))
+        super().__init__(columns, config.hash_bits, fields=config.fields, named_labels=named_labels)
+        self._chunk_rows = max(1, CHUNK_CELLS // max(1, len(columns.kinds)))
+
+    def chunks(self, source: Source) -> Iterator[Chunk[pa.RecordBatch]]:
+        start = 0
+        for table in self._tables[source.name]:
+            require_columns(self.columns, columns_of(table.schema, self.columns.roles, source), source)
+            for batch in table.batches:
+                for first in range(0, batch.num_rows, self._chunk_rows):
+                    part = batch.slice(first, self._chunk_rows)
+                    yield Chunk(source, part, start, 0)
+                    start += part.num_rows
+
+    def parse(self, chunk: Chunk[pa.RecordBatch], most_bad: int) -> Parsed:
+        return self.rows(chunk.content, np.arange(1, chunk.content.num_rows + 1), most_bad)

@@ -1,0 +1,116 @@
+"""What can a user give from memory?
+
+A matrix (SciPy sparse, NumPy, a `Batch`), a table (pandas, Polars, Arrow, or any Arrow C stream),
+a tuple of one of these with its labels and, maybe, its weights, or an iterable of all that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from paceline.data.sparse.batch import Batch
+from paceline.errors import UsageError
+
+WHAT = "a SciPy CSR matrix, a NumPy array, a pandas or Polars frame, an Arrow table, (X, y), or an iterable of these"
+
+
+class Given(NamedTuple):
+    """Rows as a user gave them: a matrix or a table, and labels and weights unless columns of the table have them.
+
+    Labels and weights are a column's name, or one per row.
+    """
+
+    features: Any
+    labels: Any = None
+    weights: Any = None
+
+
+def is_matrix(data: Any) -> bool:
+    """Whether this is a matrix: its columns have numbers instead of names."""
+    return isinstance(data, Batch) or hasattr(data, "tocsr") or (isinstance(data, np.ndarray) and data.ndim == 2)
+
+
+def is_table(data: Any) -> bool:
+    """Whether this is a table: its columns have names and types."""
+    return hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")
+
+
+def is_in_memory(data: Any) -> bool:
+    """Whether `data` is rows in memory; otherwise it is the name of a dataset."""
+    return not (isinstance(data, str) or hasattr(data, "__fspath__"))
+
+
+def batches_of(data: Any, labels: Any = None, weights: Any = None) -> Iterator[Given]:
+    """What was given, batch by batch. `labels` and `weights` may be in `data` instead.
+
+    >>> [batch.labels for batch in batches_of([(np.eye(2), [0, 1]), (np.eye(2), [1, 1])])]
+    [[0, 1], [1, 1]]
+    """
+    single = _single(data, labels, weights)
+    if single is not None:
+        return iter([single])
+    if isinstance(data, np.ndarray):
+        raise UsageError(f"the data is an array of shape {data.shape}", "give rows and columns: [rows, columns]")
+    if not isinstance(data, Iterable) or isinstance(data, (bytes, dict)):
+        raise UsageError(f"cannot read rows from a {type(data).__name__}", f"give {WHAT}")
+    for name, value in (("label", labels), ("weight", weights)):
+        if value is not None and not isinstance(value, str):
+            raise UsageError(f"`{name}` is an array, but the data comes in batches", "give (X, y) batches")
+    batches = iter(data)
+    first = next(batches, None)
+    if first is None:
+        raise UsageError("the data is empty", f"give {WHAT}")
+    if _single(first, labels, weights) is None:
+        hint = "give (X, y) with X a NumPy array" if np.ndim(first) else f"give {WHAT}"
+        raise UsageError(f"the data is a {type(data).__name__} of {type(first).__name__}", hint)
+    return (_batch(item, labels, weights) for item in chain([first], batches))
+
+
+def _batch(data: Any, labels: Any, weights: Any) -> Given:
+    found = _single(data, labels, weights)
+    if found is None:
+        raise UsageError(f"a batch is a {type(data).__name__}", "all batches are matrices, tables, or (X, y)")
+    return found
+
+
+def _single(data: Any, labels: Any, weights: Any) -> Given | None:
+    """A matrix or a table with its labels and weights; None if `data` is neither."""
+    if isinstance(data, Batch):
+        return Given(data, data.labels if labels is None else labels, data.weights if weights is None else weights)
+    if isinstance(data, tuple) and len(data) in (2, 3) and (is_matrix(data[0]) or is_table(data[0])):
+        if labels is not None and not isinstance(labels, str):
+            raise UsageError("labels are given twice: in (X, y) and as `label`", "give them once")
+        return Given(data[0], data[1], data[2] if len(data) == 3 else weights)
+    return Given(data, labels, weights) if is_matrix(data) or is_table(data) else None
+
+
+def column_of(values: Any, num_rows: int, what: str) -> pa.Array:
+    """Labels or weights, one per row, as an Arrow column.
+
+    >>> column_of(np.array([True, False]), 2, "labels").to_pylist()
+    [1, 0]
+    """
+    try:
+        if hasattr(values, "__arrow_c_stream__"):
+            found = pa.chunked_array(values).combine_chunks()
+        else:
+            array = values if hasattr(values, "__arrow_c_array__") else np.asarray(values)
+            if isinstance(array, np.ndarray) and array.ndim == 2 and array.shape[1] == 1:
+                array = array[:, 0]
+            found = pa.array(array, from_pandas=True) if isinstance(array, np.ndarray) else pa.array(array)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError, ValueError) as error:
+        shape = getattr(values, "shape", ())
+        many = f" of shape {shape}" if len(shape) > 1 else f": {error}"
+        raise UsageError(f"{what} cannot be read from a {type(values).__name__}{many}", "give one per row") from None
+    if isinstance(found, pa.ChunkedArray):
+        found = found.combine_chunks()
+    if pa.types.is_boolean(found.type):
+        found = found.cast(pa.uint8())
+    if len(found) != num_rows:
+        raise UsageError(f"{num_rows:,} rows, but {len(found):,} {what}", "give one per row")
+    return found

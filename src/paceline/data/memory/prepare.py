@@ -1,0 +1,135 @@
+"""How do rows in memory become a dataset? They are cut into pieces, and written as those of files are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.fs
+
+from paceline.data.blocks.dataset import Split
+from paceline.data.limits import LABEL_KINDS, LabelKind
+from paceline.data.memory.frames import Frames, Table, open_table, roles_of
+from paceline.data.memory.given import Given, batches_of, column_of, is_matrix
+from paceline.data.memory.matrices import Matrices, rows_of_matrix
+from paceline.data.prepare import write_dataset
+from paceline.data.prepare_rows import RawRows
+from paceline.data.prepare_settings import PrepareConfig, Prepared, PrepareProgress, check_settings
+from paceline.data.sources.cells import are_names, holds_text, read_numbers
+from paceline.data.sources.columnar import Roles, require_roles
+from paceline.data.sources.files import Source
+from paceline.data.sources.parsed import Format
+from paceline.data.sparse.dataset import SparseDataset
+from paceline.errors import DataError, UsageError
+from paceline.files import refuse_existing
+
+
+class Memory(NamedTuple):
+    """Rows in memory: those to train on, and, if given, those to choose the best model by and to test it on.
+
+    `label` and `weight` are a column's name or one value per row; `categorical` names columns of categories. Without
+    `labels`, the labels tell of which kind they are; `fits` are the kinds that the model can learn from.
+    """
+
+    train: Any
+    validation: Any = None
+    test: Any = None
+    label: Any = None
+    weight: Any = None
+    categorical: Sequence[str] = ()
+    labels: LabelKind | None = None
+    fits: tuple[LabelKind, ...] = LABEL_KINDS
+
+
+class Opened(NamedTuple):
+    """Rows of one format, and the kind of their labels."""
+
+    format: Format
+    name: str
+    labels: LabelKind
+
+
+def prepare_memory(
+    memory: Memory, config: PrepareConfig, progress: Callable[[PrepareProgress], None] = lambda _: None
+) -> Prepared[SparseDataset]:
+    """Make the dataset `config.out`, or raise and leave nothing there. Of `config`, `sources` mean nothing here."""
+    check_settings(config)
+    refuse_existing(Path(config.out))
+    splits: dict[Split, Any] = {"train": memory.train, "validation": memory.validation, "test": memory.test}
+    given = {split: data for split, data in splits.items() if data is not None}
+    names: dict[Split, str] = {"train": "the data", "validation": "the validation data", "test": "the test data"}
+    label = memory.label if isinstance(memory.label, str) else None
+    weight = memory.weight if isinstance(memory.weight, str) else None
+    batches = {
+        names[split]: batches_of(data, *((memory.label, memory.weight) if split == "train" else (label, weight)))
+        for split, data in given.items()
+    }
+    first = next(batches[names["train"]])
+    batches[names["train"]] = chain([first], batches[names["train"]])
+    open_rows = _open_matrices if is_matrix(first.features) else _open_tables
+    opened = open_rows(memory, config, first, batches)
+    sources = {split: [Source(names[split], pa.fs.LocalFileSystem(), "", None)] for split in given}
+    config = msgspec.structs.replace(config, labels=opened.labels)
+    return write_dataset(config, opened.name, RawRows(config, opened.format, sources), progress)
+
+
+def _open_matrices(memory: Memory, config: PrepareConfig, first: Given, batches: dict[str, Iterator[Given]]) -> Opened:
+    if memory.categorical:
+        raise UsageError("`categorical` is given, but the columns of a matrix have no names", "give a frame")
+    rows = rows_of_matrix(first.features)
+    if not rows.num_rows or not rows.num_columns:
+        raise DataError(f"the matrix has {rows.num_rows} rows and {rows.num_columns} columns", "give at least one")
+    if first.labels is None:
+        raise UsageError("the rows have no labels", "give (X, y), or label=")
+    labels = None if isinstance(first.labels, str) else column_of(first.labels, rows.num_rows, "labels")
+    kind, named = label_kind(memory, labels)
+    return Opened(Matrices(first, batches, named_labels=named), "matrix", kind)
+
+
+def _open_tables(memory: Memory, config: PrepareConfig, first: Given, batches: dict[str, Iterator[Given]]) -> Opened:
+    roles = roles_of(first)
+    table = open_table(first, roles, memory.categorical)
+    require_roles(table.schema.names, roles, Source("the table", pa.fs.LocalFileSystem(), "", None))
+    head, table = table.peek()
+    kind, named = label_kind(memory, None if head is None else head.column(roles.label))
+    tables = {name: _tables(given, roles, memory.categorical) for name, given in batches.items()}
+    # The first batch was opened already.
+    train = next(iter(batches))
+    next(batches[train])
+    tables[train] = chain([table], tables[train])
+    return Opened(Frames(table, roles, tables, config, named_labels=named), "table", kind)
+
+
+def _tables(given: Iterator[Given], roles: Roles, categorical: Sequence[str]) -> Iterator[Table]:
+    for batch in given:
+        if is_matrix(batch.features):
+            raise UsageError("some batches are tables, and some are matrices", "give all in one form")
+        yield open_table(batch, roles, categorical)
+
+
+def label_kind(memory: Memory, labels: pa.Array | None) -> tuple[LabelKind, bool]:
+    """Of which kind the labels are, and whether they are names of classes; the first ones tell."""
+    if labels is None:
+        return memory.labels or "two-classes", False
+    labels = labels.unique()
+    if holds_text(labels.type) and are_names(labels) and memory.labels != "numbers":
+        return memory.labels or ("two-classes" if len(labels) <= 2 else "classes"), True
+    if memory.labels is not None:
+        return memory.labels, False
+    found = {float(number) for number in read_numbers(labels).numbers}
+    if found <= {0.0, 1.0} or found <= {-1.0, 1.0}:
+        # Two classes are numbers, too: 0/1 for a regression.
+        return ("two-classes" if "two-classes" in memory.fits else memory.fits[-1]), False
+    if any(number != int(number) or number < 0 for number in found):
+        return "numbers", False
+    possible = [kind for kind in memory.fits if kind != "two-classes"]
+    if len(possible) == 1:
+        return possible[0], False
+    raise UsageError(
+        f"the labels are whole numbers from {min(found):g} to {max(found):g}: classes, or numbers to predict?",
+        'say which: labels="classes" or labels="numbers"',
+    )
