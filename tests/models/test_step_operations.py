@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def with_fields(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def names_of(data: Path, folder: Path, **flags: object) -> list[str]:
+def names_of(data: Path, folder: Path, **flags: Any) -> list[str]:
     run = paceline.train(data=data, run=folder / "run", workers=1, **flags)
     found = time_operations(run, batches=2)
     assert all(one["nanoseconds_per_row"] > 0 for one in found)
