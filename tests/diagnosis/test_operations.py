@@ -23,7 +23,7 @@ def test_every_operation_is_timed(clicks: Path, tmp_path: Path) -> None:
     assert all(one["nanoseconds_per_row"] > 0 for one in found)
 
 
-@pytest.mark.parametrize("model", ["softmax", "not.there:build"])
+@pytest.mark.parametrize("model", ["alexnet", "not.there:build"])
 def test_a_model_whose_operations_are_unknown_says_so(tmp_path: Path, model: str) -> None:
     run = make_half_run(tmp_path / "run")
     (run.path / "config.toml").write_bytes(to_toml(msgspec.structs.replace(run.config, model=model)))

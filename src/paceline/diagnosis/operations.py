@@ -16,7 +16,6 @@ from paceline.data.rows import EpochOrder
 from paceline.errors import DataError, UsageError
 from paceline.imports import import_from
 from paceline.models.inputs import open_for
-from paceline.models.loss_entries import LOSSES, LOSSES_OF_ONE_SCORE
 from paceline.models.model import StepOperations
 from paceline.models.registry import find, is_known
 from paceline.run_folder import RunFolder
@@ -24,7 +23,6 @@ from paceline.run_folder import RunFolder
 BATCHES = 40
 # Single rows are over before a clock can tell.
 FEWEST_ROWS = 100
-LOSSES_WITHOUT_OPERATIONS = {*LOSSES} - {*LOSSES_OF_ONE_SCORE}
 READ = {"read": "copy the rows of a batch into one array"}
 
 
@@ -37,7 +35,7 @@ def time_operations(run: RunFolder, batches: int = BATCHES) -> list[dict[str, An
     config = run.config
     # A user's function has none, and is not imported just because a run folder names it.
     entry = find(config.model) if is_known(config.model) else None
-    if entry is None or not entry.operations or config.loss.name in LOSSES_WITHOUT_OPERATIONS:
+    if entry is None or not entry.operations:
         raise UsageError(f"the operations of a step of `{config.model}` cannot be timed", "leave out --ops")
     try:
         dataset = open_for(config)

@@ -39,6 +39,7 @@ class LinearModel:
     tensors: tuple[Tensor, ...] = ()
     fingerprint = ""
     scoring_threads = True
+    operations = "paceline.models.linear_operations:LinearOperations"
 
     def __init__(self, config: RunConfig, features: int, labels: Labels, scales: Scales = PLAIN,
                  weights: Floats | None = None, start_loss: float = 0.0) -> None:  # fmt: skip

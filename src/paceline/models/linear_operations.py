@@ -7,10 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from paceline.data.sparse.batch import Batch
+from paceline.imports import import_from
 from paceline.kernels.losses import measure_rows
 from paceline.kernels.numbering import number_keys
 from paceline.kernels.operations import scatter_rows, score_rows
 from paceline.models.linear import LinearModel
+from paceline.models.model import StepOperations
+from paceline.models.multinomial import MultinomialModel
 from paceline.parameters.keyed import KeyedStore
 from paceline.parameters.scratch import Scratch
 
@@ -22,6 +25,12 @@ OPERATIONS = {
     "scatter": "sum the rows' gradients by key",
     "apply": "update the weights",
 }
+
+
+def make(model: LinearModel | MultinomialModel, rows: int) -> StepOperations:
+    """The operations that a linear model declares."""
+    operations: StepOperations = import_from(model.operations)(model, rows)
+    return operations
 
 
 class LinearOperations:

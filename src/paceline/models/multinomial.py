@@ -35,6 +35,7 @@ class MultinomialModel:
     fingerprint = ""
     scoring_threads = True
     curvature: float | None = None
+    operations = "paceline.models.step_operations:StepParts"
 
     def __init__(self, config: RunConfig, features: int, labels: Labels, _scales: Scales = PLAIN,
                  weights: Floats | None = None, _start_loss: float = 0.0) -> None:  # fmt: skip

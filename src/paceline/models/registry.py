@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from paceline.models.model import Model
 
 ROWS, IMAGES = "rows", "images"
+STEP_PARTS = "paceline.models.step_operations:StepParts"
 
 
 class Defaults(NamedTuple):
@@ -146,29 +147,29 @@ MODELS = {
     "linear": Entry(
         "linear", ROWS, keyed=True, losses=tuple(LOSSES), optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.linear:build", loader="paceline.models.trained:load_linear_model",
-        defaults=OF_LINEAR, operations="paceline.models.linear_operations:LinearOperations", compiled=True,
+        defaults=OF_LINEAR, operations="paceline.models.linear_operations:make", compiled=True,
         class_weights=True,
     ),
     "fm": Entry(
         "fm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.factorization:build", loader="paceline.models.trained_factorization:load_fm",
-        defaults=OF_LINEAR, compiled=True, has_factors=True, class_weights=True,
+        defaults=OF_LINEAR, operations=STEP_PARTS, compiled=True, has_factors=True, class_weights=True,
     ),
     "fwfm": Entry(
         "fwfm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_AND_DENSE_OPTIMIZERS,
         builder="paceline.models.field_weighted:build", loader="paceline.models.trained_factorization:load_fwfm",
-        defaults=OF_DECLARED, has_factors=True, class_weights=True,
+        defaults=OF_DECLARED, operations=STEP_PARTS, has_factors=True, class_weights=True,
     ),
     "ffm": Entry(
         "ffm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.factorization:build_field_aware",
         loader="paceline.models.trained_factorization:load_ffm",
-        defaults=OF_LINEAR, compiled=True, has_factors=True, class_weights=True,
+        defaults=OF_LINEAR, operations=STEP_PARTS, compiled=True, has_factors=True, class_weights=True,
     ),
     "softmax": Entry(
         "softmax", IMAGES, keyed=False, losses=("softmax",), optimizers=DENSE_OPTIMIZERS,
         builder="paceline.models.images:build", loader="paceline.models.trained:load_image_model",
-        defaults=OF_SOFTMAX,
+        defaults=OF_SOFTMAX, operations=STEP_PARTS,
         network="paceline.models.softmax:make_network", shapes="paceline.models.softmax:shapes_of",
     ),
     "alexnet": _torch("alexnet", "paceline.torch.alexnet:alexnet", "paceline.torch.model:shapes_of"),
