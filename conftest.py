@@ -25,9 +25,16 @@ def example(request: pytest.FixtureRequest) -> None:
         for name, rate in (("first", 0.05), ("second", 0.5))
     }
     with pytest.raises(paceline.PacelineError):
-        paceline.train(data=(X, y), epochs=1000, run="runs/stopped", progress=False, callbacks=[_interrupt])
+        paceline.train(data=(X, y), epochs=1000, run="runs/stopped", progress=False, callbacks=[_Interrupt()])
     request.getfixturevalue("doctest_namespace").update(paceline=paceline, np=np, X=X, y=y, run=runs["first"], **runs)
 
 
-def _interrupt(_status: Any) -> None:
-    signal.raise_signal(signal.SIGINT)
+class _Interrupt:
+    """Stops a run, as Ctrl-C does, once: a second one would end the process."""
+
+    stopped = False
+
+    def __call__(self, _status: Any) -> None:
+        if not self.stopped:
+            self.stopped = True
+            signal.raise_signal(signal.SIGINT)

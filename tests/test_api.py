@@ -5,11 +5,17 @@ from __future__ import annotations
 import html
 import json
 import re
+import signal
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse
 
+import paceline
 from paceline.api import Run
 from paceline.errors import DataError
 from tests.diagnosis.conftest import quick as quick
@@ -89,3 +95,105 @@ class TestRun:
         assert inside
         assert html.unescape(inside[1]) == run.report(tmp_path / "page.html").read_text("utf-8")
         assert sorted(run.path.rglob("*")) == files
+
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(400, 6)).astype(np.float32)
+Y = (X[:, 0] + X[:, 1] > 0).astype(int)
+EXACT: dict[str, Any] = {"pace": "sync", "workers": 2, "batch_size": 20, "epochs": 3, "progress": False}
+
+
+def trained(path: Path, data: Any, **flags: Any) -> str:
+    return str(paceline.train(data=data, run=path, **EXACT, **flags).result["model_sha256"])
+
+
+class TestTrain:
+    def test_every_form_of_the_same_rows_gives_the_same_model(self, tmp_path: Path) -> None:
+        paceline.prepare((X, Y), tmp_path / "data", progress=False)
+        expected = trained(tmp_path / "prepared", tmp_path / "data")
+        csr = scipy.sparse.csr_matrix(X)
+        halves = [(csr[:150], Y[:150]), (X[150:], Y[150:])]
+        forms: list[tuple[Any, dict[str, Any]]] = [((X, Y), {}), (csr, {"label": Y}), (iter(halves), {})]
+        for number, (data, more) in enumerate(forms):
+            assert trained(tmp_path / str(number), data, **more) == expected
+
+    def test_weights_count_like_repeated_rows(self, tmp_path: Path) -> None:
+        run = paceline.train(data=(X, Y, np.full(400, 2.0)), run=tmp_path / "run", **EXACT)
+        assert run.result["status"] == "done"
+        assert run.result["rows"] == 1200
+
+    def test_a_frame_with_validation_and_test_rows(self, tmp_path: Path) -> None:
+        frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "shop": RNG.integers(0, 9, 400), "y": Y})
+        run = paceline.train(
+            data=frame, label="y", categorical=["shop"], validation=frame.head(100), test=frame.tail(50), epochs=20,
+            run=tmp_path / "run", progress=False,
+        )  # fmt: skip
+        assert run.result["test"]["auc"] > 0.95
+        assert run.result["validation"]["loss"] < 0.5
+
+    def test_wrong_settings_come_before_rows(self, tmp_path: Path) -> None:
+        def rows() -> Any:
+            pytest.fail("no row is needed")
+            yield
+
+        with pytest.raises(paceline.PacelineError, match="`pace`"):
+            paceline.train(data=rows(), pace="hurried", run=tmp_path / "run")
+        with pytest.raises(paceline.PacelineError, match="unknown setting `epoch`"):
+            paceline.train(data=rows(), epoch=3, run=tmp_path / "run")
+
+    def test_callbacks_see_the_run(self, tmp_path: Path) -> None:
+        seen: list[paceline.Status] = []
+        paceline.train(data=(X, Y), test_fraction=0.2, callbacks=[seen.append], run=tmp_path / "run", progress=False)
+        assert seen[-1].share == 1
+        assert seen[-1].rows > 0
+        assert seen[-1].train_loss > 0
+
+    @pytest.mark.parametrize("error", [ValueError("enough"), OSError("no room")])
+    def test_a_callback_ends_the_run_with_an_error(self, tmp_path: Path, error: Exception) -> None:
+        def stop(_: paceline.Status) -> None:
+            raise error
+
+        with pytest.raises((ValueError, paceline.PacelineError), match=str(error)):
+            paceline.train(data=(X, Y), callbacks=[stop], run=tmp_path / "run", progress=False)
+        assert Run(tmp_path / "run").result["status"] == "failed"
+
+    def test_a_stopped_run_goes_on_with_the_same_rows(self, tmp_path: Path) -> None:
+        stops = iter([signal.SIGINT])
+
+        def interrupt(_: paceline.Status) -> None:
+            for stop in stops:
+                signal.raise_signal(stop)
+
+        flags: dict[str, Any] = {**EXACT, "epochs": 100, "test_every": 4000, "test_fraction": 0.1}
+        with pytest.raises(paceline.PacelineError, match="interrupted"):
+            paceline.train(data=(X, Y), run=tmp_path / "stopped", callbacks=[interrupt], **flags)
+        assert Run(tmp_path / "stopped").result["status"] == "interrupted"
+        with pytest.raises(paceline.PacelineError):
+            paceline.resume(tmp_path / "stopped", data=(X[:, ::-1], Y), test_fraction=0.1, progress=False)
+        resumed = paceline.resume(tmp_path / "stopped", data=(X, Y), test_fraction=0.1, progress=False)
+        whole = paceline.train(data=(X, Y), run=tmp_path / "whole", **flags)
+        assert resumed.result["model_sha256"] == whole.result["model_sha256"]
+
+
+def test_prepare_takes_files_too(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("1 0:1\n0 1:1\n")
+    made = paceline.prepare(tmp_path / "rows", tmp_path / "a", index_base="0")
+    assert made.rows == 2
+    assert paceline.prepare([str(tmp_path / "rows")], tmp_path / "b").rows == 2
+    with pytest.raises(paceline.PacelineError, match="indexbase"):
+        paceline.prepare(tmp_path / "rows", tmp_path / "c", indexbase="0")
+
+
+def test_a_sweep_over_rows_in_memory_goes_on(tmp_path: Path) -> None:
+    recipe = {"sweep": {"pace": ["sync", "async"]}, "epochs": 2}
+
+    def sweep() -> list[Any]:
+        return paceline.sweep(recipe, data=(X, Y), out=tmp_path / "sweep", progress=False)
+
+    first = sweep()
+    assert [outcome.run.result["status"] for outcome in first] == ["done", "done"]
+    written = [(outcome.run.path / "result.json").stat().st_mtime_ns for outcome in first]
+    assert [(outcome.run.path / "result.json").stat().st_mtime_ns for outcome in sweep()] == written
+    found = paceline.compare(*(outcome.run for outcome in first), out=tmp_path / "page.html")
+    assert "pace" in [row.name for row in found.settings]
+    assert (tmp_path / "page.html").exists()

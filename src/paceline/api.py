@@ -15,17 +15,17 @@ from typing import Any, Unpack
 import msgspec
 
 from paceline import predictions, run
-from paceline.config import converted, read_config
+from paceline.config import read_config
 from paceline.data.blocks.dataset import Split
 from paceline.data.memory.given import is_in_memory
 from paceline.data.prepare import prepare as prepare_files
-from paceline.data.prepare_settings import PrepareConfig, Prepared
+from paceline.data.prepare_settings import Prepared
 from paceline.diagnosis.evidence import gather_evidence
 from paceline.diagnosis.explain import ensure_diagnosis, write_diagnosis
 from paceline.diagnosis.plan import bandwidths, choices, counts, plan_of
 from paceline.diagnosis.plan import predict as predict_speed
 from paceline.errors import RunError, in_short
-from paceline.given_data import RowOptions, dataset_for, without_rows, write_rows
+from paceline.given_data import RowOptions, dataset_for, prepare_config, without_rows, write_rows
 from paceline.matrices.settings import TraceSettings
 from paceline.models.trained import TrainedModel, load_model
 from paceline.reports.compare import Comparison, write_comparison
@@ -89,8 +89,7 @@ def prepare(data: Any, out: StrPath, *, progress: bool = True, **settings: Any) 
     if not named:
         return write_rows(data, out, settings, progress=progress)
     sources = [str(source) for source in (data if isinstance(data, list) else [data])]
-    tree = {"sources": sources, "out": str(out), **settings}
-    return prepare_files(converted(tree, PrepareConfig, "see `paceline prepare --help`"), lambda _: None)
+    return prepare_files(prepare_config(sources, out, settings), lambda _: None)
 
 
 def train(

@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict
 
-from paceline.config import converted
+from paceline.config import converted, refuse_unknown
 from paceline.data.limits import LABEL_KINDS, LabelKind, Scale
 from paceline.data.memory.given import is_in_memory
 from paceline.data.memory.prepare import Memory, prepare_memory
@@ -94,9 +94,16 @@ def write_rows(
     """Write rows in memory to a new dataset."""
     memory = Memory(data, fits=fits, **{name: options[name] for name in OF_MEMORY if name in options})
     told = {name: value for name, value in options.items() if name not in OF_MEMORY}
-    config = converted({"sources": ["memory"], "out": str(out), **told}, PrepareConfig, "see `paceline prepare --help`")
+    config = prepare_config(["memory"], out, told)
     with _row_meter(progress) as show:
         return prepare_memory(memory, config, show)
+
+
+def prepare_config(sources: list[str], out: str | PathLike[str], settings: Mapping[str, Any]) -> PrepareConfig:
+    """The flags of `paceline prepare`, given as keywords."""
+    tree = {"sources": sources, "out": str(out), **settings}
+    refuse_unknown(tree, PrepareConfig, "")
+    return converted(tree, PrepareConfig, "see `paceline prepare --help`")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -46,3 +47,39 @@ def test_a_terminal_gets_a_bar() -> None:
     assert "train" in shown
     assert "100%" in shown
     assert "7 rows/s" in shown
+
+
+class Notebook(types.ModuleType):
+    """What of IPython a notebook's kernel has: a shell with a kernel, and a display that can be updated."""
+
+    kernel = object()
+    HTML = str
+
+    def __init__(self) -> None:
+        super().__init__("IPython")
+        self.shown: list[str] = []
+
+    def get_ipython(self) -> Notebook:
+        return self
+
+    def display(self, page: str, display_id: bool) -> Notebook:
+        assert display_id
+        self.update(page)
+        return self
+
+    def update(self, page: str) -> None:
+        self.shown.append(page)
+
+
+def test_a_notebook_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = Notebook()
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    monkeypatch.setitem(sys.modules, "IPython.display", notebook)
+    with meter("train <1>") as bar:
+        bar.show(0.5, "7 rows/s")
+        bar.show(1.0, "8 rows/s")
+    assert notebook.shown == [
+        '<progress value="0.000" max="1"></progress> <span>train &lt;1&gt;: 0%</span>',
+        '<progress value="0.500" max="1"></progress> <span>train &lt;1&gt;: 50%, 7 rows/s</span>',
+        '<progress value="1.000" max="1"></progress> <span>train &lt;1&gt;: 100%, 8 rows/s</span>',
+    ]

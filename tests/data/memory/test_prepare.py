@@ -50,7 +50,7 @@ def test_rows_held_out_are_given_in_the_same_way(tmp_path: Path) -> None:
     csr = scipy.sparse.csr_matrix(X)
     batches = [(csr[:20], Y[:20]), (csr[20:], Y[20:])]
     dataset = made(tmp_path / "memory", Memory(iter(batches), validation=(csr[:5], Y[:5]), test=[(X[:7], Y[:7])]))
-    assert [dataset.split(split).rows for split in ("train", "validation", "test")] == [50, 5, 7]  # type: ignore[arg-type]
+    assert [dataset.split(split).rows for split in ("train", "validation", "test")] == [50, 5, 7]
 
 
 @pytest.mark.parametrize(

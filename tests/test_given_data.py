@@ -1,0 +1,76 @@
+"""Rows in memory become a temporary dataset that is gone afterwards."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.config import read_config
+from paceline.data.datasets import open_dataset
+from paceline.errors import ConfigError, UsageError
+from paceline.given_data import dataset_for, without_rows
+
+X = np.eye(6)
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def kind_of(labels: list[float], **flags: Any) -> str:
+    config = read_config(None, {"data": "memory", **flags})
+    with dataset_for(config, (X[: len(labels)], labels), {}, progress=False) as folder:
+        return open_dataset(folder).labels.kind
+
+
+def test_labels_suit_the_model(temporary: Path) -> None:
+    assert kind_of([0, 1, 1]) == "two-classes"
+    assert kind_of([0, 1, 2], loss="softmax") == "classes"
+    assert kind_of([0, 1, 2], loss="poisson") == "numbers"
+    assert list(temporary.iterdir()) == []
+
+
+def test_nothing_is_left_after_an_error(temporary: Path) -> None:
+    with pytest.raises(UsageError, match="classes, or numbers to predict"):
+        kind_of([0, 1, 2])
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_dataset_is_taken_as_it_is() -> None:
+    config = read_config(None, {"data": "memory"})
+    with dataset_for(config, Path("data/clicks"), {}, progress=False) as folder:
+        assert folder == "data/clicks"
+    with (
+        pytest.raises(UsageError, match="`label` is given, but `data` is a dataset"),
+        dataset_for(config, "data/clicks", {"label": "y"}, progress=False),
+    ):
+        pass
+
+
+def test_rows_are_no_images() -> None:
+    config = read_config(None, {"data": "memory", "model": "softmax"})
+    with (
+        pytest.raises(UsageError, match="`softmax` learns from images"),
+        dataset_for(config, (X, [0] * 6), {}, progress=False),
+    ):
+        pass
+
+
+def test_a_wrong_option_is_named() -> None:
+    config = read_config(None, {"data": "memory"})
+    with (
+        pytest.raises(ConfigError, match="hash_bits"),
+        dataset_for(config, (X, [0] * 6), {"hash_bits": "many"}, progress=False),
+    ):
+        pass
+
+
+def test_what_is_said_about_rows_is_told_apart() -> None:
+    said = {"label": None, "weight": "w", "epochs": 3, "test_fraction": 0.1}
+    assert without_rows(said) == ({"weight": "w", "test_fraction": 0.1}, {"epochs": 3})
