@@ -25,6 +25,7 @@ from paceline.diagnosis.explain import ensure_diagnosis, write_diagnosis
 from paceline.diagnosis.plan import bandwidths, choices, counts, plan_of
 from paceline.diagnosis.plan import predict as predict_speed
 from paceline.errors import RunError, in_short
+from paceline.exports.export import export_model
 from paceline.given_data import RowOptions, dataset_for, prepare_config, without_rows, write_rows
 from paceline.matrices.settings import TraceSettings
 from paceline.models.trained import TrainedModel, load_model
@@ -174,6 +175,16 @@ def predict(
     """Write what a run's model predicts to a .parquet or .csv file; returns how many rows."""
     folder = path.path if isinstance(path, RunFolder) else Path(path)
     return predictions.write_predictions(folder, str(data), str(out), split, model)
+
+
+def export(run: StrPath | RunFolder, *, to: str, out: StrPath, model: str = "") -> Path:
+    """Write a run's model in the form of another tool: `onnx`, `mlflow`, `text` or `vw`; returns the new path.
+
+    >>> paceline.export("runs/first", to="text", out="weights.tsv").name
+    'weights.tsv'
+    """
+    folder = run.path if isinstance(run, RunFolder) else Path(run)
+    return export_model(folder, to, Path(out), model)
 
 
 def sweep(
