@@ -38,9 +38,12 @@ def write_onnx(model: TrainedModel, path: Path) -> None:
 def described(model: TrainedModel) -> dict[str, str]:
     """What other tools may want to know about a model, as text."""
     output: Any = model.model.output
+    info = model.info
     return {
-        "model": model.info.model,
+        "model": info.model,
+        "loss": info.loss.get("name") or model.entry.losses[0],
         "task": output.task.name,
-        "model_sha256": model.info.sha256,
-        "source": json.dumps(model.info.source),
+        "classes": json.dumps(info.class_names or info.source.get("class_names", [])),
+        "model_sha256": info.sha256,
+        "source": json.dumps(info.source),
     }

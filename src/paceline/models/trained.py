@@ -37,6 +37,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     sha256: str
     source: dict[str, Any]
+    loss: dict[str, Any] = {}
+    class_names: list[str] = []
 
 
 class SparseInfo(msgspec.Struct, frozen=True, kw_only=True):
