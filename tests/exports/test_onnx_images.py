@@ -14,9 +14,7 @@ import paceline
 NORMALISED = "tests.exports.modules:normalised"
 
 
-@pytest.mark.parametrize(
-    ("model", "crop"), [("softmax", 0), ("softmax", 9), ("alexnet-small", 0), (NORMALISED, 9)]
-)
+@pytest.mark.parametrize(("model", "crop"), [("softmax", 0), ("softmax", 9), ("alexnet-small", 0), (NORMALISED, 9)])
 def test_images_as_bytes(tmp_path: Path, drawings: Path, model: str, crop: int) -> None:
     run = paceline.train(
         data=drawings, model=model, run=tmp_path / "run", train_rows=600, settings=[f"images.crop={crop}"],

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 @option("--device", "NAME", f"{one_of(CHOICES['device'])}, for PyTorch modules.  [default: cpu]")
 @number("--seed", "Random seed.  [default: 0]")
 @new_run
+@option("--track", "mlflow", "Log the run to MLflow, too.  [default: do not]")
 @setting("Set any setting of a recipe; may be repeated.")
 def train(recipe: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
     """Train a model.

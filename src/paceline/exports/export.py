@@ -14,7 +14,8 @@ from paceline.run_folder import RunFolder
 
 
 class Target(NamedTuple):
-    """What a model is exported to. `writer`, "module:function", writes a `TrainedModel` to a new path."""
+    """What a model is exported to. `writer`, "module:function", writes a `TrainedModel`, that of a run folder,
+    to a new path."""
 
     what: str
     writer: str
@@ -36,5 +37,6 @@ def export_model(run: str | Path, to: str, out: str | Path, code: str = "") -> P
         raise UsageError(f"`to` is `{to}`; it must be {one_of([*TARGETS])}", hint)
     out = Path(out)
     with new_path(out) as place:
-        import_from(TARGETS[to].writer)(load_model(RunFolder(run).path, code), place)
+        folder = RunFolder(run).path
+        import_from(TARGETS[to].writer)(load_model(folder, code), folder, place)
     return out

@@ -15,7 +15,7 @@ from paceline.models.trained import TrainedModel
 MOST_BYTES = (1 << 31) - (1 << 20)
 
 
-def write_onnx(model: TrainedModel, path: Path) -> None:
+def write_onnx(model: TrainedModel, _run: Path, path: Path) -> None:
     """Write an ONNX file."""
     onnx = import_onnx()
     if not model.entry.onnx:

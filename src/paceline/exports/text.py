@@ -24,7 +24,7 @@ Floats = NDArray[np.float32]
 Columns = dict[str, Floats]
 
 
-def write_text(model: TrainedModel, path: Path) -> None:
+def write_text(model: TrainedModel, _run: Path, path: Path) -> None:
     """Write the table of a model's weights."""
     table = model.model.layout.table
     if table is None:

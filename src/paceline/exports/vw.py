@@ -29,7 +29,7 @@ OF_LOSS = {
 OF_SCORES = ("--loss_function squared", "3e+38")
 
 
-def write_vw(model: TrainedModel, path: Path) -> None:
+def write_vw(model: TrainedModel, _run: Path, path: Path) -> None:
     """Write the text; `UsageError` if VW has no such model."""
     tensors, _ = weights_of_source(model)
     output: Any = model.model.output
