@@ -56,6 +56,7 @@ class PrepareConfig(msgspec.Struct, frozen=True, kw_only=True):
     weights: list[str] = []
     fields: bool = False
     scale: limits.Scale = "auto"
+    names: bool = True
     size: int | None = None
     classes: int | None = None
 

@@ -154,7 +154,7 @@ class Frames(Columnar):
     ) -> None:  # fmt: skip
         self._tables = tables
         columns = columns_of(first.schema, roles, Source("the table", pa.fs.LocalFileSystem(), "", None))
-        super().__init__(columns, config.hash_bits, fields=config.fields, named_labels=named_labels)
+        super().__init__(columns, config.hash_bits, fields=config.fields, named_labels=named_labels, names=config.names)
         self._chunk_rows = max(1, CHUNK_CELLS // max(1, len(columns.kinds)))
 
     def chunks(self, source: Source) -> Iterator[Chunk[pa.RecordBatch]]:

@@ -21,6 +21,7 @@ from paceline.data.sources.cells import TEXT_TYPES, dictionary_of, read_names, r
 from paceline.data.sources.files import Source
 from paceline.data.sources.parsed import WEIGHT_WORDS, BadRow, Parsed, input_key_dtype
 from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.names import FoundTexts, NameCollector
 from paceline.errors import DataError, printable
 from paceline.kernels.columns import hash_cells
 from paceline.kernels.hashing import salt_of
@@ -59,8 +60,9 @@ class Columnar:
     """Tables of one set of columns, turned into rows; `Csv` and `Tables` know the files."""
 
     def __init__(
-        self, columns: TableColumns, hash_bits: int, *, fields: bool = False, named_labels: bool = False
-    ) -> None:
+        self, columns: TableColumns, hash_bits: int, *, fields: bool = False, named_labels: bool = False,
+        names: bool = False,
+    ) -> None:  # fmt: skip
         label, weight = columns.roles
         self.columns = columns
         self.label_column = f"column {label}"
@@ -73,8 +75,11 @@ class Columnar:
         self.settings: dict[str, Any] = {"label": label, "hash_bits": hash_bits, "columns": columns.kinds}
         self.settings |= {"weight": weight} if weight else {}
         self._mask = np.uint64((1 << hash_bits) - 1)
-        self.num_numeric = sum(kind == "number" for kind in columns.kinds.values())
+        self.numeric = tuple(name for name, kind in columns.kinds.items() if kind == "number")
+        self.num_numeric = len(self.numeric)
         has_text = self.num_numeric < len(columns.kinds)
+        collects = names and has_text
+        self.names = NameCollector(list(columns.kinds), hash_bits, self.num_numeric) if collects else None
         self.features = self.num_numeric + (1 << hash_bits if has_text else 0)
 
     def rows(self, table: pa.RecordBatch, row_numbers: NDArray[np.int64], most_bad: int) -> Parsed:
@@ -86,6 +91,7 @@ class Columnar:
         problems = dict.fromkeys(np.flatnonzero(~label.present).tolist(), "no label") | label.problems
         bad = {row: BadRow(0, self.label_column, problem, LABEL_HINT) for row, problem in problems.items()}
         weights = self._weights(table, bad) if self.weighted else None
+        texts: list[FoundTexts] = []
         next_key = 0
         for j, (name, kind) in enumerate(self.columns.kinds.items()):
             column = table.column(name)
@@ -97,7 +103,7 @@ class Columnar:
                 for row, problem in cells.problems.items():
                     bad.setdefault(row, BadRow(0, f"column {printable(name)}", problem, NUMBER_HINT))
             else:
-                keys[:, j], present[:, j] = self._hash(name, column)
+                keys[:, j], present[:, j] = self._hash(j, name, column, texts)
         good = np.ones(table.num_rows, bool)
         good[list(bad)] = False
         present &= good[:, None]
@@ -111,7 +117,7 @@ class Columnar:
             np.nonzero(present)[1].astype(np.uint16) if self.fields else None,
         ).distinct()
         bad_rows = [bad[row]._replace(row=int(row_numbers[row])) for row in sorted(bad)]
-        return Parsed(batch, row_numbers[good], table.num_rows, bad_rows[:most_bad], label.names)
+        return Parsed(batch, row_numbers[good], table.num_rows, bad_rows[:most_bad], label.names, texts)
 
     def _weights(self, table: pa.RecordBatch, bad: dict[int, BadRow]) -> NDArray[np.float32]:
         """The weights of rows; rows whose weight is not one are entered into `bad`, unless they are there."""
@@ -125,14 +131,19 @@ class Columnar:
             bad.setdefault(row, BadRow(0, f"column {printable(name)}", problem, f"a weight is {WEIGHT_WORDS}"))
         return cells.numbers.astype(np.float32)
 
-    def _hash(self, name: str, column: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    def _hash(
+        self, number: int, name: str, column: pa.Array, texts: list[FoundTexts]
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """The keys of cells and which are not blank; `texts` gets those of keys that may be new."""
         if pa.types.is_dictionary(column.type):
             places, valid, dictionary = dictionary_of(column)
-            hashed, filled = self._hash(name, dictionary)
+            hashed, filled = self._hash(number, name, dictionary, texts)
             return hashed[places], filled[places] & valid
         text, offsets, filled = text_of(column)
         keys: NDArray[Any] = np.empty(len(column), input_key_dtype(self.features))
         hash_cells(text, offsets, salt_of(name), self._mask, np.uint64(self.num_numeric), keys)
+        if self.names is not None:
+            texts += self.names.note_cells(number, keys, text, offsets)
         return keys, filled
 
 

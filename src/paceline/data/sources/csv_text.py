@@ -219,4 +219,6 @@ def open_csv(source: Source, config: PrepareConfig) -> Csv:
         if name not in roles.names:
             kinds[name] = "number" if are_numbers(table.column(name)) else "text"
     named = config.labels != "numbers" and are_names(table.column(config.label))
-    return Csv(TableColumns(roles, kinds), config.hash_bits, fields=config.fields, named_labels=named)
+    return Csv(
+        TableColumns(roles, kinds), config.hash_bits, fields=config.fields, named_labels=named, names=config.names
+    )

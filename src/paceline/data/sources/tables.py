@@ -29,7 +29,7 @@ class Tables(Columnar):
         columns = columns_of(schema, Roles.of(config), first)
         may_be_named = config.labels != "numbers" and holds_text(schema.field(config.label).type)
         named = may_be_named and are_names(self._first_labels(first, config.label))
-        super().__init__(columns, config.hash_bits, fields=config.fields, named_labels=named)
+        super().__init__(columns, config.hash_bits, fields=config.fields, named_labels=named, names=config.names)
 
     def _first_labels(self, first: Source, label: str) -> pa.Array:
         """The labels of the first rows of a file."""
