@@ -5,8 +5,10 @@ The command line reads this before anything is imported that takes long.
 
 from __future__ import annotations
 
+import csv
 import math
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -121,6 +123,47 @@ def check_settings(config: PrepareConfig) -> None:
     if config.weight and config.weight == config.label:
         raise ConfigError(f"`weight` and `label` are both {as_value(config.label)}", "they are two columns")
     _check_held_out(config)
+
+
+def split_names(text: str) -> list[str]:
+    """The names in the text of a flag; a name that holds a comma is quoted.
+
+    >>> split_names('age, town,"a,b"')
+    ['age', 'town', 'a,b']
+    """
+    return [name for name in next(csv.reader([text], skipinitialspace=True), []) if name]
+
+
+def read_bins(text: str) -> dict[str, int | list[float]]:
+    """The column in the text of a flag, and its number of bins or their edges.
+
+    >>> read_bins("age=10"), read_bins("age=18,65"), read_bins("age=18,")
+    ({'age': 10}, {'age': [18.0, 65.0]}, {'age': [18.0]})
+    """
+    name, _, bins = text.rpartition("=")
+    try:
+        return {name: [float(edge) for edge in split_names(bins)] if "," in bins else int(bins)}
+    except ValueError:
+        message = f"`bins` has {as_value(text)}; it must be a column and a number of bins, or the edges between them"
+        raise ConfigError(message, "--bins age=10, or --bins age=18,30,65") from None
+
+
+def with_columns(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of columns as Python's callers give them, as `PrepareConfig` has them. Text is read as that of a flag.
+
+    >>> with_columns({"drop": "id", "cross": [("town", "age"), "a,b"], "bins": "age=10"})
+    {'drop': ['id'], 'cross': [['town', 'age'], ['a', 'b']], 'bins': {'age': 10}}
+    """
+    found = dict(settings)
+    for name in ("drop", "categorical", "numeric", "timestamp"):
+        if name in found:
+            found[name] = split_names(found[name]) if isinstance(found[name], str) else [*found[name]]
+    if "cross" in found:
+        crosses = [found["cross"]] if isinstance(found["cross"], str) else found["cross"]
+        found["cross"] = [split_names(names) if isinstance(names, str) else [*names] for names in crosses]
+    if isinstance(found.get("bins"), str):
+        found["bins"] = read_bins(found["bins"])
+    return found
 
 
 def check_columns(config: PrepareConfig) -> None:

@@ -99,7 +99,7 @@ def hash_cells(text: Bytes, offsets: NDArray[Any], salt: Any, mask: Any, first_k
 
 @compiled
 def cross_cells(hashes: NDArray[np.uint64], mask: Any, first_key: Any, keys: NDArray[Any]) -> None:
-    """`keys[i]` becomes the key of a cross of cells, one per column: `hashes[j, i]` is the hash of the cell in column j.
+    """`keys[i]` becomes the key of a cross of cells, one per column: `hashes[j, i]` is that of the cell in column j.
 
     The hash of a cross begins with that of the first cell. For each further cell, it is multiplied by the prime of
     FNV-1a, combined with the hash of that cell (exclusive or), and mixed as the hash of a cell is.
