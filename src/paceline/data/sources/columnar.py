@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from paceline.data.preparation import column_differences
 from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.cells import TEXT_TYPES, dictionary_of, read_names, read_numbers, text_of
 from paceline.data.sources.files import Source
@@ -192,13 +193,7 @@ def require_columns(first: TableColumns, columns: TableColumns, source: Source) 
     """Raise unless a file has the columns of the first file, in any order."""
     if columns.kinds == first.kinds:
         return
-    differences = [f"{name} is missing" for name in first.kinds if name not in columns.kinds]
-    differences += [f"{name} is new" for name in columns.kinds if name not in first.kinds]
-    differences += [
-        f"{name} is {kind} instead of {first.kinds[name]}"
-        for name, kind in columns.kinds.items()
-        if first.kinds.get(name, kind) != kind
-    ]
+    differences = column_differences(first.kinds, columns.kinds)
     raise DataError(
         f"`{source.name}` has other columns than the first file: {printable(', '.join(differences[:10]))}",
         "all files need the same columns",
