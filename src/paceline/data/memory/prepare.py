@@ -16,6 +16,7 @@ from paceline.data.limits import LABEL_KINDS, LabelKind
 from paceline.data.memory.frames import Frames, Table, open_table, roles_of
 from paceline.data.memory.given import Given, batches_of, column_of, is_matrix, refuse_mixture
 from paceline.data.memory.matrices import Matrices, rows_of_matrix
+from paceline.data.preparation import BATCH, MATRIX, TABLE
 from paceline.data.prepare import write_dataset
 from paceline.data.prepare_rows import RawRows
 from paceline.data.prepare_settings import COLUMNS, PrepareConfig, Prepared, PrepareProgress, check_settings
@@ -23,6 +24,7 @@ from paceline.data.sources.cells import are_names, holds_text, read_numbers
 from paceline.data.sources.files import Source
 from paceline.data.sources.parsed import Format
 from paceline.data.sources.table_columns import Roles, require_roles
+from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import SparseDataset
 from paceline.errors import DataError, UsageError
 from paceline.files import refuse_existing
@@ -87,7 +89,8 @@ def _open_matrices(memory: Memory, config: PrepareConfig, first: Given, batches:
         raise UsageError("the rows have no labels", "give (X, y), or label=")
     labels = None if isinstance(first.labels, str) else column_of(first.labels, rows.num_rows, "labels")
     kind, named = label_kind(memory, labels)
-    return Opened(Matrices(first, batches, named_labels=named), "matrix", kind)
+    name = BATCH if isinstance(first.features, Batch) else MATRIX
+    return Opened(Matrices(first, batches, named_labels=named), name, kind)
 
 
 def _open_tables(memory: Memory, config: PrepareConfig, first: Given, batches: dict[str, Iterator[Given]]) -> Opened:
@@ -101,7 +104,7 @@ def _open_tables(memory: Memory, config: PrepareConfig, first: Given, batches: d
     train = next(iter(batches))
     next(batches[train])
     tables[train] = chain([table], tables[train])
-    return Opened(Frames(table, roles, tables, config, named_labels=named, head=head), "table", kind)
+    return Opened(Frames(table, roles, tables, config, named_labels=named, head=head), TABLE, kind)
 
 
 def _tables(given: Iterator[Given], roles: Roles) -> Iterator[Table]:

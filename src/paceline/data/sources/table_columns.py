@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from paceline.data.limits import ColumnKind
+from paceline.data.preparation import column_differences
 from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.bins import edges_of
 from paceline.data.sources.cells import holds_text
@@ -216,14 +217,9 @@ def require_columns(
     first: TableColumns, kinds: Mapping[str, ColumnKind], config: PrepareConfig, source: Source
 ) -> None:
     """Raise unless a file has the columns of the first file, in any order. With recorded columns, it may have more."""
-    differences = [f"{name} is missing" for name in first.kinds if name not in kinds]
-    if not config.columns:
-        differences += [f"{name} is new" for name in kinds if name not in first.kinds]
-    differences += [
-        f"{name} is {kind} instead of {first.kinds[name]}"
-        for name, kind in kinds.items()
-        if first.kinds.get(name, kind) != kind
-    ]
+    shared = [name for name in first.kinds if name in kinds]
+    new = [] if config.columns else [name for name in kinds if name not in first.kinds]
+    differences = column_differences(first.kinds, {name: kinds[name] for name in [*shared, *new]})
     if differences:
         raise DataError(
             f"`{source.name}` has other columns than the first file: {printable(', '.join(differences[:10]))}",
