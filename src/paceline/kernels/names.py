@@ -59,11 +59,15 @@ def _compile_note_name(room, place, column, start, length):  # type: ignore[no-u
 
 
 @compiled
-def note_cells(keys: NDArray[Any], first_key: Any, column: int, offsets: NDArray[Any], room: Any) -> None:
-    """Note the cells of a text column, whose keys are `first_key` + place. Blank cells have no key."""
+def note_cells(keys: NDArray[Any], first_key: Any, mask: Any, column: int, offsets: NDArray[Any], room: Any) -> None:
+    """Note the cells of a text column, whose keys are `first_key` + place, or hashes with more bits than the `mask`.
+
+    Blank cells have no key.
+    """
     for i in range(keys.size):
         if offsets[i + 1] > offsets[i]:
-            note_name(room, np.uint64(keys[i]) - np.uint64(first_key), column, offsets[i], offsets[i + 1] - offsets[i])
+            place = (np.uint64(keys[i]) - np.uint64(first_key)) & np.uint64(mask)
+            note_name(room, place, column, offsets[i], offsets[i + 1] - offsets[i])
 
 
 @compiled

@@ -120,7 +120,9 @@ class Criteo:
         # A line that does not parse may have a text for every other byte; buckets are at most that many, too.
         room = room._replace(names=self.names.room(2 * len(text)) if self.names else None)
         separator, before_label = self.layout
-        counts = parse_criteo(text, separator, before_label, self._integer_salts, self._string_salts, self._mask, room)
+        counts = parse_criteo(
+            text, separator, before_label, self._integer_salts, self._string_salts, self._mask, room, True
+        )
         keys, values = room.keys[: counts.nonzeros], room.values[: counts.nonzeros]
         if self.integers == "log":
             scale_integers(keys, values)

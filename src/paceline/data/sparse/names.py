@@ -8,7 +8,7 @@ lists all keys in order. A key that stands for several texts is called by the fi
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,12 +95,29 @@ class NameCollector:
         return room
 
     def note_cells(
-        self, column: int, keys: NDArray[Any], text: NDArray[np.uint8], offsets: NDArray[np.int64]
+        self, column: int, keys: NDArray[Any], first_key: int, text: NDArray[np.uint8], offsets: NDArray[np.int64]
     ) -> list[FoundTexts]:
-        """Note cells of a column and their keys: cell i is `text[offsets[i]:offsets[i + 1]]`."""
+        """Note cells of a column and their keys, `first_key` + hash: cell i is `text[offsets[i]:offsets[i + 1]]`."""
         if (room := self.room(len(keys))) is None:
             return []
-        note_cells(keys, np.uint64(self.first_key), column, offsets, room)
+        note_cells(keys, np.uint64(first_key), np.uint64(self._places - 1), column, offsets, room)
+        return self.found(room, text)
+
+    def note_rows(
+        self, column: int, keys: NDArray[Any], present: NDArray[np.bool_],
+        spell: Callable[[NDArray[np.int64]], list[bytes]],
+    ) -> list[FoundTexts]:  # fmt: skip
+        """Note the keys of a column where they are present. Only if one is new, `spell` makes the texts of rows."""
+        if (room := self.room(len(keys))) is None:
+            return []
+        ends = np.concatenate([[0], np.cumsum(present)])
+        note_cells(
+            np.ascontiguousarray(keys), np.uint64(self.first_key), np.uint64(self._places - 1), column, ends, room
+        )
+        notes = room.notes[: int(room.count[0])]
+        if not len(notes):
+            return []
+        text = _put_texts(notes, spell(np.flatnonzero(present)[notes[:, START]]), 0)
         return self.found(room, text)
 
     def found(self, room: NameRoom | None, text: NDArray[np.uint8]) -> list[FoundTexts]:
@@ -171,10 +188,18 @@ def _spell_out(notes: Notes, buckets: NDArray[np.int64], text: NDArray[np.uint8]
     numbers = notes[buckets, START].view(np.int32).tolist()
     large = (notes[buckets, LENGTH] == LARGE_BUCKET).tolist()
     spelled = [f"{'b' * is_large}{number}".encode() for number, is_large in zip(numbers, large, strict=True)]
-    lengths = np.array([len(one) for one in spelled])
-    notes[buckets, LENGTH] = lengths
-    notes[buckets, START] = len(text) + np.cumsum(lengths) - lengths
-    return np.concatenate([text, np.frombuffer(b"".join(spelled), np.uint8)])
+    chosen = notes[buckets]
+    more = _put_texts(chosen, spelled, len(text))
+    notes[buckets] = chosen
+    return np.concatenate([text, more])
+
+
+def _put_texts(notes: Notes, texts: Sequence[bytes], start: int) -> NDArray[np.uint8]:
+    """Let notes say where their texts are: one after the other, from `start` on. Returns these."""
+    lengths = np.array([len(one) for one in texts])
+    notes[:, LENGTH] = lengths
+    notes[:, START] = start + np.cumsum(lengths) - lengths
+    return np.frombuffer(b"".join(texts), np.uint8)
 
 
 class FeatureNames:
