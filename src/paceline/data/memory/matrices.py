@@ -15,6 +15,7 @@ from paceline.data.sources.columnar import LABEL_HINT
 from paceline.data.sources.files import Chunk, Source
 from paceline.data.sources.parsed import WEIGHT_WORDS, BadRow, Parsed
 from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.names import NameCollector
 from paceline.errors import UsageError
 from paceline.kernels.keys import key_dtype
 
@@ -128,6 +129,8 @@ class Matrices:
     """A `Format` of matrices with the number of columns of the first."""
 
     notes: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
+    names: NameCollector | None = None
     label_column = "the labels"
 
     def __init__(self, first: Given, batches: dict[str, Iterator[Given]], *, named_labels: bool) -> None:
