@@ -61,9 +61,10 @@ def test_a_stopped_run_is_killed_and_a_resumed_one_is_the_same(
     tmp_path: Path, clicks: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flags: dict[str, Any] = {"epochs": 3, "pace": "sync", "workers": 1, "test_every": 1_000, "progress": False}
-    with monkeypatch.context() as patch, pytest.raises(InterruptedRunError):
+    with monkeypatch.context() as patch:
         stop_after(patch, 2)
-        paceline.train(data=clicks, run=tmp_path / "run", track="mlflow", **flags)
+        with pytest.raises(InterruptedRunError):
+            paceline.train(data=clicks, run=tmp_path / "run", track="mlflow", **flags)
     (found,) = tracked(store)
     assert found.info.status == "KILLED"
     paceline.resume(tmp_path / "run", progress=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -213,7 +214,12 @@ class Coordinator:
         # Not needed to begin.
         from paceline.models.trained import save_model
 
-        return save_model(folder, self.backend.model, parameters, self.config.model, self.dataset.model_info)
+        sha256 = save_model(folder, self.backend.model, parameters, self.config.model, self.dataset.model_info)
+        for file in self.dataset.model_files:
+            # Without it, features are called by their keys.
+            with suppress(OSError):
+                self.dataset.folder.copy(file, folder)
+        return sha256
 
     def _run_segment(self) -> None:
         """Train up to the next evaluation or an earlier stop."""

@@ -28,6 +28,7 @@ from paceline.data.sources.parsed import (
     most_features,
     shown,
 )
+from paceline.data.sparse.names import NameCollector
 from paceline.kernels import problems
 from paceline.kernels.libsvm import parse_libsvm
 from paceline.kernels.optional import MOST_FIELDS
@@ -45,6 +46,8 @@ class Libsvm:
     """
 
     label_column = "column 1"
+    numeric: tuple[str, ...] = ()
+    names: NameCollector | None = None
 
     def __init__(
         self, features: int | None, base: int, notes: tuple[str, ...] = (), *, weighted: bool = False,
@@ -80,7 +83,7 @@ class Libsvm:
             weights=self.weighted, fields=self.fields is None,
         )  # fmt: skip
         close = np.empty((most_nonzeros, 3), np.int64)
-        return room, close, parse_libsvm(text, self.base, most_features(self.features) + self.base, room, close)
+        return room, close, parse_libsvm(text, self.base, most_features(self.features) + self.base, room, close, True)
 
     def _explain(self, text: Text, line: int, problem: int, line_start: int, start: int) -> BadRow:
         token = b"".join(text[start : start + 200].tobytes().split(maxsplit=1)[:1])
