@@ -54,7 +54,7 @@ def test_factors_stand_beside_the_weight(tmp_path: Path) -> None:
     assert header == ["feature", "key", "weight", "factors"]
     for _, key, weight, factors in rows:
         assert np.float32(weight) == tensors["weight"][int(key)]
-        np.testing.assert_array_equal(np.float32(factors.split()), tensors["factors"][int(key)])
+        np.testing.assert_array_equal(np.array(factors.split(), np.float32), tensors["factors"][int(key)])
     assert "the value of feature 0 counts as (value - 900) / 16" in about[2].replace("899", "900").replace("901", "900")
 
 
