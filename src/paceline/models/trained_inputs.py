@@ -50,7 +50,7 @@ class SparseInput(NamedTuple):
         rows = _checked(given) if isinstance(given, Batch) else _batch_of_csr(given)
         if self.fields:
             rows = rows._replace(fields=_checked_fields(getattr(given, "fields", None), len(self.fields), rows))
-        return _read_only(Scaler(self.scaling).apply(rows.copy().distinct()) if self.scaling.keys else rows)
+        return (Scaler(self.scaling).apply(rows.copy().distinct()) if self.scaling.keys else rows).read_only()
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
         if self.fields and dataset.manifest.fields != self.fields:
@@ -185,14 +185,3 @@ def _some(names: tuple[str, ...]) -> str:
     'I1, I2, I3, …'
     """
     return ", ".join([*names[:3], *["…"] * (len(names) > 3)])
-
-
-def _read_only(rows: Batch) -> Batch:
-    """The same rows as read-only views, which compiled loops get from blocks too."""
-    views = Batch(rows.labels.view(), rows.offsets.view(), rows.keys.view(), rows.values.view())
-    if rows.fields is not None:
-        views = views._replace(fields=rows.fields.view())
-    for view in views:
-        if view is not None:
-            view.flags.writeable = False
-    return views

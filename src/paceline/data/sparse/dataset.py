@@ -33,6 +33,7 @@ from paceline.kernels.keys import key_dtype
 HOT_KEYS = 65_536
 SAMPLE_ROWS = 4 * BLOCK_ROWS
 SAMPLE_BYTES = 128 << 20
+NO_SCALING = Scaling()
 
 
 def _identity(manifest: SparseManifest) -> str:
@@ -123,15 +124,16 @@ class SparseIntake:
 
     def __init__(
         self, features: int | None, source: dict[str, Any], labels: LabelKind, fields: tuple[str, ...] | None,
-        class_names: Sequence[str], scale: Scale,
+        class_names: Sequence[str], scale: Scale, scaling: Scaling = NO_SCALING,
     ) -> None:  # fmt: skip
+        """With `scale` none, values are scaled as `scaling` says."""
         self._declared = features
         self._source = source
         self._fields = fields
         self._labels = labels
         self._scale = scale
-        self._scaling = Scaling()
-        self._scaler = Scaler(self._scaling)
+        self._scaling = scaling
+        self._scaler = Scaler(scaling)
         self._label_dtype = RULES[labels].dtype
         self._class_names = class_names
         self._order: KeyOrder | None = None
