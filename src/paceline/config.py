@@ -24,7 +24,6 @@ from paceline.engines import ENGINES
 from paceline.errors import BAD_TEXT, ConfigError, as_value, one_of
 from paceline.models.loss_entries import LOSSES
 from paceline.models.registry import ALIASES, IMAGES, Entry, check_code, find
-from paceline.models.start import start_from
 from paceline.parameters.optimizers import OPTIMIZERS, formula_of, gpu_update_of, own_settings
 from paceline.settings import (
     FactorsConfig,
@@ -130,6 +129,9 @@ def config_of(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable
         tree["epochs"] = 0
     config = check(_convert(tree))
     if before is not None:
+        # Not at the top: it loads NumPy, and few runs need it.
+        from paceline.models.start import start_from
+
         _check_start(config, before)
         config = msgspec.structs.replace(config, start=start_from(Path(config.start_from)))
     return with_defaults(config, tree)
