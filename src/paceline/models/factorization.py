@@ -67,6 +67,7 @@ class FactorizationModel:
         self.make_kernel = form.make_kernel
         self.train_rows = train_rows
         self.start_loss = labels.start_loss
+        self.label_units = labels.units
         self.curvature: float | None = float(curvature(labels.rule)) * labels.scales.slope / labels.scales.score
         self.output = LossOutput(LOSSES[self._loss.name].task, rule_of(self._loss))
 
@@ -190,7 +191,7 @@ def layout_of(labels: OnLabels, features: int, blocks: int = 1) -> TableLayout:
     groups = (
         Group("weight", 1, config.optimizer), Group("factors", factors.dim * blocks, optimizer, initial, blocks)
     )  # fmt: skip
-    return TableLayout(features, groups, bias=True, seed=config.seed, bias_start=scales.start)
+    return TableLayout(features, groups, True, config.seed, scales.start, config.start.rows)
 
 
 def _optimizer_of(factors: FactorsConfig, run: OptimizerConfig, scales: Scales) -> OptimizerConfig:

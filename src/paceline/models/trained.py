@@ -62,7 +62,7 @@ Loaded = tuple[Model, Parameters, Input]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainedModel:
-    """A trained model: its `tensors` by name, and its predictions for rows."""
+    """A trained model: its `tensors` by name, and its predictions for rows. `run` is the folder that it is from."""
 
     entry: Entry
     info: ModelInfo
@@ -70,6 +70,7 @@ class TrainedModel:
     model: Model
     parameters: Parameters
     input: Input
+    run: Path = Path()
 
     @property
     def weights(self) -> Floats:
@@ -144,7 +145,7 @@ def load_model(run: Path, code: str = "", allow_code: bool = False) -> TrainedMo
         model, parameters, data = entry.load(content, tensors)
         if _sha256(parameters) != info.sha256:
             raise DataError(f"the model in `{folder}` has a wrong checksum", "train again")
-        return TrainedModel(entry, info, tensors, model, parameters, data)
+        return TrainedModel(entry, info, tensors, model, parameters, data, run)
     except (OSError, *BAD_TEXT, SafetensorError) as error:
         raise DataError(f"the model in `{folder}` cannot be read: {error}", "train again") from None
 

@@ -31,6 +31,9 @@ class Input(Protocol):
     def rows_of(self, given: Any) -> Any:
         """Rows as the model takes them, from what a user gives."""
 
+    def check(self, dataset: Any, source: dict[str, Any]) -> None:
+        """`DataError` if a model of this source is not for a dataset."""
+
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
         """The parameters in the order of a dataset's keys; `DataError` if a model of this source is not for it.
 
@@ -52,7 +55,7 @@ class SparseInput(NamedTuple):
             rows = rows._replace(fields=_checked_fields(getattr(given, "fields", None), len(self.fields), rows))
         return (Scaler(self.scaling).apply(rows.copy().distinct()) if self.scaling.keys else rows).read_only()
 
-    def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
+    def check(self, dataset: Any, source: dict[str, Any]) -> None:
         if self.fields and dataset.manifest.fields != self.fields:
             raise DataError(
                 f"the model has {len(self.fields)} fields, {_some(self.fields)}; `{dataset.folder}` has "
@@ -67,6 +70,9 @@ class SparseInput(NamedTuple):
                     f"the model was trained on data prepared with {name} {ours}; `{dataset.folder}` has {theirs}",
                     "prepare it in the same way",
                 )
+
+    def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
+        self.check(dataset, source)
         view = parameters.table
         assert view is not None
         layout = view.layout
@@ -102,13 +108,16 @@ class ImageInput(NamedTuple):
         flat = np.ascontiguousarray(pixels.reshape(len(pixels), -1))
         return Images(flat, np.zeros(len(flat), np.uint16))
 
-    def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
+    def check(self, dataset: Any, source: dict[str, Any]) -> None:
         for name in ("shape", "classes"):
             ours, theirs = getattr(self.settings, name), getattr(dataset, name)
             if tuple(np.atleast_1d(ours)) != tuple(np.atleast_1d(theirs)):
                 raise DataError(
                     f"the model is for {name} {ours}; `{dataset.folder}` has {theirs}", "prepare it in the same way"
                 )
+
+    def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
+        self.check(dataset, source)
         return parameters
 
 

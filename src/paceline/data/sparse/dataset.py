@@ -76,6 +76,7 @@ class SparseDataset(Dataset[Batch]):
     def __init__(self, path: Path | str) -> None:
         super().__init__(path, SPARSE_ROWS)
         self.scaling = self.manifest.scaling
+        self._added = 0
 
     @property
     def key_dtype(self) -> np.dtype[Any]:
@@ -90,6 +91,7 @@ class SparseDataset(Dataset[Batch]):
         self.scaling = scaling
         stored, wanted = Scaler(self.manifest.scaling, self.key_order), Scaler(scaling, self.key_order)
         same = scaling == self.manifest.scaling
+        self._added = 0 if same else sum(centre != 0 for centre in scaling.centres)
         self.convert(None if same else lambda rows: wanted.apply(stored.undo(rows)))
 
     def use_source_values(self) -> None:
@@ -99,9 +101,13 @@ class SparseDataset(Dataset[Batch]):
     def model_info(self) -> dict[str, Any]:
         return super().model_info | ({"scaling": msgspec.to_builtins(self.scaling)} if self.scaling.keys else {})
 
-    @cached_property
+    @property
     def longest_row(self) -> int:
-        """The largest number of nonzeros in a training row."""
+        """The largest number of nonzeros that a training row can have."""
+        return self._longest_stored + self._added
+
+    @cached_property
+    def _longest_stored(self) -> int:
         return max(block.longest for block in self.manifest.train.blocks)
 
 

@@ -35,7 +35,7 @@ from paceline.training.embedded.compiled_steps import BatchSteps, CompiledClockS
 from paceline.training.embedded.loops import StepLoop, Steps, draw_clocks, draw_pieces
 from paceline.training.embedded.plain_steps import PlainClockSteps, PlainSteps, PlainWorker, make_workers
 from paceline.training.evaluate import evaluate
-from paceline.training.feeds import make_feed
+from paceline.training.feeds import make_feed, make_order
 from paceline.training.pace import Gate, Pace
 
 PRIVATE_HOT_KEYS = 16_384
@@ -164,7 +164,7 @@ class EmbeddedBackend:
     def _free_loops(self) -> tuple[RowFeed, list[StepLoop[Piece]]]:
         """One loop per worker, whose gradients are applied as they arrive."""
         config, model, gate, table = self._config, self.model, self._gate, self._table
-        feed, order = make_feed(QueueRows, config, self._num_rows, self._from), self._make_order()
+        feed, order = make_feed(QueueRows, config, self._num_rows, self._from), make_order(config, self._dataset)
         steps: Sequence[Steps[Piece]]
         if model.make_kernel is None:
             applying, workers = threading.Lock(), self._plain_workers(order, alone=config.workers == 1)
@@ -185,7 +185,7 @@ class EmbeddedBackend:
         """In sync, one loop for the workers of each thread."""
         config, model, gate, table = self._config, self.model, self._gate, self._table
         feed = make_feed(ClockRows, config, self._num_rows, self._from)
-        handed_in, order = self._handed_in, self._make_order()
+        handed_in, order = self._handed_in, make_order(config, self._dataset)
         ends = [config.workers * part // len(handed_in) for part in range(len(handed_in) + 1)]
         ranks = [list(range(*some)) for some in pairwise(ends)]
         steps: Sequence[Steps[Clocks]]
@@ -218,9 +218,6 @@ class EmbeddedBackend:
         config, readers = self._config, self._make_readers(order)
         batch_nonzeros = 0 if self._table is None else config.batch_size * self._dataset.longest_row
         return make_workers(self._computes, readers, self._table, self._dense, config.workers, batch_nonzeros, alone)
-
-    def _make_order(self) -> EpochOrder:
-        return EpochOrder([block.rows for block in self._dataset.split("train").blocks], self._config.seed)
 
     def _make_readers(self, order: EpochOrder) -> list[Any]:
         dataset, count = self._dataset, self._engine.num_threads
