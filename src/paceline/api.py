@@ -94,8 +94,8 @@ def prepare(data: Any, out: StrPath, *, progress: bool = True, **settings: Any) 
 
 def train(
     recipe: StrPath | None = None, *, data: Any = None, label: Any = None, weight: Any = None, validation: Any = None,
-    test: Any = None, settings: Iterable[str] = (), progress: bool = True, callbacks: Sequence[Callback] = (),
-    **flags: Any,
+    test: Any = None, start_from: StrPath | RunFolder | TrainedModel | None = None, settings: Iterable[str] = (),
+    progress: bool = True, callbacks: Sequence[Callback] = (), **flags: Any,
 ) -> Run:  # fmt: skip
     """Train with the command's flags as keywords (`batch_size=1000` for `--batch-size 1000`); returns the `Run`.
 
@@ -105,17 +105,26 @@ def train(
     `data`. Columns of text, and those in `categorical`, become one feature per value. What else `RowOptions` has says
     how rows in memory are read.
 
+    `start_from` (`--from` of the command) is a run, or its folder, or its model as `load` returns it: training goes on
+    with that model and the state of its optimizer, and with the settings of that run where no others are given. Of the
+    folder, only `config.toml` and `model/` are needed.
+
     `settings` are `--set` arguments. `callbacks` are called with the run's `Status` while it trains; `progress=False`
     shows no bar. Raises a `PacelineError` where the command would print one.
 
     >>> run = paceline.train(data=(X, y), epochs=5, test_fraction=0.2, progress=False)
     >>> run.result["rows"]
     4020
+    >>> later = paceline.train(data=(X, y), start_from=run, epochs=1, progress=False)
+    >>> later.result["rows_before"]
+    4020
     """
     began = time.time()
     given = {"label": label, "weight": weight, "validation": validation, "test": test}
     options, flags = without_rows({**flags, **given})
     path = Path(recipe) if recipe else None
+    if start_from is not None:
+        flags["start_from"] = str(_folder_of(start_from))
     if data is not None:
         # Rows are read later: first come wrong settings.
         flags["data"] = "memory" if is_in_memory(data) else str(data)
@@ -126,6 +135,13 @@ def train(
         config = msgspec.structs.replace(config, data=folder)
         with engine_for(config) as engine, watching(f"train, pace {config.pace}", progress, callbacks) as watch:
             return Run(run.train(config, engine, watch, began, print_notice).path)
+
+
+def _folder_of(run: StrPath | RunFolder | TrainedModel) -> Path:
+    """The folder of a run, or of the run that a model is from."""
+    if isinstance(run, TrainedModel):
+        return run.run
+    return run.path if isinstance(run, RunFolder) else Path(run)
 
 
 def resume(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.commands import PATH, address, code, command, given, new_run, number, option, setting
+from paceline.cli.commands import PATH, address, code, command, flag, given, new_run, number, option, setting
 from paceline.cli.progress import (
     job_with_progress,
     print_notice,
@@ -36,9 +36,12 @@ if TYPE_CHECKING:
     "paceline train --data data/clicks --engine ray --workers 4 --shards 2",
     "paceline train --data data/clicks --model fm --dim 16",
     "paceline train --data data/mnist --model softmax --workers 4 --epochs 10",
+    "paceline train --from runs/monday --data data/tuesday --run runs/tuesday",
 )
 @click.argument("recipe", required=False, type=PATH, metavar="[RECIPE.toml]")
 @option("--data", "DIR", "Dataset folder, made by `prepare` or `generate`.")
+@option("--from", "RUN", "Go on with the model of this run, its optimizer's state and its settings.",
+        also=("start_from",))  # fmt: skip
 @option("--model", "NAME",
         f"{', '.join(MODELS)}, or PACKAGE.MODULE:FUNCTION for your own.  [default: linear]")  # fmt: skip
 @option("--loss", "NAME", f"{one_of(CHOICES['loss.name'])}.  [default: by the labels]")
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
 @option("--exchange", "NAME", f"{one_of(CHOICES['exchange'])}, for PyTorch modules in sync.  [default: shard]")
 @option("--device", "NAME", f"{one_of(CHOICES['device'])}, for PyTorch modules.  [default: cpu]")
 @number("--seed", "Random seed.  [default: 0]")
+@flag("--no-shuffle", "shuffle", "Train on rows in the order of the data.  [default: shuffled]", value=False)
 @new_run
 @setting("Set any setting of a recipe; may be repeated.")
 def train(recipe: Path | None, settings: tuple[str, ...], **flags: Any) -> None:

@@ -67,7 +67,10 @@ Loaded = tuple[Model, Parameters, Input]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainedModel:
-    """A trained model: its `tensors` by name, its predictions for rows, and the `names` of its features."""
+    """A trained model: its `tensors` by name, its predictions for rows, and the `names` of its features.
+
+    `run` is the folder that it is from.
+    """
 
     entry: Entry
     info: ModelInfo
@@ -76,6 +79,7 @@ class TrainedModel:
     parameters: Parameters
     input: Input
     names: FeatureNames
+    run: Path = Path()
 
     @property
     def weights(self) -> Floats:
@@ -151,7 +155,7 @@ def load_model(run: Path, code: str = "", allow_code: bool = False) -> TrainedMo
         if _sha256(parameters) != info.sha256:
             raise DataError(f"the model in `{folder}` has a wrong checksum", "train again")
         names = FeatureNames(LocalFolder(folder), info.names, info.source)
-        return TrainedModel(entry, info, tensors, model, parameters, data, names)
+        return TrainedModel(entry, info, tensors, model, parameters, data, names, run)
     except (OSError, *BAD_TEXT, SafetensorError) as error:
         raise DataError(f"the model in `{folder}` cannot be read: {error}", "train again") from None
 

@@ -30,6 +30,9 @@ class Input(Protocol):
     def rows_of(self, given: Any) -> Any:
         """Rows as the model takes them, from what a user gives."""
 
+    def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
+        """`DataError` if a model of this source is not for a dataset."""
+
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
         """The parameters in the order of a dataset's keys; `DataError` if a model of this source is not for it.
 
@@ -49,14 +52,19 @@ class SparseInput(NamedTuple):
         rows = _checked(given) if isinstance(given, Batch) else _batch_of_csr(given)
         if self.fields:
             rows = rows._replace(fields=_checked_fields(getattr(given, "fields", None), len(self.fields), rows))
-        return _read_only(Scaler(self.scaling).apply(rows.copy().distinct()) if self.scaling.keys else rows)
+        return (Scaler(self.scaling).apply(rows.copy().distinct()) if self.scaling.keys else rows).read_only()
+
+    def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
+        assert parameters.table is not None
+        given = Preparation(dataset.manifest.source, dataset.features, dataset.manifest.fields)
+        trained = Preparation(source, parameters.table.layout.features, self.fields)
+        refuse_other_preparation(trained, given, str(dataset.folder))
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
+        self.check(parameters, dataset, source)
         view = parameters.table
         assert view is not None
         layout = view.layout
-        given = Preparation(dataset.manifest.source, dataset.features, dataset.manifest.fields)
-        refuse_other_preparation(Preparation(source, layout.features, self.fields), given, str(dataset.folder))
         rows = view.rows.reshape(layout.num_keys, layout.dim)
         features = max(layout.features, dataset.features)
         wider = msgspec.structs.replace(layout, features=features)
@@ -89,13 +97,16 @@ class ImageInput(NamedTuple):
         flat = np.ascontiguousarray(pixels.reshape(len(pixels), -1))
         return Images(flat, np.zeros(len(flat), np.uint16))
 
-    def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
+    def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
         for name in ("shape", "classes"):
             ours, theirs = getattr(self.settings, name), getattr(dataset, name)
             if tuple(np.atleast_1d(ours)) != tuple(np.atleast_1d(theirs)):
                 raise DataError(
                     f"the model is for {name} {ours}; `{dataset.folder}` has {theirs}", "prepare it in the same way"
                 )
+
+    def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
+        self.check(parameters, dataset, source)
         return parameters
 
 
@@ -156,12 +167,3 @@ def _checked_fields(fields: Any, count: int, rows: Batch) -> NDArray[np.uint16]:
     return np.ascontiguousarray(found, np.uint16)
 
 
-def _read_only(rows: Batch) -> Batch:
-    """The same rows as read-only views, which compiled loops get from blocks too."""
-    views = Batch(rows.labels.view(), rows.offsets.view(), rows.keys.view(), rows.values.view())
-    if rows.fields is not None:
-        views = views._replace(fields=rows.fields.view())
-    for view in views:
-        if view is not None:
-            view.flags.writeable = False
-    return views

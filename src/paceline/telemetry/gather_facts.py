@@ -74,7 +74,7 @@ def count_keys(dataset: Any, config: RunConfig) -> dict[int, float]:
     split = dataset.split("train")
     larger = TIMES_LARGER * config.batch_size
     sizes = [min(config.batch_size, split.rows), *([larger] if larger * config.workers <= split.rows else [])]
-    reader = Reader(dataset, EpochOrder([block.rows for block in split.blocks], config.seed))
+    reader = Reader(dataset, EpochOrder([block.rows for block in split.blocks], config.seed, config.shuffle))
     found = dict.fromkeys(sizes, 0)
     windows = min(MOST_WINDOWS, max(1, MOST_ROWS // sizes[-1]))
     for window in range(windows):
