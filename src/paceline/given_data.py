@@ -15,7 +15,7 @@ from paceline.config import converted, refuse_unknown
 from paceline.data.limits import LABEL_KINDS, LabelKind, Scale
 from paceline.data.memory.given import is_in_memory
 from paceline.data.memory.prepare import Memory, prepare_memory
-from paceline.data.prepare_settings import PrepareConfig, Prepared, PrepareProgress
+from paceline.data.prepare_settings import PrepareConfig, Prepared, PrepareProgress, with_columns
 from paceline.errors import UsageError
 from paceline.models.inputs import INPUTS
 from paceline.models.loss_entries import LOSSES
@@ -27,16 +27,24 @@ class RowOptions(TypedDict, total=False):
     """What can be said about rows in memory.
 
     `label` and `weight` are a column's name, or one value per row. `validation` and `test` are rows of the same kind,
-    held out. `categorical` are columns of categories, although they hold numbers. `labels` says of which kind labels
-    are, if they do not tell: "two-classes", "classes" or "numbers". The others are as for `paceline prepare`.
+    held out. `labels` says of which kind labels are, if they do not tell: "two-classes", "classes" or "numbers".
+
+    `drop`, `categorical`, `numeric` and `timestamp` name columns, `cross` lists tuples of names, and `bins` has the
+    number of bins, or the edges between them, by column: `{"age": 10, "price": [1, 5]}`. These and the others are as
+    for `paceline prepare`.
     """
 
     label: Any
     weight: Any
     validation: Any
     test: Any
-    categorical: Sequence[str]
     labels: LabelKind
+    drop: Sequence[str]
+    categorical: Sequence[str]
+    numeric: Sequence[str]
+    timestamp: Sequence[str]
+    cross: Sequence[Sequence[str]]
+    bins: Mapping[str, int | Sequence[float]]
     hash_bits: int
     scale: Scale
     fields: bool
@@ -45,7 +53,7 @@ class RowOptions(TypedDict, total=False):
     test_fraction: float
 
 
-OF_MEMORY = ("label", "weight", "validation", "test", "categorical", "labels")
+OF_MEMORY = ("label", "weight", "validation", "test", "labels")
 NAMES = tuple(RowOptions.__annotations__)
 
 
@@ -106,7 +114,7 @@ def write_rows(
 
 def prepare_config(sources: list[str], out: str | PathLike[str], settings: Mapping[str, Any]) -> PrepareConfig:
     """The flags of `paceline prepare`, given as keywords."""
-    tree = {"sources": sources, "out": str(out), **settings}
+    tree = {"sources": sources, "out": str(out), **with_columns(settings)}
     refuse_unknown(tree, PrepareConfig, "")
     return converted(tree, PrepareConfig, "see `paceline prepare --help`")
 

@@ -24,7 +24,7 @@ def parse(
 ) -> tuple[Counts, Found, list[list[int]]]:
     room = room_for(text, most_bad)
     array = np.frombuffer(text, np.uint8)
-    counts = parse_criteo(array, separator[0], before_label, INTEGER_SALTS, STRING_SALTS, np.uint64(MASK), room)
+    counts = parse_criteo(array, separator[0], before_label, INTEGER_SALTS, STRING_SALTS, np.uint64(MASK), room, True)
     return counts, rows_in(room, counts.rows), room.bad[: counts.bad].tolist()
 
 

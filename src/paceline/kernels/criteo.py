@@ -38,12 +38,12 @@ SMALL_LOGS = (LOG_SCALE * np.log1p(np.arange(4096.0))).astype(np.float32)
 
 @compiled
 def parse_criteo(text: Bytes, separator: int, before_label: int, integer_salts: NDArray[np.uint64],
-                 string_salts: NDArray[np.uint64], mask: Any, room: Any) -> Counts:  # fmt: skip
+                 string_salts: NDArray[np.uint64], mask: Any, room: Any, labelled: bool) -> Counts:  # fmt: skip
     """Parse lines into rows, each with its label and line: integer j is key j with its value, string j of hash h is
     key 13 + (h & `mask`) with 1.
 
     A blank integer is the empty string of its column, a blank string is absent. `before_label` columns come before
-    the label; the salts are those of I1 to I13 and C1 to C26. Rows go into the arrays of `room`
+    the label, or before the integers if rows are not `labelled`; the salts are those of I1 to I13 and C1 to C26. Rows go into the arrays of `room`
     (`data/sources/parsed.py`); if it has fields, each column is one. Those that do not parse are left out and noted in
     `room.bad` as (line, problem, line start, place); when it is full the loop ends.
     """
@@ -57,7 +57,7 @@ def parse_criteo(text: Bytes, separator: int, before_label: int, integer_salts: 
             i = after_line(text, i)
             continue
         written = nonzeros
-        problem, start, label, i = _read_label(text, i, separator, before_label)
+        problem, start, label, i = _read_label(text, i, separator, before_label, labelled)
         if problem == problems.NONE:
             problem, start, i, written = _read_integers(text, i, separator, integer_salts, mask, room, written)
         if problem == problems.NONE:
@@ -79,8 +79,8 @@ def parse_criteo(text: Bytes, separator: int, before_label: int, integer_salts: 
 
 
 @inlined
-def _read_label(text: Bytes, i: int, separator: int, before_label: int) -> tuple[int, int, float, int]:
-    """The label after `before_label` columns: its problem, where that is, the number, and the place after it."""
+def _read_label(text: Bytes, i: int, separator: int, before_label: int, labelled: bool) -> tuple[int, int, float, int]:
+    """The label after `before_label` columns: its problem, where that is, the number, and where the integers begin."""
     start = i
     for _ in range(before_label):
         while text[i] != separator and text[i] != NEWLINE:
@@ -89,23 +89,29 @@ def _read_label(text: Bytes, i: int, separator: int, before_label: int) -> tuple
             return problems.TOO_FEW_FIELDS, start, 0.0, i
         i += 1
     start = i
+    if not labelled:
+        return problems.NONE, start, 0.0, i
     trust, label, i = read_short_number(text, i)
     problem = label_problem(trust)
     if problem == problems.NONE and text[i] != separator:
         problem = problems.TOO_FEW_FIELDS if text[i] == NEWLINE or text[i] == RETURN else problems.LABEL_NO_NUMBER
+    if problem == problems.NONE:
+        i += 1
     return problem, start, label, i
 
 
 @inlined
 def _read_integers(text: Bytes, i: int, separator: int, salts: NDArray[np.uint64], mask: Any, room: Any,
                    written: int) -> tuple[int, int, int, int]:  # fmt: skip
-    """The integers after the separator at `i`: the first problem, where it is, the place after them, and how many
+    """The integers from `i` on: the first problem, where it is, the place after them, and how many
     nonzeros there are now.
     """
     for field in range(INTEGERS):
-        if text[i] != separator:
-            return problems.TOO_FEW_FIELDS, i, i, written
-        start = i = i + 1
+        if field > 0:
+            if text[i] != separator:
+                return problems.TOO_FEW_FIELDS, i, i, written
+            i += 1
+        start = i
         if text[i] == separator:
             room.keys[written] = np.uint64(INTEGERS) + (mix(salts[field]) & mask)
             room.values[written] = 1
@@ -129,7 +135,7 @@ def _read_integers(text: Bytes, i: int, separator: int, salts: NDArray[np.uint64
 @inlined
 def _read_strings(text: Bytes, i: int, separator: int, salts: NDArray[np.uint64], mask: Any, room: Any,
                   written: int) -> tuple[int, int, int, int]:  # fmt: skip
-    """The same for the strings."""
+    """The same for the strings, each after a separator."""
     for field in range(STRINGS):
         if text[i] != separator:
             return problems.TOO_FEW_FIELDS, i, i, written

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.images.blocks import Images
+from paceline.data.preparation import Preparation, refuse_other_preparation
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.scaling import Scaler, Scaling
 from paceline.errors import DataError, UsageError
@@ -17,8 +18,6 @@ from paceline.models.model import Parameters, TableView
 from paceline.parameters.store import check_memory
 
 CSR = "rebuild the matrix: its `check_format()` says what is wrong with it"
-# Must be the same for the data that a model was trained on and the data that it predicts for.
-SAME_KEYS = ("hash_bits", "integers", "columns", "index_base")
 
 
 class Input(Protocol):
@@ -31,8 +30,8 @@ class Input(Protocol):
     def rows_of(self, given: Any) -> Any:
         """Rows as the model takes them, from what a user gives."""
 
-    def check(self, dataset: Any, source: dict[str, Any]) -> None:
-        """`DataError` if a model of this source is not for a dataset."""
+    def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
+        """`DataError` if a model with these parameters and of this source is not for a dataset."""
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
         """The parameters in the order of a dataset's keys; `DataError` if a model of this source is not for it.
@@ -55,24 +54,14 @@ class SparseInput(NamedTuple):
             rows = rows._replace(fields=_checked_fields(getattr(given, "fields", None), len(self.fields), rows))
         return _read_only(Scaler(self.scaling).apply(rows.copy().distinct()) if self.scaling.keys else rows)
 
-    def check(self, dataset: Any, source: dict[str, Any]) -> None:
-        if self.fields and dataset.manifest.fields != self.fields:
-            raise DataError(
-                f"the model has {len(self.fields)} fields, {_some(self.fields)}; `{dataset.folder}` has "
-                f"{len(dataset.manifest.fields)}{', ' * bool(dataset.manifest.fields)}{_some(dataset.manifest.fields)}",
-                "prepare it in the same way",
-            )
-        for name in SAME_KEYS:
-            ours, theirs = source.get(name), dataset.manifest.source.get(name)
-            if ours != theirs and None not in (ours, theirs):
-                ours, theirs = _in_words(ours), _in_words(theirs)
-                raise DataError(
-                    f"the model was trained on data prepared with {name} {ours}; `{dataset.folder}` has {theirs}",
-                    "prepare it in the same way",
-                )
+    def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
+        assert parameters.table is not None
+        trained = Preparation(source, parameters.table.layout.features, self.fields)
+        given = Preparation(dataset.manifest.source, dataset.manifest.features, dataset.manifest.fields)
+        refuse_other_preparation(trained, given, str(dataset.folder))
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
-        self.check(dataset, source)
+        self.check(parameters, dataset, source)
         view = parameters.table
         assert view is not None
         layout = view.layout
@@ -108,7 +97,7 @@ class ImageInput(NamedTuple):
         flat = np.ascontiguousarray(pixels.reshape(len(pixels), -1))
         return Images(flat, np.zeros(len(flat), np.uint16))
 
-    def check(self, dataset: Any, source: dict[str, Any]) -> None:
+    def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
         for name in ("shape", "classes"):
             ours, theirs = getattr(self.settings, name), getattr(dataset, name)
             if tuple(np.atleast_1d(ours)) != tuple(np.atleast_1d(theirs)):
@@ -117,17 +106,8 @@ class ImageInput(NamedTuple):
                 )
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
-        self.check(dataset, source)
+        self.check(parameters, dataset, source)
         return parameters
-
-
-def _in_words(value: Any) -> str:
-    """A setting of `prepare`, as messages show it.
-
-    >>> _in_words({"age": "number", "town": "text"})
-    'age (number), town (text)'
-    """
-    return ", ".join(f"{name} ({kind})" for name, kind in value.items()) if isinstance(value, dict) else str(value)
 
 
 def _batch_of_csr(rows: Any) -> Batch:
@@ -185,15 +165,6 @@ def _checked_fields(fields: Any, count: int, rows: Batch) -> NDArray[np.uint16]:
             f"cannot predict: fields from {found.min()} to {found.max()}; the model has {count}", "they count from 0"
         )
     return np.ascontiguousarray(found, np.uint16)
-
-
-def _some(names: tuple[str, ...]) -> str:
-    """The first names, as messages show them.
-
-    >>> _some(("I1", "I2", "I3", "C1"))
-    'I1, I2, I3, …'
-    """
-    return ", ".join([*names[:3], *["…"] * (len(names) > 3)])
 
 
 def _read_only(rows: Batch) -> Batch:

@@ -113,7 +113,7 @@ class Criteo:
         room = Room.of(len(text) // 2, most_nonzeros, key_dtype, most_bad, fields=bool(self.fields))
         separator, before_label = self.layout
         counts = parse_criteo(
-            text[header:], separator, before_label, self._integer_salts, self._string_salts, self._mask, room
+            text[header:], separator, before_label, self._integer_salts, self._string_salts, self._mask, room, True
         )
         keys, values = room.keys[: counts.nonzeros], room.values[: counts.nonzeros]
         if self.integers == "log":

@@ -80,7 +80,7 @@ class Libsvm:
             weights=self.weighted, fields=self.fields is None,
         )  # fmt: skip
         close = np.empty((most_nonzeros, 3), np.int64)
-        return room, close, parse_libsvm(text, self.base, most_features(self.features) + self.base, room, close)
+        return room, close, parse_libsvm(text, self.base, most_features(self.features) + self.base, room, close, True)
 
     def _explain(self, text: Text, line: int, problem: int, line_start: int, start: int) -> BadRow:
         token = b"".join(text[start : start + 200].tobytes().split(maxsplit=1)[:1])

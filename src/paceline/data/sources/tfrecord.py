@@ -62,7 +62,7 @@ class TFRecord:
         room = Room.of(most_rows, len(data), input_key_dtype(self.features), most_bad)
         limit = most_features(self.features) + self.base
         label_bits, bits = room.labels.view(np.uint32), room.values.view(np.uint32)
-        counts = parse_tfrecord(data, self.base, limit, room, label_bits, bits, np.empty((3, 3), np.int64))
+        counts = parse_tfrecord(data, self.base, limit, room, label_bits, bits, np.empty((3, 3), np.int64), True)
         return room.parsed(counts, [self._explain(*row[:3]) for row in room.bad[: counts.bad].tolist()])
 
     def _explain(self, record: int, problem: int, number: int) -> BadRow:
