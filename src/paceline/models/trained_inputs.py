@@ -31,7 +31,7 @@ class Input(Protocol):
         """Rows as the model takes them, from what a user gives."""
 
     def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
-        """`DataError` if a model of this source is not for a dataset."""
+        """`DataError` if a model with these parameters and of this source is not for a dataset."""
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
         """The parameters in the order of a dataset's keys; `DataError` if a model of this source is not for it.
@@ -56,8 +56,8 @@ class SparseInput(NamedTuple):
 
     def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
         assert parameters.table is not None
-        given = Preparation(dataset.manifest.source, dataset.features, dataset.manifest.fields)
         trained = Preparation(source, parameters.table.layout.features, self.fields)
+        given = Preparation(dataset.manifest.source, dataset.manifest.features, dataset.manifest.fields)
         refuse_other_preparation(trained, given, str(dataset.folder))
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
