@@ -43,9 +43,9 @@ def parse_criteo(text: Bytes, separator: int, before_label: int, integer_salts: 
     key 13 + (h & `mask`) with 1.
 
     A blank integer is the empty string of its column, a blank string is absent. `before_label` columns come before
-    the label, or before the integers if rows are not `labelled`; the salts are those of I1 to I13 and C1 to C26. Rows go into the arrays of `room`
-    (`data/sources/parsed.py`); if it has fields, each column is one. Those that do not parse are left out and noted in
-    `room.bad` as (line, problem, line start, place); when it is full the loop ends.
+    the label, or before the integers if rows are not `labelled`; the salts are those of I1 to I13 and C1 to C26. Rows
+    go into the arrays of `room` (`data/sources/parsed.py`); if it has fields, each column is one. Those that do not
+    parse are left out and noted in `room.bad` as (line, problem, line start, place); when it is full the loop ends.
     """
     i = line = rows = nonzeros = num_bad = 0
     mask = np.uint64(mask)
