@@ -21,7 +21,7 @@ from paceline.data.prepare_settings import COLUMNS, PrepareConfig
 from paceline.data.sources.cells import Cells, dictionary_of, read_names, read_numbers, text_of
 from paceline.data.sources.features import CROSS, Feature, feature_names, read_features
 from paceline.data.sources.parsed import WEIGHT_WORDS, BadRow, Parsed, input_key_dtype
-from paceline.data.sources.table_columns import TableColumns, describe_columns, near_names
+from paceline.data.sources.table_columns import HOLDS, TableColumns, describe_columns, near_names
 from paceline.data.sources.times import as_numbers
 from paceline.data.sparse.batch import Batch
 from paceline.errors import ConfigError, DataError, printable
@@ -214,12 +214,12 @@ def crosses_of(columns: TableColumns, config: PrepareConfig) -> list[tuple[str, 
     for name in (name for names in config.cross for name in names):
         if name in columns.kinds and name not in found:
             known = " or ".join(feature_names(name, columns.kinds[name]))
-            raise ConfigError(f"`cross` has `{name}`, which is a {columns.kinds[name]}", f"cross {known}")
+            raise ConfigError(f"`cross` has `{name}`, which holds {HOLDS[columns.kinds[name]]}", f"cross {known}")
         if name not in found:
             raise ConfigError(f"`cross` has `{name}`, which is not a column", near_names(name, [*found]))
         if found[name] == "number":
             hint = f"--categorical {name} makes each number a category, and --bins {name}=10 makes ranges"
-            raise ConfigError(f"`cross` has `{name}`, which is a number", hint)
+            raise ConfigError(f"`cross` has `{name}`, which holds numbers", hint)
         if found[name] == "list":
-            raise ConfigError(f"`cross` has `{name}`, which is a list", "crosses are of columns with one value per row")
+            raise ConfigError(f"`cross` has `{name}`, which holds lists", "crosses are of columns with one value per row")
     return [tuple(names) for names in config.cross]

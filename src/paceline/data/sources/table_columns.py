@@ -34,6 +34,16 @@ WORDS: dict[ColumnKind, str] = {
     "time": "times (hour)",
     "list": "lists (each element is a category)",
 }
+# What their cells are.
+HOLDS: dict[ColumnKind, str] = {
+    "number": "numbers",
+    "text": "text",
+    "bins": "numbers",
+    "timestamp": "timestamps",
+    "date": "dates",
+    "time": "times",
+    "list": "lists",
+}
 # Which kinds each setting can turn into which.
 CHANGES: dict[str, dict[ColumnKind, ColumnKind]] = {
     "categorical": dict.fromkeys(("number", "text", "timestamp", "date", "time"), "text"),
@@ -119,7 +129,7 @@ def kinds_as_said(
     for setting, changes in CHANGES.items():
         for name in getattr(config, setting):
             if name in kinds and kinds[name] not in changes:
-                found = f"`{setting}` has {printable(name)}, which is a {kinds[name]} in `{source.name}`"
+                found = f"`{setting}` has `{printable(name)}`, which holds {HOLDS[kinds[name]]} in `{source.name}`"
                 raise ConfigError(found, CHANGE_HINTS[setting])
             if name in kinds:
                 kinds[name] = changes[kinds[name]]
