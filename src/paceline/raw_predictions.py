@@ -44,7 +44,7 @@ def write_raw_predictions(
 
 
 def write_predictions_for(run: str | Path, rows: Any, out: str | Path, id_column: str = "", code: str = "") -> int:
-    """Score rows in memory, and write their numbers from 0 (or a column of theirs) and predictions; returns how many."""
+    """Score rows in memory, and write predictions with the numbers of rows, from 0, or a column; returns how many."""
     check_target(out)
     model = load_model(RunFolder(run).path, code)
     return write_tables(out, _not_empty(_tables_in_memory(model, rows, id_column), ["the data"]))

@@ -117,9 +117,9 @@ class TrainedModel:
         """The probability of each class [rows, classes]; that of label 1 is `predict_proba(rows)[:, 1]`.
 
         `rows` is whatever `paceline.train` takes: a SciPy sparse matrix or a `Batch` in the input's keys, a NumPy
-        array, a frame, an Arrow table, or batches of these. Labels are ignored, and so are keys and columns that the model
-        does not know. Images are given as `Images`, or as bytes [images, height, width, channels]; grey images may
-        leave the channel out. `UsageError` if the loss gives no probabilities.
+        array, a frame, an Arrow table, or batches of these. Labels are ignored, and so are keys and columns that the
+        model does not know. Images are given as `Images`, or as bytes [images, height, width, channels]; grey images
+        may leave the channel out. `UsageError` if the loss gives no probabilities.
         """
         return class_probabilities(self.model.output, self.decision_function(rows))
 

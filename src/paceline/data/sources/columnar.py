@@ -221,5 +221,7 @@ def crosses_of(columns: TableColumns, config: PrepareConfig) -> list[tuple[str, 
             hint = f"--categorical {name} makes each number a category, and --bins {name}=10 makes ranges"
             raise ConfigError(f"`cross` has `{name}`, which holds numbers", hint)
         if found[name] == "list":
-            raise ConfigError(f"`cross` has `{name}`, which holds lists", "crosses are of columns with one value per row")
+            raise ConfigError(
+                f"`cross` has `{name}`, which holds lists", "crosses are of columns with one value per row"
+            )
     return [tuple(names) for names in config.cross]
