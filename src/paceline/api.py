@@ -26,6 +26,7 @@ from paceline.diagnosis.explain import ensure_diagnosis, write_diagnosis
 from paceline.diagnosis.plan import bandwidths, choices, counts, plan_of
 from paceline.diagnosis.plan import predict as predict_speed
 from paceline.errors import RunError, in_short
+from paceline.exports.export import export_model
 from paceline.given_data import RowOptions, dataset_for, dataset_like, prepare_config, without_rows, write_rows
 from paceline.matrices.settings import TraceSettings
 from paceline.models.trained import TrainedModel, load_model
@@ -219,6 +220,16 @@ def predict(
         sources = [str(name) for name in names]
         return raw_predictions.write_raw_predictions(folder, sources, str(out), settings, model).rows
     return raw_predictions.write_predictions_for(folder, data, str(out), id, model)
+
+
+def export(run: StrPath | RunFolder, *, to: str, out: StrPath, model: str = "") -> Path:
+    """Write a run's model in the form of another tool: `onnx`, `mlflow`, `text` or `vw`; returns the new path.
+
+    >>> paceline.export("runs/first", to="text", out="weights.tsv").name
+    'weights.tsv'
+    """
+    folder = run.path if isinstance(run, RunFolder) else Path(run)
+    return export_model(folder, to, Path(out), model)
 
 
 def sweep(

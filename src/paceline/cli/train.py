@@ -70,6 +70,7 @@ if TYPE_CHECKING:
 @number("--seed", "Random seed.  [default: 0]")
 @flag("--no-shuffle", "shuffle", "Train on rows in the order of the data.  [default: shuffled]", value=False)
 @new_run
+@option("--track", "mlflow", "Log the run to MLflow, too.  [default: do not]")
 @setting("Set any setting of a recipe; may be repeated.")
 def train(recipe: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
     """Train a model.

@@ -44,6 +44,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     source: dict[str, Any]
     names: NamesInfo = NamesInfo()
+    loss: dict[str, Any] = {}
+    class_names: list[str] = []
 
 
 class SparseInfo(msgspec.Struct, frozen=True, kw_only=True):
