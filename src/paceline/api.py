@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import html
 import sys
-import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from os import PathLike
@@ -32,7 +31,7 @@ from paceline.matrices.settings import TraceSettings
 from paceline.models.trained import TrainedModel, load_model
 from paceline.reports.compare import Comparison, write_comparison
 from paceline.reports.compare import compare as compare_runs
-from paceline.reports.page import write_report
+from paceline.reports.page import report_fragment, write_report
 from paceline.reports.training_bar import training_bar
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
@@ -71,10 +70,9 @@ class Run(RunFolder):
         return page
 
     def _repr_html_(self) -> str:
-        """For notebooks: the page in a frame, so that its style does not leak."""
-        with tempfile.TemporaryDirectory() as folder:
-            page = self.report(Path(folder) / "report.html").read_text("utf-8")
-        return f'<iframe srcdoc="{html.escape(page)}" style="width:100%;height:40em;border:0"></iframe>'
+        """For notebooks: the whole page, whose style applies to nothing else."""
+        ensure_diagnosis(self)
+        return report_fragment(self, uuid.uuid4().hex[:8])
 
 
 def prepare(data: Any, out: StrPath, *, progress: bool = True, **settings: Any) -> Prepared[Any]:

@@ -21,6 +21,7 @@ from paceline.models.registry import check_code, find, resume_command
 from paceline.reports.tensorboard import on_board
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
+from paceline.telemetry.gather_facts import when_and_where
 from paceline.training.backend import Backend
 from paceline.training.checkpoint import has_checkpoint, load_checkpoint
 from paceline.training.cluster.placement import engine_for
@@ -210,4 +211,5 @@ def _result(coordinator: Coordinator, status: str, began: float) -> dict[str, An
         "rows_per_second": at.position / at.train_seconds if at.train_seconds else 0.0,
         "test": {name: value if value == value else None for name, value in quality.items()},
         "max_staleness": at.largest_lead,
+        **when_and_where(began),
     } | coordinator.account()
