@@ -17,16 +17,17 @@ from paceline.errors import DataError, InterruptedRunError, PacelineError, Usage
 from paceline.exports.tracking import Tracking
 from paceline.files import locked, refuse_existing, refuse_planted
 from paceline.models.inputs import open_for
-from paceline.models.model import Parameters
 from paceline.models.registry import check_code, find, resume_command
 from paceline.reports.tensorboard import on_board
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
+from paceline.telemetry.gather_facts import when_and_where
 from paceline.training.backend import Backend
 from paceline.training.checkpoint import has_checkpoint, load_checkpoint
 from paceline.training.cluster.placement import engine_for
 from paceline.training.coordinator import Coordinator, Notice, Status, Watch
 from paceline.training.interrupts import on_interrupt, raise_early_interrupt
+from paceline.training.start import Trained
 
 SHORTEST_EXPLAINED_SECONDS = 2.0
 # The settings that `result.json` repeats.
@@ -57,6 +58,7 @@ def train(config: RunConfig, engine: PendingEngine, watch: Watch = watch_nothing
         with closing(backend):
             with nothing_written():
                 coordinator = Coordinator(config, dataset, backend, watch, notice)
+                coordinator.begin()
                 coordinator.make_ready()
                 raise_early_interrupt()
             run = RunFolder.create(config)
@@ -147,9 +149,9 @@ def _carry_out(run: RunFolder, coordinator: Coordinator, began: float, tracking:
     coordinator.evaluated = evaluated
     try:
         with on_interrupt(coordinator.interrupt):
-            parameters = coordinator.train(run)
+            trained = coordinator.train(run)
             with _resumable(run):
-                kept = _keep_model(run, coordinator, parameters)
+                kept = _keep_model(run, coordinator, trained)
             coordinator.measure_memory()
             run.write_json("result.json", _result(coordinator, "done", began) | kept)
     except InterruptedRunError:
@@ -166,10 +168,11 @@ def _carry_out(run: RunFolder, coordinator: Coordinator, began: float, tracking:
             run.write_json("roles.json", [])
 
 
-def _keep_model(run: RunFolder, coordinator: Coordinator, last: Parameters) -> dict[str, Any]:
+def _keep_model(run: RunFolder, coordinator: Coordinator, last: Trained | None) -> dict[str, Any]:
     """Save the model, or if there are validation rows the best one. What `result.json` says about it."""
     best = coordinator.best
     if best is None or best.found is None:
+        assert last is not None
         return {"model_sha256": coordinator.save(last, run.path / "model")}
     best.becomes_the_model()
     found = best.found
@@ -200,6 +203,7 @@ def _result(coordinator: Coordinator, status: str, began: float) -> dict[str, An
         "loss": find(config.model).loss_for(config.loss.name, coordinator.dataset.labels.kind),
         "optimizer": config.optimizer.name,
         "data_fingerprint": coordinator.dataset.fingerprint,
+        **({"from": config.start_from, "rows_before": config.start.rows} if config.start_from else {}),
         "rows": at.position,
         "steps": at.clock,
         "startup_seconds": max(0.0, coordinator.began - began),
@@ -207,4 +211,5 @@ def _result(coordinator: Coordinator, status: str, began: float) -> dict[str, An
         "rows_per_second": at.position / at.train_seconds if at.train_seconds else 0.0,
         "test": {name: value if value == value else None for name, value in quality.items()},
         "max_staleness": at.largest_lead,
+        **when_and_where(began),
     } | coordinator.account()
