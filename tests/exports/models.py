@@ -67,7 +67,10 @@ def padded(rows: Batch, padding: int = -1) -> dict[str, NDArray[Any]]:
     """Rows as an ONNX model takes them, some longer than they are."""
     lengths = np.diff(rows.offsets)
     inside = np.arange(lengths.max() + 2) < lengths[:, None]
-    made: dict[str, NDArray[Any]] = {"ids": np.full(inside.shape, padding, np.int64), "values": np.zeros(inside.shape, np.float32)}
+    made: dict[str, NDArray[Any]] = {
+        "ids": np.full(inside.shape, padding, np.int64),
+        "values": np.zeros(inside.shape, np.float32),
+    }
     made["ids"][inside], made["values"][inside] = rows.keys, rows.values
     if rows.fields is not None:
         made["fields"] = np.zeros(inside.shape, np.int64)

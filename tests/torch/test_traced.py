@@ -25,7 +25,7 @@ def test_a_module_that_onnx_cannot_hold_is_refused_in_one_line(
     tmp_path: Path, drawings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = paceline.train(data=drawings, model=SPECTRAL, train_rows=100, run=tmp_path / "run", progress=False)
-    with pytest.raises(ConfigError, match="PyTorch cannot write `tests.exports.modules:spectral` as ONNX: ") as refused:
+    with pytest.raises(ConfigError, match=r"PyTorch cannot write `tests\..*:spectral` as ONNX") as refused:
         paceline.export(run, to="onnx", out=tmp_path / "model.onnx", model=SPECTRAL)
     assert "--to mlflow" in refused.value.hint
     assert capsys.readouterr().out == ""
