@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import paceline
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import sparse_writer
+from paceline.models.trained import TrainedModel
 
 ROWS, FEATURES, FIELDS = 1_200, 40, 4
 
@@ -61,6 +62,11 @@ def train(tmp_path: Path, labels: str = "two-classes", fields: bool = False, **f
     data = write_rows(tmp_path / "data", labels, fields)
     usual: dict[str, Any] = {"workers": 1, "pace": "sync", "epochs": 3}
     return paceline.train(data=data, run=tmp_path / "run", progress=False, **(usual | flags))
+
+
+def predicted(model: TrainedModel, rows: Any) -> NDArray[Any]:
+    """What an exported model must predict: of two classes, the probability of label 1."""
+    return model.model.output.probabilities(model.decision_function(rows))
 
 
 def padded(rows: Batch, padding: int = -1) -> dict[str, NDArray[Any]]:
