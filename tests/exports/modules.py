@@ -17,7 +17,8 @@ class Eigenvalues(nn.Module):
     """An operator that exporters of the older kind do not know."""
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.eigvals(pixels[:, :, :4, :4]).real.flatten(1)
+        found: torch.Tensor = torch.linalg.eigvals(pixels[:, :, :4, :4]).real.flatten(1)
+        return found
 
 
 def spectral(shape: tuple[int, int, int], classes: int) -> nn.Module:
