@@ -2,8 +2,8 @@
 
     python benchmarks/raw_rows.py [--rows 400000] [--rounds 5] [--hash-bits 22]
 
-Writes click rows as Criteo's TSV to a temporary folder (39 columns, heavy-tailed strings), trains a linear model on the
-first of them, and then, in turns, prepares the file and scores it into a CSV file, in one process with compiled kernels.
+Writes click rows as Criteo's TSV to a temporary folder (39 columns, heavy-tailed strings), trains a linear model on
+some of them, and then, in turns, prepares the file and scores it into a CSV file, in one process with compiled kernels.
 Both read the same bytes from the page cache. Prints the rows per second of each round, and the median ratio.
 """
 

@@ -35,7 +35,7 @@ class Trained(NamedTuple):
     features: int
 
 
-class Part(NamedTuple, Generic[T]):
+class Made(NamedTuple, Generic[T]):
     """What was made of some rows, and the ids of these, if a column was named for them."""
 
     made: T
@@ -60,7 +60,7 @@ class Input(Protocol):
 
     def parts_of(
         self, trained: Trained, given: Any, score: Callable[[Any], T], id_column: str = ""
-    ) -> Iterator[Part[T]]:
+    ) -> Iterator[Made[T]]:
         """What `score` makes of rows in memory, part by part."""
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
@@ -95,13 +95,13 @@ class SparseInput(NamedTuple):
 
     def parts_of(
         self, trained: Trained, given: Any, score: Callable[[Any], T], id_column: str = ""
-    ) -> Iterator[Part[T]]:
+    ) -> Iterator[Made[T]]:
         batches = batches_of(given)
         first = next(batches)
         if is_table(first.features) and not is_matrix(first.features):
             rows = open_tables(Preparation(*trained, self.fields), chain([first], batches), id_column)
             for scored in rows.scored(lambda batch: score(self.parsed(batch))):
-                yield Part(scored.made, scored.ids)
+                yield Made(scored.made, scored.ids)
             return
         if id_column:
             raise UsageError(f"`id` is `{id_column}`, but the columns of a matrix have no names", "give a frame")
@@ -109,7 +109,7 @@ class SparseInput(NamedTuple):
             refuse_mixture(batch, matrices=True)
             refuse_other_width(trained, batch.features)
             for rows_given in _pieces(batch.features):
-                yield Part(score(self.rows_of(rows_given)))
+                yield Made(score(self.rows_of(rows_given)))
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
         view = parameters.table
@@ -160,8 +160,8 @@ class ImageInput(NamedTuple):
 
     def parts_of(
         self, trained: Trained, given: Any, score: Callable[[Any], T], id_column: str = ""
-    ) -> Iterator[Part[T]]:
-        yield Part(score(self.rows_of(given)))
+    ) -> Iterator[Made[T]]:
+        yield Made(score(self.rows_of(given)))
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
         for name in ("shape", "classes"):
