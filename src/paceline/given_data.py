@@ -85,8 +85,13 @@ def dataset_for(config: RunConfig, data: Any, options: Mapping[str, Any], *, pro
     fits = tuple(kind for kind in LABEL_KINDS if kind in kinds)
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         out = str(Path(folder) / "memory")
-        write_rows(data, out, {"seed": config.seed, **options}, fits, progress=progress)
+        write_rows(data, out, {**_usual(config), **options}, fits, progress=progress)
         yield out
+
+
+def _usual(config: RunConfig) -> dict[str, Any]:
+    """What is not said about rows in memory. Those for a model that exists are read with its scaling."""
+    return {"seed": config.seed} | ({"scale": "none"} if config.start_from else {})
 
 
 @contextmanager

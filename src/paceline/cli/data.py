@@ -150,6 +150,8 @@ class PrepareCommand(Command):
 @click.option("--fields", is_flag=True, help="Keep the column of each feature, for field-aware models.")
 @option("--scale", None, "Scale values that are far from 1, as models learn best, or keep all as they are.",
         click.Choice(SCALES), default="auto")  # fmt: skip
+@click.option("--names/--no-names", help="Keep what hashed features are called, for `paceline top` and `export`.",
+              default=True, show_default=True)  # fmt: skip
 @number("--size", "Scale the shorter side of image files to N pixels and crop the centre.  [default: no scaling]")
 @number("--classes", "Number of classes in IDX files.  [default: from the largest label]")
 def prepare(sources: tuple[str, ...], test: tuple[str, ...], validation: tuple[str, ...], weights: tuple[str, ...],

@@ -1,4 +1,4 @@
-"""Commands that use a trained model: `evaluate` and `predict`."""
+"""Commands that use a trained model: `evaluate`, `predict` and `export`."""
 
 from __future__ import annotations
 
@@ -93,3 +93,23 @@ def check_what(sources: tuple[str, ...], data: str | None, split: str | None, se
     flags = [f"--{name.replace('_', '-')}" for name, value in settings.items() if value not in ("", "auto", 0)]
     if data is not None and flags:
         raise UsageError(f"{flags[0]} is for raw rows, and a dataset has been prepared", f"leave {flags[0]} out")
+
+
+@command(
+    "paceline export runs/my-run --to onnx --out model.onnx",
+    "paceline export runs/my-run --to mlflow --out model",
+    "paceline export runs/my-run --to text --out weights.tsv",
+)
+@click.argument("run")
+@option("--to", "TOOL", "onnx, mlflow, text or vw (Vowpal Wabbit).", required=True)
+@option("--out", "PATH", "File to write; for mlflow, a folder.", required=True)
+@code
+def export(run: str, to: str, out: str, model: str) -> None:
+    """Write a model in the form of another tool.
+
+    onnx is a file for ONNX Runtime and others. mlflow is a folder that MLflow loads and serves. text is a table of
+    weights to read, the largest first. vw is the text that `vw --readable_model` writes.
+    """
+    from paceline.exports.export import export_model
+
+    click.echo(f"{to}: {export_model(run, to, out, model)}")

@@ -43,8 +43,10 @@ class RawData(Protocol[R]):
 
     files: dict[Split, list[Source]]
     settings: dict[str, Any]
-    notes: tuple[str, ...]
     bad_rows: int
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
 
     def writer(self, source: dict[str, Any]) -> DatasetWriter[R, Any]:
         """A writer of what is read here; `source` is what the manifest says about how it was made."""

@@ -39,16 +39,22 @@ class RawRows:
         fields = {"fields": True} if config.fields else {}
         weights = {"weights": config.weights} if config.weights else {}
         self.settings: dict[str, Any] = {**labels, **fields, **weights, **self._reading.settings}
-        self.notes = self._reading.notes
         self.bad_rows = 0
         self._first_negatives: dict[int, str] = {}
         self._classes = ClassNumbers(2 if config.labels == "two-classes" else MOST_CLASSES)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know; when all rows are read, what was found in them, too."""
+        names = self._reading.names
+        return self._reading.notes + (names.notes if names is not None else ())
 
     def writer(self, source: dict[str, Any]) -> DatasetWriter[Batch, SparseDataset]:
         features, labels = self._reading.features, self._config.labels
         return sparse_writer(
             self._config.out, features=features, source=source, labels=labels, fields=self._reading.fields,
-            class_names=self._classes.names, scale=self._config.scale,
+            class_names=self._classes.names, scale=self._config.scale, numeric=self._reading.numeric,
+            names=self._reading.names,
         )  # fmt: skip
 
     def read(self, split: Split) -> Iterator[tuple[Batch, int]]:
@@ -60,6 +66,8 @@ class RawRows:
                 place, numbered, bytes_before = chunk.source, 0, 0
             parsed = self._number_classes(split, parsed)
             self._check(chunk.source, numbered, parsed, negatives)
+            if self._reading.names is not None:
+                self._reading.names.take(parsed.texts)
             numbered += parsed.num_numbered
             yield self._weigh(chunk.source, parsed), chunk.bytes_read - bytes_before
             bytes_before = chunk.bytes_read

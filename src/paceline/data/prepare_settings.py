@@ -76,6 +76,7 @@ class PrepareConfig(msgspec.Struct, frozen=True, kw_only=True):
     weighted: bool = False
     id: str = ""
     scale: limits.Scale = "auto"
+    names: bool = True
     size: int | None = None
     classes: int | None = None
 

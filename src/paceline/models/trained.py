@@ -16,7 +16,9 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from paceline.data.blocks.folders import LocalFolder
 from paceline.data.labels import MOST_CLASSES, Labels
+from paceline.data.sparse.names import FeatureNames, NamesInfo
 from paceline.data.sparse.scaling import Scaling
 from paceline.errors import BAD_TEXT, DataError, UsageError
 from paceline.files import read_file, refuse_running, replace_file, translated_disk_errors, write_tensors
@@ -34,11 +36,16 @@ Tensors = dict[str, NDArray[Any]]
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of every `model.json`. `source` says how the training data was prepared."""
+    """The fields of every `model.json`. `source` says how the training data was prepared, and `names` what its features
+    are called.
+    """
 
     model: str
     sha256: str
     source: dict[str, Any]
+    names: NamesInfo = NamesInfo()
+    loss: dict[str, Any] = {}
+    class_names: list[str] = []
 
 
 class SparseInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +71,10 @@ Loaded = tuple[Model, Parameters, Input]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainedModel:
-    """A trained model: its `tensors` by name, and its predictions for rows."""
+    """A trained model: its `tensors` by name, its predictions for rows, and the `names` of its features.
+
+    `run` is the folder that it is from.
+    """
 
     entry: Entry
     info: ModelInfo
@@ -72,6 +82,8 @@ class TrainedModel:
     model: Model
     parameters: Parameters
     input: Input
+    names: FeatureNames
+    run: Path = Path()
 
     @property
     def weights(self) -> Floats:
@@ -177,7 +189,8 @@ def load_model(run: Path, code: str = "", allow_code: bool = False) -> TrainedMo
         model, parameters, data = entry.load(content, tensors)
         if _sha256(parameters) != info.sha256:
             raise DataError(f"the model in `{folder}` has a wrong checksum", "train again")
-        return TrainedModel(entry, info, tensors, model, parameters, data)
+        names = FeatureNames(LocalFolder(folder), info.names, info.source)
+        return TrainedModel(entry, info, tensors, model, parameters, data, names, run)
     except (OSError, *BAD_TEXT, SafetensorError) as error:
         raise DataError(f"the model in `{folder}` cannot be read: {error}", "train again") from None
 

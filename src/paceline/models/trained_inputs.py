@@ -63,6 +63,9 @@ class Input(Protocol):
     ) -> Iterator[Made[T]]:
         """What `score` makes of rows in memory, part by part."""
 
+    def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
+        """`DataError` if a model with these parameters and of this source is not for a dataset."""
+
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
         """The parameters in the order of a dataset's keys; `DataError` if a model of this source is not for it.
 
@@ -82,13 +85,19 @@ class SparseInput(NamedTuple):
         rows = _checked(given) if isinstance(given, Batch) else _batch_of_csr(given)
         if self.fields:
             rows = rows._replace(fields=_checked_fields(getattr(given, "fields", None), len(self.fields), rows))
-        return _read_only(Scaler(self.scaling).apply(rows.copy().distinct()) if self.scaling.keys else rows)
+        return (Scaler(self.scaling).apply(rows.copy().distinct()) if self.scaling.keys else rows).read_only()
+
+    def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
+        assert parameters.table is not None
+        trained = Preparation(source, parameters.table.layout.features, self.fields)
+        given = Preparation(dataset.manifest.source, dataset.manifest.features, dataset.manifest.fields)
+        refuse_other_preparation(trained, given, str(dataset.folder))
 
     def parsed(self, rows: Batch) -> Batch:
         """Rows that were parsed, as the model takes them."""
         if self.fields:
             rows = rows._replace(fields=_checked_fields(rows.fields, len(self.fields), rows))
-        return _read_only(Scaler(self.scaling).apply(rows))
+        return Scaler(self.scaling).apply(rows).read_only()
 
     def files_of(self, trained: Trained, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
         return open_files(Preparation(*trained, self.fields), sources, settings)
@@ -112,11 +121,10 @@ class SparseInput(NamedTuple):
                 yield Made(score(self.rows_of(rows_given)))
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
+        self.check(parameters, dataset, source)
         view = parameters.table
         assert view is not None
         layout = view.layout
-        given = Preparation(dataset.manifest.source, dataset.features, dataset.manifest.fields)
-        refuse_other_preparation(Preparation(source, layout.features, self.fields), given, str(dataset.folder))
         rows = view.rows.reshape(layout.num_keys, layout.dim)
         features = max(layout.features, dataset.features)
         wider = msgspec.structs.replace(layout, features=features)
@@ -163,13 +171,16 @@ class ImageInput(NamedTuple):
     ) -> Iterator[Made[T]]:
         yield Made(score(self.rows_of(given)))
 
-    def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
+    def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
         for name in ("shape", "classes"):
             ours, theirs = getattr(self.settings, name), getattr(dataset, name)
             if tuple(np.atleast_1d(ours)) != tuple(np.atleast_1d(theirs)):
                 raise DataError(
                     f"the model is for {name} {ours}; `{dataset.folder}` has {theirs}", "prepare it in the same way"
                 )
+
+    def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
+        self.check(parameters, dataset, source)
         return parameters
 
 
@@ -252,12 +263,3 @@ def _checked_fields(fields: Any, count: int, rows: Batch) -> NDArray[np.uint16]:
     return np.ascontiguousarray(found, np.uint16)
 
 
-def _read_only(rows: Batch) -> Batch:
-    """The same rows as read-only views, which compiled loops get from blocks too."""
-    views = Batch(rows.labels.view(), rows.offsets.view(), rows.keys.view(), rows.values.view())
-    if rows.fields is not None:
-        views = views._replace(fields=rows.fields.view())
-    for view in views:
-        if view is not None:
-            view.flags.writeable = False
-    return views

@@ -36,7 +36,8 @@ class Intake(Protocol[R]):
         at once; may change rows in place.
         """
 
-    def manifest(self, splits: dict[Split, SplitInfo]) -> msgspec.Struct: ...
+    def manifest(self, splits: dict[Split, SplitInfo], folder: Path) -> msgspec.Struct:
+        """The manifest; files that belong beside the blocks are written to the folder."""
 
 
 class DatasetWriter(Generic[R, D]):
@@ -79,7 +80,7 @@ class DatasetWriter(Generic[R, D]):
             raise DataError(
                 "the input has no training rows", "check the paths, and that --test-fraction leaves some rows"
             )
-        manifest = write_manifest(self._intake.manifest(splits))
+        manifest = write_manifest(self._intake.manifest(splits, self._partial.path))
         # Nothing waits for the disk, which may take longer than all the rest. If the machine crashes before everything
         # is there, checksums tell.
         replace_file(self._partial.path / "manifest.json", manifest, durable=False)

@@ -37,7 +37,10 @@ class ImageDataset(Dataset[Images]):
     def __init__(self, path: Path | str) -> None:
         super().__init__(path, IMAGE_ROWS)
         self.shape: Shape = self.manifest.shape
-        self.classes: int = self.manifest.classes
+
+    @property
+    def classes(self) -> int:
+        return self.labels.classes
 
 
 def image_writer(
@@ -81,7 +84,7 @@ class ImageIntake:
     def complete(self, split: Split, index: int, block: list[Images]) -> list[Images]:
         return list(block)
 
-    def manifest(self, splits: dict[Split, SplitInfo]) -> ImageManifest:
+    def manifest(self, splits: dict[Split, SplitInfo], folder: Path) -> ImageManifest:
         return ImageManifest(
             kind="images",
             shape=self._shape,

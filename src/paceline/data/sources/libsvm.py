@@ -29,6 +29,7 @@ from paceline.data.sources.parsed import (
     most_features,
     shown,
 )
+from paceline.data.sparse.names import NameCollector
 from paceline.kernels import problems
 from paceline.kernels.libsvm import parse_libsvm
 from paceline.kernels.optional import MOST_FIELDS
@@ -49,6 +50,8 @@ class Libsvm:
     """
 
     label_column = "column 1"
+    numeric: tuple[str, ...] = ()
+    names: NameCollector | None = None
 
     def __init__(
         self, features: int | None, base: int, notes: tuple[str, ...] = (), *, weighted: bool = False,
