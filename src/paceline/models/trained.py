@@ -29,7 +29,7 @@ from paceline.models.loss_entries import LOSSES
 from paceline.models.model import Floats, Model, Parameters, TableView, values_of
 from paceline.models.output import class_labels, class_probabilities, predicted
 from paceline.models.registry import Entry, check_code, find
-from paceline.models.trained_inputs import ImageInput, Input, SparseInput, Trained
+from paceline.models.trained_inputs import ImageInput, Input, SparseInput, TrainedOn
 from paceline.settings import LossConfig, RunConfig
 
 Tensors = dict[str, NDArray[Any]]
@@ -121,10 +121,10 @@ class TrainedModel:
             raise DataError(f"the class names of the model cannot be read: {error}", "train again") from None
 
     @property
-    def trained(self) -> Trained:
+    def trained(self) -> TrainedOn:
         """What the model was trained on."""
         table = self.parameters.table
-        return Trained(self.info.source, 0 if table is None else table.layout.features)
+        return TrainedOn(self.info.source, 0 if table is None else table.layout.features)
 
     def predict_proba(self, rows: Any) -> Floats:
         """The probability of each class [rows, classes]; that of label 1 is `predict_proba(rows)[:, 1]`.

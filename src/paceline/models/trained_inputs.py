@@ -28,7 +28,7 @@ CSR = "rebuild the matrix: its `check_format()` says what is wrong with it"
 T = TypeVar("T")
 
 
-class Trained(NamedTuple):
+class TrainedOn(NamedTuple):
     """What a model was trained on: how its data was prepared, and how many features it had."""
 
     source: dict[str, Any]
@@ -55,11 +55,11 @@ class Input(Protocol):
     def parsed(self, rows: Batch) -> Any:
         """Rows as the model takes them, from those of files."""
 
-    def files_of(self, trained: Trained, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
+    def files_of(self, trained: TrainedOn, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
         """Files of raw rows, as `settings` say; `DataError` if a model that was trained so is not for them."""
 
     def parts_of(
-        self, trained: Trained, given: Any, score: Callable[[Any], T], id_column: str = ""
+        self, trained: TrainedOn, given: Any, score: Callable[[Any], T], id_column: str = ""
     ) -> Iterator[Made[T]]:
         """What `score` makes of rows in memory, part by part."""
 
@@ -99,11 +99,11 @@ class SparseInput(NamedTuple):
             rows = rows._replace(fields=_checked_fields(rows.fields, len(self.fields), rows))
         return Scaler(self.scaling).apply(rows).read_only()
 
-    def files_of(self, trained: Trained, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
+    def files_of(self, trained: TrainedOn, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
         return open_files(Preparation(*trained, self.fields), sources, settings)
 
     def parts_of(
-        self, trained: Trained, given: Any, score: Callable[[Any], T], id_column: str = ""
+        self, trained: TrainedOn, given: Any, score: Callable[[Any], T], id_column: str = ""
     ) -> Iterator[Made[T]]:
         batches = batches_of(given)
         first = next(batches)
@@ -160,14 +160,14 @@ class ImageInput(NamedTuple):
     def parsed(self, rows: Batch) -> Any:
         raise UsageError("the model is for images", "give images")
 
-    def files_of(self, trained: Trained, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
+    def files_of(self, trained: TrainedOn, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
         raise UsageError(
             "the model is for images, and only rows can be scored from files",
             "make a dataset of the images with `paceline prepare`, and give it with --data",
         )
 
     def parts_of(
-        self, trained: Trained, given: Any, score: Callable[[Any], T], id_column: str = ""
+        self, trained: TrainedOn, given: Any, score: Callable[[Any], T], id_column: str = ""
     ) -> Iterator[Made[T]]:
         yield Made(score(self.rows_of(given)))
 
@@ -194,7 +194,7 @@ def _pieces(given: Any) -> Iterator[Any]:
         yield dense.between(start, stop)
 
 
-def refuse_other_width(trained: Trained, given: Any) -> None:
+def refuse_other_width(trained: TrainedOn, given: Any) -> None:
     """Raise for a matrix whose columns cannot be those of the matrix or table that a model was trained on."""
     format_ = trained.source.get("format")
     if isinstance(given, Batch) or (format_ != MATRIX and keys_of(str(format_)) != keys_of(TABLE)):
