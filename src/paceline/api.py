@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
@@ -45,6 +45,14 @@ StrPath = str | PathLike[str]
 Callback = Callable[[Status], object]
 """Called with a run's `Status` a few times per second: `rows`, `seconds`, `share` of the run that is done,
 `train_loss`, and `quality`, the newest metrics of the test rows. An exception ends the run."""
+
+
+class RawOptions(TypedDict, total=False):
+    """What can be said about raw rows to be scored, as for the command `predict`."""
+
+    id: str
+    format: str
+    skip_bad_rows: int
 
 
 class Run(RunFolder):
@@ -165,7 +173,7 @@ def resume(
 
 
 def load(path: StrPath, *, allow_code: bool = False) -> TrainedModel:
-    """The trained model of a run folder: `predict_proba`, `predict` and `tensors`, and `weights` and `bias` if it is linear.
+    """The trained model of a run folder: `predict_proba`, `predict`, `tensors`; `weights` and `bias` if it is linear.
 
     A model of your own needs its code, which is imported and run only with `allow_code`: a run folder that somebody
     else made can name any module.
@@ -181,8 +189,8 @@ def evaluate(
 ) -> dict[str, Any]:  # fmt: skip
     """The number of rows, and the metrics of a run's model on them.
 
-    `data` is the folder of a dataset, or rows in memory, which are read as those that the model was trained on; `label`,
-    `weight` and `labels` are as for `train`.
+    `data` is the folder of a dataset, or rows in memory, which are read as those that the model was trained on;
+    `label`, `weight` and `labels` are as for `train`.
 
     >>> paceline.evaluate(run, (X, y))["rows"]
     5000
@@ -197,8 +205,8 @@ def evaluate(
 
 
 def predict(
-    path: StrPath | RunFolder, data: Any, out: StrPath, *, split: Split | None = None, model: str = "", id: str = "",
-    format: str = "auto", skip_bad_rows: int = 0,
+    path: StrPath | RunFolder, data: Any, out: StrPath, *, split: Split | None = None, model: str = "",
+    **settings: Unpack[RawOptions],
 ) -> int:  # fmt: skip
     """Write what a run's model predicts to a .parquet or .csv file; returns how many rows.
 
@@ -214,10 +222,9 @@ def predict(
     if isinstance(names, list) and names and not any(is_in_memory(name) for name in names):
         if len(names) == 1 and Path(names[0], "manifest.json").is_file():
             return predictions.write_predictions(folder, str(names[0]), str(out), split, model)
-        settings = {"id": id, "format": format, "skip_bad_rows": skip_bad_rows}
         sources = [str(name) for name in names]
         return raw_predictions.write_raw_predictions(folder, sources, str(out), settings, model).rows
-    return raw_predictions.write_predictions_for(folder, data, str(out), id, model)
+    return raw_predictions.write_predictions_for(folder, data, str(out), settings.get("id", ""), model)
 
 
 def export(run: StrPath | RunFolder, *, to: str, out: StrPath, model: str = "") -> Path:

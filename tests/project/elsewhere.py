@@ -79,6 +79,7 @@ TESTED_IN = {
     "telemetry/test_measure_ceilings.py": ("kernels/ceilings.py",),
     "telemetry/test_recorder.py": ("telemetry/records.py",),
     "test_config.py": ("matrices/settings.py", "settings.py"),
+    "test_raw_predictions.py": ("data/unlabelled_rows.py", "prediction_files.py"),
     "test_run_folder.py": ("telemetry/facts.py",),
     "torch/test_model.py": ("torch/alexnet.py",),
     "torch/test_store.py": ("torch/optimizers.py", "torch/resident.py"),

@@ -158,8 +158,8 @@ def prepare(sources: tuple[str, ...], test: tuple[str, ...], validation: tuple[s
             cross: tuple[str, ...], bins: tuple[str, ...], **options: Any) -> None:  # fmt: skip
     """Convert raw files into a dataset.
 
-    A SOURCE is a file, a folder, a glob in quotes, or a URL. Files may be compressed (gzip or zstd). The format is
-    detected unless --format is given.
+    A SOURCE is a file, a folder, a glob in quotes, a URL, or - for standard input. Files may be compressed (gzip or
+    zstd). The format is detected unless --format is given.
     """
     from paceline.data.prepare import prepare as prepare_data
     from paceline.reports.progress_bar import meter

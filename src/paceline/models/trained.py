@@ -29,7 +29,7 @@ from paceline.models.loss_entries import LOSSES
 from paceline.models.model import Floats, Model, Parameters, TableView, values_of
 from paceline.models.output import class_labels, class_probabilities, predicted
 from paceline.models.registry import Entry, check_code, find
-from paceline.models.trained_inputs import ImageInput, Input, SparseInput, Trained
+from paceline.models.trained_inputs import ImageInput, Input, SparseInput, TrainedOn
 from paceline.settings import LossConfig, RunConfig
 
 Tensors = dict[str, NDArray[Any]]
@@ -109,7 +109,8 @@ class TrainedModel:
     @property
     def classes(self) -> list[Any]:
         """The classes in the order of the columns of `predict_proba`: names or numbers; none if labels are numbers."""
-        return list(class_labels(self.model.output, self.class_names))
+        found: list[Any] = class_labels(self.model.output, self.class_names).tolist()
+        return found
 
     @property
     def class_names(self) -> list[str]:
@@ -120,10 +121,10 @@ class TrainedModel:
             raise DataError(f"the class names of the model cannot be read: {error}", "train again") from None
 
     @property
-    def trained(self) -> Trained:
+    def trained(self) -> TrainedOn:
         """What the model was trained on."""
         table = self.parameters.table
-        return Trained(self.info.source, 0 if table is None else table.layout.features)
+        return TrainedOn(self.info.source, 0 if table is None else table.layout.features)
 
     def predict_proba(self, rows: Any) -> Floats:
         """The probability of each class [rows, classes]; that of label 1 is `predict_proba(rows)[:, 1]`.

@@ -28,14 +28,14 @@ CSR = "rebuild the matrix: its `check_format()` says what is wrong with it"
 T = TypeVar("T")
 
 
-class Trained(NamedTuple):
+class TrainedOn(NamedTuple):
     """What a model was trained on: how its data was prepared, and how many features it had."""
 
     source: dict[str, Any]
     features: int
 
 
-class Part(NamedTuple, Generic[T]):
+class Made(NamedTuple, Generic[T]):
     """What was made of some rows, and the ids of these, if a column was named for them."""
 
     made: T
@@ -55,12 +55,12 @@ class Input(Protocol):
     def parsed(self, rows: Batch) -> Any:
         """Rows as the model takes them, from those of files."""
 
-    def files_of(self, trained: Trained, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
+    def files_of(self, trained: TrainedOn, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
         """Files of raw rows, as `settings` say; `DataError` if a model that was trained so is not for them."""
 
     def parts_of(
-        self, trained: Trained, given: Any, score: Callable[[Any], T], id_column: str = ""
-    ) -> Iterator[Part[T]]:
+        self, trained: TrainedOn, given: Any, score: Callable[[Any], T], id_column: str = ""
+    ) -> Iterator[Made[T]]:
         """What `score` makes of rows in memory, part by part."""
 
     def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
@@ -99,18 +99,18 @@ class SparseInput(NamedTuple):
             rows = rows._replace(fields=_checked_fields(rows.fields, len(self.fields), rows))
         return Scaler(self.scaling).apply(rows).read_only()
 
-    def files_of(self, trained: Trained, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
+    def files_of(self, trained: TrainedOn, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
         return open_files(Preparation(*trained, self.fields), sources, settings)
 
     def parts_of(
-        self, trained: Trained, given: Any, score: Callable[[Any], T], id_column: str = ""
-    ) -> Iterator[Part[T]]:
+        self, trained: TrainedOn, given: Any, score: Callable[[Any], T], id_column: str = ""
+    ) -> Iterator[Made[T]]:
         batches = batches_of(given)
         first = next(batches)
         if is_table(first.features) and not is_matrix(first.features):
             rows = open_tables(Preparation(*trained, self.fields), chain([first], batches), id_column)
             for scored in rows.scored(lambda batch: score(self.parsed(batch))):
-                yield Part(scored.made, scored.ids)
+                yield Made(scored.made, scored.ids)
             return
         if id_column:
             raise UsageError(f"`id` is `{id_column}`, but the columns of a matrix have no names", "give a frame")
@@ -118,7 +118,7 @@ class SparseInput(NamedTuple):
             refuse_mixture(batch, matrices=True)
             refuse_other_width(trained, batch.features)
             for rows_given in _pieces(batch.features):
-                yield Part(score(self.rows_of(rows_given)))
+                yield Made(score(self.rows_of(rows_given)))
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
         self.check(parameters, dataset, source)
@@ -160,16 +160,16 @@ class ImageInput(NamedTuple):
     def parsed(self, rows: Batch) -> Any:
         raise UsageError("the model is for images", "give images")
 
-    def files_of(self, trained: Trained, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
+    def files_of(self, trained: TrainedOn, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
         raise UsageError(
             "the model is for images, and only rows can be scored from files",
             "make a dataset of the images with `paceline prepare`, and give it with --data",
         )
 
     def parts_of(
-        self, trained: Trained, given: Any, score: Callable[[Any], T], id_column: str = ""
-    ) -> Iterator[Part[T]]:
-        yield Part(score(self.rows_of(given)))
+        self, trained: TrainedOn, given: Any, score: Callable[[Any], T], id_column: str = ""
+    ) -> Iterator[Made[T]]:
+        yield Made(score(self.rows_of(given)))
 
     def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
         for name in ("shape", "classes"):
@@ -194,7 +194,7 @@ def _pieces(given: Any) -> Iterator[Any]:
         yield dense.between(start, stop)
 
 
-def refuse_other_width(trained: Trained, given: Any) -> None:
+def refuse_other_width(trained: TrainedOn, given: Any) -> None:
     """Raise for a matrix whose columns cannot be those of the matrix or table that a model was trained on."""
     format_ = trained.source.get("format")
     if isinstance(given, Batch) or (format_ != MATRIX and keys_of(str(format_)) != keys_of(TABLE)):
