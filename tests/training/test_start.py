@@ -51,7 +51,7 @@ def test_new_keys_begin_as_new(tmp_path: Path) -> None:
 
 def test_other_data_and_other_models_are_refused(tmp_path: Path, command: Command) -> None:
     first = paceline.train(data=rows(), run=tmp_path / "first", **FLAGS)
-    with pytest.raises(DataError, match="trained on 30 features; .* has 31"):
+    with pytest.raises(DataError, match=r"trained on 30 features; .* has 31"):
         paceline.train(data=rows(features=31), start_from=first, progress=False)
     with pytest.raises(DataError, match="class `no` is not one of the 2 that the model knows"):
         paceline.train(data=rows(labels=("no", "yes")), start_from=first, progress=False)
@@ -73,8 +73,8 @@ def test_without_a_state_the_optimizer_begins_anew(tmp_path: Path, capsys: pytes
     described = first.path / "model" / "model.json"
     older = {name: value for name, value in json.loads(described.read_text()).items() if name != "training"}
     for name, optimizer in (("a", "adagrad"), ("b", "ftrl"), ("c", "sgd")):
-        flags = {"optimizer": optimizer, "learning_rate": 1e-6, "l1": 1e-4, "progress": False}
-        later = paceline.train(data=rows(), start_from=first, run=tmp_path / name, **flags)
+        flags = {"optimizer": optimizer, "learning_rate": 1e-6, "l1": 1e-4, "settings": ["save_optimizer=true"]}
+        later = paceline.train(data=rows(), start_from=first, run=tmp_path / name, progress=False, **flags)
         assert "did not keep its optimizer's state" in capsys.readouterr().err
         assert np.abs(paceline.load(later.path).weights - weights).max() < 1e-2 * np.abs(weights).max()
         described.write_text(json.dumps(older))
@@ -91,7 +91,7 @@ def test_a_damaged_state_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="wrong checksum"):
         paceline.train(data=rows(), start_from=first, progress=False)
     path.unlink()
-    with pytest.raises(DataError, match="optimizer's state in .* cannot be read"):
+    with pytest.raises(DataError, match=r"optimizer's state in .* cannot be read"):
         paceline.train(data=rows(), start_from=first, progress=False)
 
 
@@ -153,7 +153,7 @@ def test_a_model_in_python_names_its_run(tmp_path: Path) -> None:
 def test_a_batch_may_lack_classes(tmp_path: Path) -> None:
     found, _ = rows()
     labels = np.arange(400) % 3
-    first = paceline.train(data=(found, labels), run=tmp_path / "first", **FLAGS)
+    first = paceline.train(data=(found, labels), labels="classes", run=tmp_path / "first", **FLAGS)
     some = labels < 2
     later = paceline.train(data=(found[some], labels[some]), start_from=first, run=tmp_path / "second", progress=False)
     assert paceline.load(later.path).predict_proba(later_rows(found)).shape == (400, 3)
