@@ -76,7 +76,7 @@ def _in_lines(value: Any, indent: str = "") -> str:
     is_list = isinstance(value, list | tuple)
     if is_list and not any(isinstance(item, dict | list | tuple) for item in value):
         return line
-    if not isinstance(value, dict) and not is_list or indent and len(indent) + len(line) <= WIDTH:
+    if (not isinstance(value, dict) and not is_list) or (indent and len(indent) + len(line) <= WIDTH):
         return line
     inner = f"{indent}  "
     parts = (

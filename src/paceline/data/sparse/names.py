@@ -209,7 +209,8 @@ def _put_texts(notes: Notes, texts: Sequence[bytes], start: int) -> NDArray[np.u
 
 
 class FeatureNames:
-    """The names of a dataset's or a model's keys; those without a name are called by their number.
+    """The names of a dataset's or a model's keys; those without a name are called by their index in the
+    source, which counts from 0 or 1.
 
     `folder` has the file of names, and `source` says how the data was made: it names the numeric columns of data that
     older versions prepared.
@@ -222,6 +223,8 @@ class FeatureNames:
         self._folder = folder
         self.info = info
         self._numeric = info.numeric or _numeric_of(source)
+        base = source.get("index_base", 0)
+        self._base = base if isinstance(base, int) else 0
 
     def of(self, keys: Iterable[int] | NDArray[Any]) -> list[str]:
         """The names of keys, in their order."""
@@ -230,7 +233,7 @@ class FeatureNames:
         numeric, columns = self._numeric, self.info.columns
         return [
             f"{printable(columns[column])}={_shown(text)}" if is_named
-            else printable(numeric[key]) if key < len(numeric) else str(key)
+            else printable(numeric[key]) if key < len(numeric) else str(key + self._base)
             for key, is_named, (column, text) in zip(wanted.tolist(), found.tolist(), texts, strict=True)
         ]  # fmt: skip
 
@@ -239,6 +242,13 @@ class FeatureNames:
         wanted = np.asarray([*keys] if not isinstance(keys, np.ndarray) else keys, np.uint64)
         named: NDArray[np.bool_] = self._find(wanted)[1] | (wanted < len(self._numeric))
         return named
+
+    def count_by_column(self) -> dict[str, int]:
+        """How many hashed keys are called by each column."""
+        if self._table is None:
+            return {}
+        counts = np.bincount(self._table.column("column").to_numpy(), minlength=len(self.info.columns))
+        return {name: count for name, count in zip(self.info.columns, counts.tolist(), strict=True) if count}
 
     @cached_property
     def _table(self) -> pa.RecordBatch | None:
