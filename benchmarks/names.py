@@ -3,8 +3,8 @@
     python benchmarks/names.py [--criteo SAMPLE.tsv.gz] [--rows 1000000] [--rounds 3] [--cases criteo ...] [--write]
 
 Prepares each file with and without names, in turns, and prints the seconds of each and the ratio of their medians.
-`criteo` is the sample repeated to that many rows; `clicks` are rows of `benchmarks/prepare.py` in the same format, whose
-texts hardly repeat; `csv` are as many of their columns as CSV, a quarter of the rows.
+`criteo` is the sample repeated to that many rows; `clicks` are rows of `benchmarks/prepare.py` in the same format, most
+of whose texts are new; `csv` are a quarter as many of these rows as CSV.
 """
 
 from __future__ import annotations

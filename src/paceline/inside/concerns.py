@@ -139,7 +139,7 @@ def _problem_of(column: NDArray[np.float32]) -> str:
 
 
 def _sample(dataset: SparseDataset) -> tuple[list[int], NDArray[np.float32]]:
-    """The input's keys that most rows have, and their values in the first training rows [rows, keys], NaN where missing."""
+    """The input's keys that most rows have, and their values in the first training rows [rows, keys], or NaN."""
     manifest = dataset.manifest
     most = manifest.train.rows / 2
     keys = [key for key, count in zip(manifest.hot_keys, manifest.hot_counts, strict=True) if count > most]

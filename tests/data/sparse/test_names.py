@@ -17,7 +17,8 @@ from paceline.kernels.hashing import hash_bytes, mix, salt_of
 
 def key_of(column: str, text: bytes, bits: int) -> int:
     cell = np.frombuffer(text, np.uint8)
-    return int(mix(hash_bytes(salt_of(column), cell, 0, len(cell))) & np.uint64((1 << bits) - 1))
+    state = np.uint64(hash_bytes(salt_of(column), cell, 0, len(cell)))
+    return int(mix(state)) & ((1 << bits) - 1)
 
 
 def make(folder: Path, text: str, **settings: object) -> SparseDataset:
@@ -76,7 +77,7 @@ def test_criteo_has_names_for_every_key(tmp_path: Path, integers: str) -> None:
 
 
 def test_names_do_not_depend_on_which_thread_parses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "label,a,b\n" + "".join(f"{i % 2},x{i * 7919 % 5000},y{i % 999}\n" for i in range(20_000))
+    text = "label,a\n" + "".join(f"{i % 2},x{i * 7919 % 5000}\n" for i in range(20_000))
     found = []
     for number, chunk in enumerate((1 << 12, 1 << 14, 1 << 22)):
         monkeypatch.setattr("paceline.data.sources.files.CHUNK_BYTES", chunk)
