@@ -23,7 +23,7 @@ from paceline.defaults import MOST_WORKERS, with_defaults
 from paceline.engines import ENGINES
 from paceline.errors import BAD_TEXT, ConfigError, as_value, one_of
 from paceline.models.loss_entries import LOSSES
-from paceline.models.registry import IMAGES, Entry, find
+from paceline.models.registry import ALIASES, IMAGES, Entry, check_code, find
 from paceline.parameters.optimizers import OPTIMIZERS, formula_of, gpu_update_of, own_settings
 from paceline.settings import (
     FactorsConfig,
@@ -42,6 +42,7 @@ CHOICES = {
     "exchange": ("shard", "allreduce"),
     "device": ("cpu", "cuda"),
     "precision": ("float32", "bfloat16"),
+    "track": ("mlflow",),
     "loss.name": tuple(LOSSES),
     "loss.class_weight": ("balanced",),
     "optimizer.name": tuple(OPTIMIZERS),
@@ -50,6 +51,13 @@ CHOICES = {
     "wire.values": ("float32", "float16", "bfloat16"),
 }
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+# What a run that starts from another one's model does not take over from its settings: which rows are trained on.
+OF_DATA = ("data", "run", "train_rows", "start_from")
+# Nor these, if the engine or the pace is another one now: they were chosen for it.
+OF_ENGINE = ("workers", "shards", "batch_size", "address", "wire")
+OF_PACE = ("batch_size",)
+# Nor these, if any of them is given.
+LIMITS = ("epochs", "steps", "seconds")
 SEE_HELP = "see `paceline train --help`"
 MOST_RECIPE_BYTES = 1 << 20
 MOST_PORT = 65_535
@@ -113,10 +121,63 @@ def config_of(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable
     Settings that are still missing then, and depend on others, get their defaults (`defaults.py`).
     """
     overrule(tree, flags, settings, varied or {})
+    before: RunConfig | None = None
+    if isinstance(run := tree.get("start_from"), str) and run:
+        before = _settings_before(Path(run), tree)
+        tree = _over(before, tree)
     tree.setdefault("model", DEFAULT_MODEL)
     if "epochs" not in tree and ("steps" in tree or "seconds" in tree):
         tree["epochs"] = 0
-    return with_defaults(check(_convert(tree)), tree)
+    config = check(_convert(tree))
+    if before is not None:
+        # Not at the top: it loads NumPy, and few runs need it.
+        from paceline.models.start import start_from
+
+        _check_start(config, before)
+        config = msgspec.structs.replace(config, start=start_from(Path(config.start_from)))
+    return with_defaults(config, tree)
+
+
+def _settings_before(run: Path, tree: Mapping[str, Any]) -> RunConfig:
+    """The settings of a run from whose model another one starts."""
+    path = run / "config.toml"
+    if not path.is_file():
+        problem = "is not a run folder: it has no config.toml" if run.exists() else "does not exist"
+        raise ConfigError(f"`{run}` {problem}", "--from RUN, a folder that `paceline train` made")
+    if "job" in read_recipe(path):
+        raise ConfigError(f"`{run}` is not a run of `train`", "--from RUN, a folder that `paceline train` made")
+    before = load_config(path)
+    check_code(run, before.model, str(tree.get("model", "")), f"--model {before.model}")
+    return before
+
+
+def _over(before: RunConfig, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an earlier run, and over them those of `tree`."""
+    merged = tree_of(before)
+    own = formula_of(before.optimizer.name).settings
+    dropped = {*OF_DATA, *(LIMITS if {*LIMITS} & {*tree} else ())}
+    for name, others in (("engine", OF_ENGINE), ("pace", OF_PACE)):
+        dropped |= {*others} if str(tree.get(name, merged[name])) != str(merged[name]) else set()
+    merged = {name: value for name, value in merged.items() if name not in dropped}
+    section = tree.get("optimizer")
+    if isinstance(section, dict) and section.get("name", before.optimizer.name) != before.optimizer.name:
+        merged["optimizer"] = {name: value for name, value in merged["optimizer"].items() if name not in own}
+    for name, value in tree.items():
+        both = isinstance(value, dict) and isinstance(merged.get(name), dict)
+        merged[name] = merged[name] | value if both else value
+    return merged
+
+
+def _check_start(config: RunConfig, before: RunConfig) -> None:
+    """Refuse another model than that of the run from which this one starts."""
+    for name in ("model", "factors.dim", "images.crop", *(f"loss.{name}" for name in LossConfig.__struct_fields__)):
+        was, now = (attrgetter(name)(one) for one in (before, config))
+        if ALIASES.get(was, was) != ALIASES.get(now, now):
+            flag = name.removeprefix("factors.").removesuffix(".name")
+            raise ConfigError(
+                f"`{flag}` is {as_value(now)}, but the model of `{config.start_from}` was trained with {as_value(was)}",
+                "leave it out, or train without --from",
+            )
 
 
 def overrule(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable[str],
@@ -155,6 +216,7 @@ def encode_toml(tree: Mapping[str, Any]) -> bytes:
 def tree_of(config: RunConfig) -> dict[str, Any]:
     """The configuration as a recipe's tree: all settings, the optimizers' own next to the others of that section."""
     tree: dict[str, Any] = msgspec.to_builtins(config)
+    del tree["start"]
     own = tree["optimizer"].pop("own")
     defaults = own_settings(config.optimizer.name).items()
     tree["optimizer"] |= {name: own.get(name, setting.default) for name, setting in defaults}
@@ -246,7 +308,7 @@ def refuse_unknown(tree: Mapping[str, Any], kind: type[msgspec.Struct], prefix: 
 
 def _names_in(kind: type[msgspec.Struct]) -> Iterator[str]:
     """The names of the settings of this kind, as recipes have them. Those that need NumPy to be loaded come last."""
-    yield from (name for name in kind.__struct_fields__ if name != "own")
+    yield from (name for name in kind.__struct_fields__ if name not in ("own", "start"))
     if kind is OptimizerConfig:
         yield from own_settings(OptimizerConfig().name)
 

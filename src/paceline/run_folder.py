@@ -16,11 +16,12 @@ from paceline.errors import BAD_TEXT, ConfigError, DataError
 from paceline.files import append, free_path, read_file, refuse_existing, replace_file, translated_disk_errors
 from paceline.models.loss_entries import LOSSES
 from paceline.models.registry import find_of_old_run
-from paceline.settings import RunConfig
+from paceline.settings import RunConfig, Start
 from paceline.telemetry.facts import Facts, Traits, read_facts
 from paceline.telemetry.records import Duration, Real, Whole
 
 TRAIN = "train"
+START = "start.json"
 REMOVE = "remove it, or its run, and run again"
 
 
@@ -103,7 +104,10 @@ class RunFolder:
     def create(config: RunConfig) -> RunFolder:
         """A new folder for a run: the one asked for, or the next free name under `runs/`."""
         pace = config.pace if isinstance(config.pace, str) else f"pace{config.pace}"
-        return RunFolder.make(config.run, f"{config.model.replace(':', '-')}-{pace}", to_toml(config))
+        run = RunFolder.make(config.run, f"{config.model.replace(':', '-')}-{pace}", to_toml(config))
+        if config.start_from:
+            run.write_json(START, msgspec.to_builtins(config.start))
+        return run
 
     @staticmethod
     def make(run: str, name: str, settings: bytes) -> RunFolder:
@@ -132,7 +136,8 @@ class RunFolder:
         if self.job != TRAIN:
             message = f"`{self.path}` is a run of `{self.job}`, not of `train`"
             raise DataError(message, "`paceline report` and `paceline diagnose` work on it")
-        return load_config(self.path / "config.toml")
+        config = load_config(self.path / "config.toml")
+        return msgspec.structs.replace(config, start=self._read_start()) if config.start_from else config
 
     @property
     def result(self) -> dict[str, Any]:
@@ -165,6 +170,13 @@ class RunFolder:
         model is known, and nothing about its data and its machine.
         """
         return read_facts(self.path) or Facts(traits=_traits_of_old_run(self.config.model))
+
+    def _read_start(self) -> Start:
+        path = self.path / START
+        try:
+            return msgspec.json.decode(read_file(path, REMOVE), type=Start)
+        except BAD_TEXT as error:
+            raise DataError(f"`{path}` is broken: {error}", REMOVE) from None
 
     def add_metrics(self, *lines: dict[str, Any]) -> None:
         """Append evaluations: all of these, or, if the disk is full, none."""

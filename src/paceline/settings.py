@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -87,12 +87,37 @@ class WireConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     port: int = 0
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e38)]
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run that starts from a model takes over from it, besides its parameters. These are not settings: they are
+    in `start.json` of the run folder.
+
+    The model, with the checksum `sha256`, has been trained on `rows` rows, in `updates` updates of its dense values. It
+    has `features` keys, numbers classes as in `class_names`, and takes values with this `scaling`. Its loss has these
+    `scales` (start, unit of scores, unit of slopes) and `class_weights`, which came from the labels of its first data.
+    """
+
+    sha256: str = ""
+    rows: Count = 0
+    updates: Count = 0
+    features: Count = 0
+    labels: str = ""
+    class_names: tuple[str, ...] = ()
+    scaling: dict[str, Any] = {}
+    scales: tuple[float, Positive, Positive] | None = None
+    class_weights: tuple[Positive, ...] = ()
+
+
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One training run, as `config.toml` of its folder keeps it.
 
     0 means no limit for `epochs`, `steps` and `seconds`; the first limit reached ends the run. `epochs` is 0 if one of
     the others is given. `train_rows` 0 means all rows. With `early_stopping` N, a run ends after N evaluations without
-    a lower loss on the validation rows.
+    a lower loss on the validation rows. `start_from` is the folder of a run whose model this one starts from. Without
+    `save_optimizer`, the run's own model is kept without its optimizer's state.
 
     The values below are what a missing setting means in the `config.toml` of any version. A new run gets another pace,
     number of workers, batch size, number of epochs and distance of evaluations if nobody gave them: those that
@@ -100,6 +125,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     data: str = ""
+    start_from: str = ""
     train_rows: int = 0
     model: str = "logistic"
     pace: str | int = "sync"
@@ -112,18 +138,22 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     test_every: int = 0
     early_stopping: int = 0
     checkpoint_every: float = 60.0
+    save_optimizer: bool = True
     engine: str = "local"
     address: str = ""
+    shuffle: bool = True
     exchange: str = "shard"
     device: str = "cpu"
     precision: str = "float32"
     seed: int = 0
     run: str = ""
+    track: str = ""
     loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     factors: FactorsConfig = FactorsConfig()
     images: ImageConfig = ImageConfig()
     wire: WireConfig = WireConfig()
+    start: Start = Start()
 
 
 def without_old_settings(tree: dict[str, Any]) -> dict[str, Any]:

@@ -150,7 +150,9 @@ class Setting:
         return Coordinator(self.config, dataset, self.backend, self.watched.append, self.told.append)
 
     def train(self) -> Parameters:
-        return self.coordinator.train(self.run)
+        trained = self.coordinator.train(self.run)
+        assert trained is not None
+        return trained.parameters
 
 
 def test_one_segment_an_evaluation_at_the_end_and_the_parameters(tmp_path: Path) -> None:

@@ -110,6 +110,11 @@ def number(flag: str, text: str, **settings: Any) -> Callable[[F], F]:
     return option(flag, "N", text, int, **settings)
 
 
+def flag(flag: str, name: str, text: str, value: bool) -> Callable[[F], F]:
+    """An option without a value, which sets `name` to this one."""
+    return click.option(flag, name, is_flag=True, flag_value=value, default=None, help=text)
+
+
 def address(text: str = "Ray cluster to join: auto or HOST:PORT.  [default: start Ray here]") -> Callable[[F], F]:
     return option("--address", "ADDRESS", text)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.commands import PATH, address, code, command, given, new_run, number, option, setting
+from paceline.cli.commands import PATH, address, code, command, flag, given, new_run, number, option, setting
 from paceline.cli.progress import (
     job_with_progress,
     print_notice,
@@ -36,9 +36,12 @@ if TYPE_CHECKING:
     "paceline train --data data/clicks --engine ray --workers 4 --shards 2",
     "paceline train --data data/clicks --model fm --dim 16",
     "paceline train --data data/mnist --model softmax --workers 4 --epochs 10",
+    "paceline train --from runs/monday --data data/tuesday --run runs/tuesday",
 )
 @click.argument("recipe", required=False, type=PATH, metavar="[RECIPE.toml]")
 @option("--data", "DIR", "Dataset folder, made by `prepare` or `generate`.")
+@option("--from", "RUN", "Go on with the model of this run, its optimizer's state and its settings.",
+        also=("start_from",))  # fmt: skip
 @option("--model", "NAME",
         f"{', '.join(MODELS)}, or PACKAGE.MODULE:FUNCTION for your own.  [default: linear]")  # fmt: skip
 @option("--loss", "NAME", f"{one_of(CHOICES['loss.name'])}.  [default: by the labels]")
@@ -65,7 +68,9 @@ if TYPE_CHECKING:
 @option("--exchange", "NAME", f"{one_of(CHOICES['exchange'])}, for PyTorch modules in sync.  [default: shard]")
 @option("--device", "NAME", f"{one_of(CHOICES['device'])}, for PyTorch modules.  [default: cpu]")
 @number("--seed", "Random seed.  [default: 0]")
+@flag("--no-shuffle", "shuffle", "Train on rows in the order of the data.  [default: shuffled]", value=False)
 @new_run
+@option("--track", "mlflow", "Log the run to MLflow, too.  [default: do not]")
 @setting("Set any setting of a recipe; may be repeated.")
 def train(recipe: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
     """Train a model.
@@ -104,17 +109,16 @@ def resume(run: str, address: str | None, model: str) -> None:
 def sweep(recipe: Path, out: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
     """Run every combination of settings in a recipe and compare.
 
-    If a sweep is stopped, the same command continues it.
+    Prints which run is best, by its loss on validation rows if the data has some, and the command that repeats it. If a sweep is stopped, the same command continues it.
     """
-    from paceline.reports.terminal import print_table
     from paceline.sweeps.points import read_sweep
     from paceline.sweeps.run import Runner, run_sweep
-    from paceline.sweeps.table import terminal_table
+    from paceline.sweeps.table import print_outcomes
 
     points = read_sweep(recipe, given(flags), settings)
     runner = Runner(start, carry_on, lambda text: click.echo(text, err=True))
     outcomes, written = run_sweep(points, out or Path("runs") / recipe.stem, runner)
-    print_table(*terminal_table(outcomes))
+    print_outcomes(outcomes)
     for path in written:
         click.echo(f"{path.stem}: {path}")
     if failed := sum(1 for outcome in outcomes if outcome.error):

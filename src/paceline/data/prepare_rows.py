@@ -128,12 +128,8 @@ class RawRows:
         errors: list[tuple[int, DataError]] = []
         tolerated = self._config.skip_bad_rows - self.bad_rows
         if len(parsed.bad) > tolerated:
-            row, column, problem, hint = parsed.bad[tolerated]
-            others = self._config.skip_bad_rows
-            limit = f" (after {counted(others, 'other bad row')})" if others else ""
-            where = f"`{source.name}`, row {numbered + row}, {column}"
-            hint = f"{hint}; --skip-bad-rows N skips up to N such rows"
-            errors.append((row, DataError(f"{where}: {problem}{limit}", hint)))
+            bad = parsed.bad[tolerated]
+            errors.append((bad.row, bad_row_error(source, numbered, bad, self._config.skip_bad_rows)))
         new = {label: row for label, row in negatives.items() if label not in self._first_negatives}
         self._first_negatives |= {label: f"`{source.name}`, row {numbered + row}" for label, row in new.items()}
         if len(self._first_negatives) == 2:  # then it is unclear which is the negative class
@@ -143,3 +139,10 @@ class RawRows:
         if errors:
             raise min(errors, key=lambda error: error[0])[1]
         self.bad_rows += len(parsed.bad)
+
+
+def bad_row_error(source: Source, numbered: int, bad: BadRow, skipped: int) -> DataError:
+    """What to raise for a bad row after `skipped` others; `numbered` rows of its file come before its chunk."""
+    limit = f" (after {counted(skipped, 'other bad row')})" if skipped else ""
+    message = f"`{source.name}`, row {numbered + bad.row}, {bad.column}: {bad.problem}{limit}"
+    return DataError(message, f"{bad.hint}; --skip-bad-rows N skips up to N such rows")

@@ -1,7 +1,8 @@
 """Who reads which rows, so that each is read once per epoch?
 
-The rows of an epoch have one seeded order: blocks are shuffled, and within a block runs of 32 rows. A *position*
-counts rows over all epochs; `EpochOrder` turns positions into rows of blocks. Two ways of handing positions out:
+The rows of an epoch have one seeded order: blocks are shuffled, and within a block runs of 32 rows. Without shuffling,
+it is the order of the input. A *position* counts rows over all epochs; `EpochOrder` turns it into a row of a block. Two
+ways of handing positions out:
 
 - `ClockRows`: clock t is the next workers × batch rows, and rank r takes the r-th slice (pace sync);
 - `QueueRows`: workers draw small pieces, whole batches, from one queue (other paces).
@@ -67,19 +68,23 @@ class BlockRows(NamedTuple):
 
 
 class EpochOrder:
-    """The order of rows in every epoch, from the run's seed and the blocks' row counts.
+    """The order of rows in every epoch, from the run's seed and the blocks' row counts; that of the input if rows are
+    not shuffled.
 
     >>> order = EpochOrder([3, 2], seed=1)
     >>> sorted((block, row) for block, rows in order.between(0, 5) for row in rows.tolist())
     [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+    >>> [(block, rows.tolist()) for block, rows in EpochOrder([3, 2], shuffle=False).between(1, 7)]
+    [(0, [1, 2]), (1, [0, 1]), (0, [0, 1])]
     """
 
-    def __init__(self, block_rows: list[int], seed: int) -> None:
+    def __init__(self, block_rows: list[int], seed: int = 0, shuffle: bool = True) -> None:
         self.num_rows = sum(block_rows)
         self._block_rows = np.array(block_rows, np.int64)
         self._seed = seed
-        self._epoch = lru_cache(2)(self._shuffle_blocks)
-        self._block = lru_cache(BLOCKS_KEPT)(self._shuffle_rows)
+        self._shuffle = shuffle
+        self._epoch = lru_cache(2)(self._order_blocks)
+        self._block = lru_cache(BLOCKS_KEPT)(self._order_rows)
 
     def between(self, start: int, stop: int) -> Iterator[tuple[int, NDArray[np.int32]]]:
         """The rows at positions `start` up to `stop`: blocks, each with its rows, in order. Safe from any thread."""
@@ -97,19 +102,24 @@ class EpochOrder:
         rows = self._block(epoch, block)
         return BlockRows(block, stop - len(rows), stop, rows)
 
-    def _shuffle_blocks(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _order_blocks(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The blocks of an epoch in order, and the place in the epoch where each ends."""
-        blocks = np.random.default_rng([self._seed, epoch, 0]).permutation(len(self._block_rows))
+        blocks = self._permutation(epoch, 0, len(self._block_rows))
         return blocks, np.cumsum(self._block_rows[blocks])
 
-    def _shuffle_rows(self, epoch: int, block: int) -> NDArray[np.int32]:
+    def _order_rows(self, epoch: int, block: int) -> NDArray[np.int32]:
         """The rows of a block in the order of an epoch."""
         num_rows = int(self._block_rows[block])
-        runs = np.random.default_rng([self._seed, epoch, 1 + block]).permutation(-(-num_rows // RUN_ROWS))
+        runs = self._permutation(epoch, 1 + block, -(-num_rows // RUN_ROWS))
         rows = np.empty(num_rows, np.int32)
         fill_runs(runs, RUN_ROWS, rows)
         rows.flags.writeable = False
         return rows
+
+    def _permutation(self, epoch: int, which: int, count: int) -> NDArray[np.int64]:
+        if not self._shuffle:
+            return np.arange(count)
+        return np.random.default_rng([self._seed, epoch, which]).permutation(count)
 
 
 class RowFeed(Protocol):

@@ -43,7 +43,8 @@ def time_operations(run: RunFolder, batches: int = BATCHES) -> list[dict[str, An
         raise DataError(error.message, "--ops needs the run's data: put it back there, or leave --ops out") from None
     split = dataset.split("train")
     rows = min(max(config.batch_size, FEWEST_ROWS), split.rows)
-    reader: Reader[Any] = Reader(dataset, EpochOrder([block.rows for block in split.blocks], config.seed))
+    order = EpochOrder([block.rows for block in split.blocks], config.seed, config.shuffle)
+    reader: Reader[Any] = Reader(dataset, order)
     operations: StepOperations = import_from(entry.operations)(entry.build(config, dataset, rows), rows)
     what = READ | operations.what
     found: dict[str, list[float]] = {name: [] for name in what}

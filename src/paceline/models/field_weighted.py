@@ -44,8 +44,10 @@ class FieldWeightedModel:
         self._labels = labels
         self._dim = config.factors.dim
         self.start_loss = labels.start_loss
+        self.label_units = labels.units
         self.tensors = lay_out([(FIELD_WEIGHTS, (count, count), "float32")])
-        dense = DenseLayout(count * count, count * count, config.optimizer, epoch_rows, rows_per_update)
+        sizes = count * count, count * count, config.optimizer, epoch_rows, rows_per_update
+        dense = DenseLayout(*sizes, config.start.rows, config.start.updates)
         self.layout = Layout(layout_of(labels, features), dense)
         self.output = LossOutput(LOSSES[config.loss.name].task, rule_of(config.loss))
 

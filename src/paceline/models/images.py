@@ -21,6 +21,7 @@ from paceline.data.images.blocks import Images, Shape
 from paceline.data.images.dataset import check_shape
 from paceline.data.labels import MOST_CLASSES
 from paceline.imports import import_from
+from paceline.models.losses import LabelUnits
 from paceline.models.metrics import ClassSums, MetricSums
 from paceline.models.model import Compute, Floats, Parameters, Tensor, size_of
 from paceline.models.registry import Entry
@@ -78,6 +79,7 @@ class ImageClassifier:
 
     make_kernel = train_rows = None
     curvature: float | None = None
+    label_units = LabelUnits()
     scoring_threads = False
 
     def __init__(self, entry: Entry, config: RunConfig, settings: ImageSettings, epoch_rows: int = 1,
@@ -91,7 +93,8 @@ class ImageClassifier:
         self._settings = settings
         self.start_loss = math.log(max(2, settings.classes))
         self.tensors, size = self._network.tensors, size_of(self._network.tensors)
-        dense = DenseLayout(size, self._network.num_trained, config.optimizer, epoch_rows, rows_per_update)
+        sizes = size, self._network.num_trained, config.optimizer, epoch_rows, rows_per_update
+        dense = DenseLayout(*sizes, config.start.rows, config.start.updates)
         self.layout = Layout(dense=dense)
         digest = hashlib.sha256(repr([tuple(tensor) for tensor in self.tensors]).encode()).hexdigest()[:8]
         self.fingerprint = f"{len(self.tensors)} tensors of {size:,} values ({digest})"
@@ -132,7 +135,7 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
 def build(entry: Entry, config: RunConfig, dataset: Any, rows_per_update: int) -> ImageClassifier:
     """The classifier of a run on this dataset."""
     settings = ImageSettings(
-        shape=dataset.shape, classes=dataset.classes, class_names=dataset.manifest.class_names, images=config.images
+        shape=dataset.shape, classes=dataset.classes, class_names=list(dataset.labels.names), images=config.images
     )
     return ImageClassifier(entry, config, settings, dataset.split("train").rows, rows_per_update)
 

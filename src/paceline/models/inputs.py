@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from paceline.data.datasets import AnyDataset, open_dataset
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, DataError
 from paceline.models.registry import IMAGES, MODELS, ROWS, find
 from paceline.settings import RunConfig
 
@@ -25,6 +27,8 @@ def open_for(config: RunConfig) -> AnyDataset:
             f"the model `{config.model}` learns from {INPUTS[entry.input]}; `{dataset.folder}` has {INPUTS[found]}",
             hint,
         )
+    if config.start_from:
+        _as_before(dataset, config)
     entry.loss_for(config.loss.name, dataset.labels.kind)
     if not entry.scaled:
         dataset.use_source_values()
@@ -42,3 +46,23 @@ def open_for(config: RunConfig) -> AnyDataset:
             )
         dataset.keep_first(config.train_rows)
     return dataset
+
+
+def _as_before(dataset: AnyDataset, config: RunConfig) -> None:
+    """Read a dataset as the model from which a run starts knows data: its classes, its keys and its values."""
+    # Not at the top: few runs need it.
+    from paceline.data.limits import LabelKind
+    from paceline.data.sparse.dataset import SparseDataset
+    from paceline.data.sparse.scaling import Scaling
+
+    start = config.start
+    try:
+        scaling = msgspec.convert(start.scaling, Scaling)
+        kind = msgspec.convert(start.labels or dataset.labels.kind, LabelKind)
+    except msgspec.ValidationError as error:
+        raise DataError(f"the model of `{config.start_from}` cannot be read: {error}", "train again") from None
+    if start.class_names and dataset.labels.names:
+        dataset.number_classes_as(start.class_names, kind)
+    if isinstance(dataset, SparseDataset):
+        dataset.features = max(dataset.features, start.features)
+        dataset.rescale(scaling)

@@ -21,7 +21,7 @@ from paceline.kernels.losses import curvature
 from paceline.kernels.row_loop import train_rows
 from paceline.models.label_statistics import class_weights, first_labels, refuse_below, refuse_unseen
 from paceline.models.loss_entries import LOSSES
-from paceline.models.losses import PLAIN, ClassWeighted, Scales, constant_loss, rule_of, scales_of
+from paceline.models.losses import PLAIN, ClassWeighted, LabelUnits, Scales, constant_loss, rule_of, scales_of
 from paceline.models.model import Compute, Floats, Model, Parameters, Step, Tensor
 from paceline.models.registry import Entry
 from paceline.models.sparse import Columns, LossOutput, table_layout
@@ -52,6 +52,7 @@ class LinearModel:
         self.layout = Layout(table)
         self.train_rows = train_rows
         self.start_loss = start_loss
+        self.label_units = LabelUnits(scales, weights)
         self.curvature: float | None = float(curvature(trained)) * scales.slope / scales.score
         self.output = LossOutput(LOSSES[config.loss.name].task, plain)
         self.shapes = {"weight": (features,), "bias": (1,)}
@@ -125,18 +126,30 @@ class OnLabels(NamedTuple):
         plain = rule_of(self.config.loss)
         return plain if self.weights is None else ClassWeighted(plain, *self.weights)
 
+    @property
+    def units(self) -> LabelUnits:
+        """What a model takes from the labels."""
+        return LabelUnits(self.scales, self.weights)
+
 
 def on_labels(entry: Entry, config: RunConfig, dataset: Any) -> OnLabels:
-    """What the labels of a dataset mean for a run; `ConfigError` if its loss is not for them."""
+    """What the labels of a dataset mean for a run; `ConfigError` if its loss is not for them.
+
+    A run that starts from a model keeps what that model took from its first data.
+    """
     name = entry.loss_for(config.loss.name, dataset.labels.kind)
     config = msgspec.structs.replace(config, loss=msgspec.structs.replace(config.loss, name=name))
-    refuse_unseen(dataset)
-    scales, weights = PLAIN, class_weights(dataset) if config.loss.class_weight else None
-    start = LOSSES[name].loss_of_nothing
+    known = config.start
+    if config.start_from:
+        weights = np.array(known.class_weights, np.float32) if known.class_weights else None
+    else:
+        refuse_unseen(dataset)
+        weights = class_weights(dataset) if config.loss.class_weight else None
+    scales, start = PLAIN, LOSSES[name].loss_of_nothing
     if LOSSES[name].for_numbers:
         rule, (labels, row_weights) = rule_of(config.loss), first_labels(dataset)
         refuse_below(LOSSES[name].least_label, dataset, name)
-        scales = scales_of(rule, labels, row_weights)
+        scales = scales_of(rule, labels, row_weights) if known.scales is None else Scales(*known.scales)
         start = constant_loss(rule, scales.start, labels, row_weights)
     return OnLabels(config, scales, weights, start)
 

@@ -42,6 +42,15 @@ class Scales(NamedTuple):
 PLAIN = Scales()
 
 
+class LabelUnits(NamedTuple):
+    """What a loss took from the labels of the data that a model was first trained on: how large scores and slopes are,
+    and the weights of classes, if they differ.
+    """
+
+    scales: Scales = PLAIN
+    class_weights: NDArray[np.float32] | None = None
+
+
 class Logistic(NamedTuple):
     """l = log(1 + exp(−y z)) for labels y of ±1, given as 0 and 1; the link is the probability of label 1, σ(z).
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.models.losses import LabelUnits
 from paceline.models.metrics import MetricSums
 from paceline.models.tasks import Task
 from paceline.parameters.layout import Layout, Rules, TableLayout
@@ -158,6 +159,8 @@ class Model(Protocol):
     """The most that the loss's second derivative by the score can be; None if workers cannot have copies of keys."""
     start_loss: float
     """The mean loss of rows before training, more or less; 0 for a model that is not trained."""
+    label_units: LabelUnits
+    """What it took from the labels of its first data."""
     scoring_threads: bool
     """Whether several threads may score at once."""
 

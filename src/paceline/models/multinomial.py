@@ -19,7 +19,7 @@ from paceline.data.sparse.batch import Batch
 from paceline.kernels.multinomial import Multinomial, gradient, score
 from paceline.kernels.row_loop import train_rows
 from paceline.models.images import cross_entropy
-from paceline.models.losses import PLAIN, Scales
+from paceline.models.losses import PLAIN, CrossEntropy, LabelUnits, Scales
 from paceline.models.metrics import ClassSums, MetricSums
 from paceline.models.model import Compute, Floats, Parameters, Step, Tensor
 from paceline.models.sparse import Columns, table_layout
@@ -42,6 +42,7 @@ class MultinomialModel:
         """`weights` are those of the classes in training. A table of one class would have nothing to learn."""
         self._classes, self._weights = max(2, labels.classes), weights
         self.start_loss = math.log(self._classes)
+        self.label_units = LabelUnits(class_weights=weights)
         self._said = {
             "features": features, "loss": msgspec.to_builtins(config.loss), "class_names": list(labels.names),
         }  # fmt: skip
@@ -96,6 +97,7 @@ class ClassesOutput(NamedTuple):
 
     names: tuple[str, ...]
     task: Task = CLASSES
+    loss: Any = CrossEntropy()
 
     @property
     def num_classes(self) -> int:

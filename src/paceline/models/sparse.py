@@ -35,7 +35,7 @@ from paceline.kernels.losses import measure_rows
 from paceline.kernels.tables import gather
 from paceline.models.label_statistics import first_labels
 from paceline.models.loss_entries import LOSSES, LOSSES_OF_ONE_SCORE
-from paceline.models.losses import best_score, constant_loss, predictions, rule_of, total_loss
+from paceline.models.losses import LabelUnits, best_score, constant_loss, predictions, rule_of, total_loss
 from paceline.models.metrics import LossFunctions, MetricSums
 from paceline.models.model import Compute, Floats, Parameters, Step, Tensor, lay_out, size_of, values_of
 from paceline.models.registry import Entry
@@ -124,6 +124,7 @@ class DeclaredModel:
     filled: Callable[[int], None] | None = None
     holds_values = False
     scoring_threads = True
+    label_units = LabelUnits()
 
     def __init__(self, declared: SparseModel, tensors: tuple[Tensor, ...], loss: LossConfig, table: TableLayout,
                  dense: DenseLayout, start_loss: float) -> None:  # fmt: skip
@@ -207,7 +208,7 @@ def table_layout(columns: tuple[Columns, ...], config: RunConfig, features: int,
                  start: float = 0.0) -> TableLayout:  # fmt: skip
     """The layout of a table with these columns, whose bias begins as `start`."""
     groups = tuple(Group(one.name, one.dim, one.optimizer_in(config.optimizer), one.initial) for one in columns)
-    return TableLayout(features, groups, bias, config.seed, start)
+    return TableLayout(features, groups, bias, config.seed, start, config.start.rows)
 
 
 def build(entry: Entry, config: RunConfig, dataset: Any, rows_per_update: int) -> DeclaredModel:
@@ -227,7 +228,8 @@ def build_for(entry: Entry, config: RunConfig, features: int, epoch_rows: int, r
     table = table_layout(declared.columns, config, features, bias=False)
     tensors = lay_out((name, np.shape(values), "float32") for name, values in declared.tensors.items())
     size = size_of(tensors)
-    dense = DenseLayout(size, size, config.optimizer, epoch_rows, rows_per_update)
+    before = config.start.rows, config.start.updates
+    dense = DenseLayout(size, size, config.optimizer, epoch_rows, rows_per_update, *before)
     loss = msgspec.structs.replace(config.loss, name=entry.function.declares.loss)
     return DeclaredModel(declared, tensors, loss, table, dense, start_loss)
 

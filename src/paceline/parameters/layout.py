@@ -58,7 +58,8 @@ class Rules(NamedTuple):
 
 class TableLayout(msgspec.Struct, frozen=True):
     """Parameters by key: keys 0 to `features` - 1, and one more behind them if there is a bias, which begins as
-    `bias_start` in all columns that begin as zeros for other keys, and as 0 in the others.
+    `bias_start` in all columns that begin as zeros for other keys, and as 0 in the others. `rows_before` is on how many
+    rows they have been trained before this run.
     """
 
     features: int
@@ -66,6 +67,7 @@ class TableLayout(msgspec.Struct, frozen=True):
     bias: bool = True
     seed: int = 0
     bias_start: float = 0.0
+    rows_before: int = 0
 
     @property
     def num_keys(self) -> int:
@@ -107,7 +109,7 @@ class TableLayout(msgspec.Struct, frozen=True):
         return _columns(self.dim)
 
     def rules_at(self, rows: int) -> Rules:
-        """The rules in force after `rows` rows."""
+        """The rules in force after `rows` rows of this run."""
         return Rules(self._rules_at(rows, regularised=True), self._rules_at(rows, regularised=False))
 
     def plain_rules(self) -> Any:
@@ -115,6 +117,7 @@ class TableLayout(msgspec.Struct, frozen=True):
         return self._grouped([rule_at(OptimizerConfig(name="sgd"), 0)] * len(self.groups))
 
     def _rules_at(self, rows: int, regularised: bool) -> Any:
+        rows += self.rows_before
         return self._grouped([rule_at(group.optimizer, rows, regularised=regularised) for group in self.groups])
 
     def _grouped(self, rules: list[Any]) -> Any:
@@ -141,7 +144,8 @@ class DenseLayout(msgspec.Struct, frozen=True):
 
     The other values are statistics that a model collects while it trains, such as the averages of batch normalisation.
     Their "gradient" is how far they have moved, and they follow the mean over the workers. An epoch has `epoch_rows`
-    rows, and one update for every `rows_per_update` of them.
+    rows, and one update for every `rows_per_update` of them. `rows_before` and `updates_before` count what was before
+    this run.
     """
 
     num_values: int
@@ -149,6 +153,8 @@ class DenseLayout(msgspec.Struct, frozen=True):
     optimizer: OptimizerConfig
     epoch_rows: int = 1
     rows_per_update: int = 1
+    rows_before: int = 0
+    updates_before: int = 0
 
     @property
     def width(self) -> int:
@@ -156,18 +162,19 @@ class DenseLayout(msgspec.Struct, frozen=True):
         return 1 + updates_of(self.optimizer).memory
 
     def update_number(self, trained: int) -> int:
-        """The number of the update after `trained` rows, from 1.
+        """The number of the update after `trained` rows of this run; the first of all has number 1.
 
         >>> layout = DenseLayout(1, 1, OptimizerConfig(), epoch_rows=10, rows_per_update=4)
         >>> [layout.update_number(trained) for trained in (0, 4, 8, 10, 14)]
         [1, 2, 3, 4, 5]
         """
         epoch, rest = divmod(trained, self.epoch_rows)
-        return epoch * -(-self.epoch_rows // self.rows_per_update) + rest // self.rows_per_update + 1
+        updates = epoch * -(-self.epoch_rows // self.rows_per_update) + rest // self.rows_per_update
+        return self.updates_before + updates + 1
 
     def rule_at(self, trained: int) -> Any:
-        """The rule in force after `trained` rows."""
-        return rule_at(self.optimizer, trained, self.update_number(trained))
+        """The rule in force after `trained` rows of this run."""
+        return rule_at(self.optimizer, self.rows_before + trained, self.update_number(trained))
 
 
 class Layout(msgspec.Struct, frozen=True):

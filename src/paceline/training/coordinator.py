@@ -26,15 +26,17 @@ from paceline.files import without_disk_errors
 from paceline.models.metrics import Quality
 from paceline.models.model import Parameters
 from paceline.models.registry import find, resume_command
+from paceline.models.start import Training
 from paceline.run_folder import RunFolder, flat
 from paceline.settings import RunConfig
 from paceline.telemetry.gather_facts import facts_kept, facts_of
 from paceline.training.backend import Backend, Due, LostShardError, Snapshot, Tally
 from paceline.training.best import Best, BestModel, as_json
-from paceline.training.checkpoint import Checkpoint, Handed, Progress, has_checkpoint, load_checkpoint
+from paceline.training.checkpoint import Checkpoint, Handed, Progress, States, has_checkpoint, load_checkpoint
 from paceline.training.checks import check_losses, has_diverged
 from paceline.training.run_writer import RunWriter
 from paceline.training.schedule import Schedule
+from paceline.training.start import Tensors, Trained, describe, memory_of, save_memory
 
 STANDSTILL_SECONDS = 10.0
 HELD_OUT: tuple[Split, ...] = ("validation", "test")
@@ -99,14 +101,36 @@ class Coordinator:
         self.progress = checkpoint.progress
         self.backend.restore(checkpoint.progress, checkpoint.states)
 
+    def begin(self) -> None:
+        """Begin with the parameters of the model that the run starts from, if there is one. Before `make_ready`."""
+        if self.config.start_from:
+            self.backend.restore(self.progress, self._first_states())
+
+    def _first_states(self) -> States | None:
+        """The states that the run begins with; None for those of a new model."""
+        if not self.config.start_from:
+            return None
+        from paceline.training.start import starting_states
+
+        return starting_states(self.config, self.dataset, self.backend.model, self.notice)
+
     def _made_by(self) -> dict[str, Any]:
         """What must stay the same during a run: the data, and all settings but when to stop, test and save."""
         free = {"data", "run", "address", "epochs", "steps", "seconds", "test_every", "checkpoint_every"}
-        free |= {"early_stopping"}
+        free |= {"early_stopping", "save_optimizer", "track"}
         made_by = {n: v for n, v in tree_of(self.config).items() if n not in free}
         if self.backend.model.fingerprint:
             made_by["module"] = self.backend.model.fingerprint
         return {"data": self.dataset.fingerprint} | made_by
+
+    def trained(self) -> Trained:
+        """The model as it is now, with what its optimizer remembers, unless that is not to be kept."""
+        parameters, memory = self.parameters(), None
+        if self.config.save_optimizer:
+            found: list[Tensors] = []
+            self.backend.snapshot(lambda snapshot: found.append(memory_of(snapshot.states, self.backend.model.layout)))
+            memory = found[0]
+        return Trained(parameters, memory)
 
     def parameters(self) -> Parameters:
         """All values in the input's order; those that are trained must be numbers."""
@@ -133,8 +157,8 @@ class Coordinator:
             except LostShardError as lost:
                 self.notice(f"{lost.message}; starting again")
 
-    def train(self, run: RunFolder) -> Parameters:
-        """Train to the end, leaving metrics and checkpoints in `run`; the parameters in the input's order.
+    def train(self, run: RunFolder) -> Trained | None:
+        """Train to the end, leaving metrics and checkpoints in `run`; the last model, unless a better one is kept.
 
         `InterruptedRunError` if the user stops it.
         """
@@ -149,9 +173,9 @@ class Coordinator:
         )  # fmt: skip
         try:
             with facts_kept(run.path, facts, self.config, self.dataset):
-                parameters = self._train()
+                trained = self._train()
                 self._judge(run.metrics)
-                return parameters
+                return trained
         finally:
             self._files.finish()
 
@@ -171,7 +195,7 @@ class Coordinator:
         if self.quality is not None and last > baseline:
             self.notice(f"this model is worse than a constant: {found}. Try more --epochs, or {what}")
 
-    def _train(self) -> Parameters:
+    def _train(self) -> Trained | None:
         lost: LostShardError | None = None
         while True:
             try:
@@ -181,7 +205,7 @@ class Coordinator:
                     lost = None
                 while not (self._schedule.is_done(self.progress) or self._stops_early()):
                     self._advance()
-                return self.parameters()
+                return self.trained() if self.best is None or self.best.found is None else None
             except LostShardError as error:
                 if why := self.backend.failing():
                     raise RunError(f"{error.message}, and {why}", self._how_to_resume()) from None
@@ -209,17 +233,34 @@ class Coordinator:
         patience = self.config.early_stopping
         return bool(patience) and self.best is not None and self.best.later >= patience
 
-    def save(self, parameters: Parameters, folder: Path) -> str:
-        """Save a model with these parameters; returns their checksum."""
+    def save(self, trained: Trained, folder: Path) -> str:
+        """Save a model; returns the checksum of its parameters."""
         # Not needed to begin.
         from paceline.models.trained import save_model
 
-        sha256 = save_model(folder, self.backend.model, parameters, self.config.model, self.dataset.model_info)
+        training = self._training()
+        if trained.memory is not None:
+            with self._files.continuing_without("the state of the optimizer"):
+                checksum = save_memory(folder, trained.memory)
+                training |= {"optimizer": describe(self.backend.model.layout), "checksum": checksum}
+        info = self.dataset.model_info | {"training": training}
+        sha256 = save_model(folder, self.backend.model, trained.parameters, self.config.model, info)
         for file in self.dataset.model_files:
             # Without it, features are called by their keys.
             with suppress(OSError):
                 self.dataset.folder.copy(file, folder)
         return sha256
+
+    def _training(self) -> dict[str, Any]:
+        """What `model.json` says about the training until now, for runs that start from the model."""
+        model, start, at, labels = self.backend.model, self.config.start, self.progress, self.dataset.labels
+        units, dense = model.label_units, model.layout.dense
+        weights = () if units.class_weights is None else units.class_weights.tolist()
+        found: dict[str, Any] = msgspec.to_builtins(Training(
+            rows=start.rows + at.position, updates=0 if dense is None else dense.update_number(at.position) - 1,
+            labels=labels.kind, class_names=labels.names, scales=units.scales, class_weights=tuple(weights),
+        ))  # fmt: skip
+        return found
 
     def _run_segment(self) -> None:
         """Train up to the next evaluation or an earlier stop."""
@@ -296,7 +337,7 @@ class Coordinator:
             self.restore(load_checkpoint(folder))
         else:
             self.progress = Progress()
-            self.backend.restore(self.progress, None)
+            self.backend.restore(self.progress, self._first_states())
         self.progress = msgspec.structs.replace(self.progress, train_seconds=max(seconds, self.progress.train_seconds))
         self._files.cut_metrics(self.progress.tested)
         self.remember_quality(self._files.run)
@@ -340,10 +381,10 @@ class Coordinator:
         """Keep the model as it is now if no other one was better on the validation rows."""
         best, validation = self.best, self.validation
         if best is not None and validation is not None and best.is_beaten(at.position, validation["loss"]):
-            parameters = self.parameters()
+            trained = self.trained()
             found = Best(rows=at.position, validation=as_json(validation), test=as_json(self.quality))
             with self._files.continuing_without("the best model"):
-                best.keep(found, partial(self.save, parameters))
+                best.keep(found, partial(self.save, trained))
 
     def _tell(self, at: Progress) -> None:
         self.watch(

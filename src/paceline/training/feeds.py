@@ -1,10 +1,10 @@
-"""Where does a run's feed of rows begin and end?"""
+"""Which rows does a run read, in which order, and where does its feed of them begin and end?"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from paceline.data.rows import NO_LIMIT, ClockRows, QueueRows
+from paceline.data.rows import NO_LIMIT, ClockRows, EpochOrder, QueueRows
 from paceline.settings import RunConfig
 from paceline.training.checkpoint import Progress
 
@@ -17,3 +17,8 @@ def make_feed(kind: type[Feed], config: RunConfig, num_rows: int, at: Progress) 
         num_rows, config.workers, config.batch_size, position=at.position, clock=at.clock,
         last=config.epochs * num_rows if config.epochs else NO_LIMIT, last_clock=config.steps or NO_LIMIT,
     )  # fmt: skip
+
+
+def make_order(config: RunConfig, dataset: Any) -> EpochOrder:
+    """The order in which a run reads the training rows of a dataset."""
+    return EpochOrder([block.rows for block in dataset.split("train").blocks], config.seed, config.shuffle)

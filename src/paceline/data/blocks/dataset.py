@@ -25,6 +25,7 @@ from paceline.data.blocks.files import BlockInfo, R, SplitInfo, first_rows
 from paceline.data.blocks.folders import Folder, open_folder
 from paceline.data.blocks.manifests import FORMAT_VERSION, read_manifest
 from paceline.data.labels import Labels
+from paceline.data.limits import LabelKind
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -113,13 +114,14 @@ class Dataset(Generic[R]):
         """Use only the first `rows` training rows."""
         self._train = first_rows(self.manifest.train, rows)
 
-    def number_classes_as(self, names: Sequence[str]) -> None:
-        """Give classes the numbers that they have among these names, as a model knows them. Call it before blocks are
-        read. `DataError` if a class is not among them.
+    def number_classes_as(self, names: Sequence[str], kind: LabelKind | None = None) -> None:
+        """Give classes the numbers that they have among these names, as a model knows them, and labels this `kind`, if
+        one is given. Call it before blocks are read. `DataError` if a class is not among them.
         """
-        if self.labels.names != tuple(names):
-            self._class_numbers = self.labels.numbered_as(names)
-            self.labels = Labels(self.labels.kind, tuple(names))
+        wanted = Labels(kind or self.labels.kind, tuple(names))
+        if self.labels != wanted:
+            self._class_numbers = self.labels.numbered_as(names).astype(wanted.dtype)
+            self.labels = wanted
 
     @property
     def model_info(self) -> dict[str, Any]:

@@ -37,7 +37,10 @@ class ImageDataset(Dataset[Images]):
     def __init__(self, path: Path | str) -> None:
         super().__init__(path, IMAGE_ROWS)
         self.shape: Shape = self.manifest.shape
-        self.classes: int = self.manifest.classes
+
+    @property
+    def classes(self) -> int:
+        return self.labels.classes
 
 
 def image_writer(

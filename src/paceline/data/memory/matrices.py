@@ -115,7 +115,7 @@ def _sparse(
     return SparseRows(offsets, columns[:stop], values[:stop], int(shape[1]), fields)
 
 
-class Piece(NamedTuple):
+class MatrixPart(NamedTuple):
     """Some rows of a matrix with their labels and weights, as columns."""
 
     rows: SparseRows | DenseRows
@@ -145,7 +145,7 @@ class Matrices:
         self.fields: tuple[str, ...] | None = () if fields is None else None
         self.settings: dict[str, Any] = {}
 
-    def chunks(self, source: Source) -> Iterator[Chunk[Piece]]:
+    def chunks(self, source: Source) -> Iterator[Chunk[MatrixPart]]:
         start = bytes_read = 0
         for given in self._batches[source.name]:
             piece = self._piece(given)
@@ -159,7 +159,7 @@ class Matrices:
                 yield Chunk(source, part, start, bytes_read)
                 start += last - first
 
-    def _piece(self, given: Given) -> Piece:
+    def _piece(self, given: Given) -> MatrixPart:
         refuse_mixture(given, matrices=True)
         rows = rows_of_matrix(given.features)
         if rows.num_columns > self.features or (rows.num_columns < self.features and not _is_batch(given)):
@@ -172,9 +172,9 @@ class Matrices:
             raise UsageError("some batches have weights, and some have none", "give all rows a weight")
         labels = column_of(given.labels, rows.num_rows, "labels")
         weights = None if given.weights is None else column_of(given.weights, rows.num_rows, "weights")
-        return Piece(rows, 0, rows.num_rows, labels, weights)
+        return MatrixPart(rows, 0, rows.num_rows, labels, weights)
 
-    def parse(self, chunk: Chunk[Piece], most_bad: int) -> Parsed:
+    def parse(self, chunk: Chunk[MatrixPart], most_bad: int) -> Parsed:
         piece = chunk.content
         batch = piece.rows.between(piece.start, piece.stop)
         labels = (read_names if self._named else read_numbers)(piece.labels)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from paceline.data.prepare_settings import COLUMNS, PrepareConfig
-from paceline.data.sources.cells import dictionary_of, read_names, read_numbers, text_of
+from paceline.data.sources.cells import Cells, dictionary_of, read_names, read_numbers, text_of
 from paceline.data.sources.features import CROSS, Feature, feature_names, read_features
 from paceline.data.sources.parsed import WEIGHT_WORDS, BadRow, Parsed, input_key_dtype
 from paceline.data.sources.table_columns import HOLDS, TableColumns, describe_columns, near_names
@@ -50,7 +50,7 @@ class Columnar:
     """Tables of one set of columns, turned into rows; `Csv` and `Tables` know the files."""
 
     def __init__(self, columns: TableColumns, config: PrepareConfig, *, named_labels: bool = False) -> None:
-        label, weight = columns.roles
+        label, weight, _ = columns.roles
         self.columns = columns
         self.label_column = f"column {label}"
         self._read_labels = read_names if named_labels else read_numbers
@@ -82,7 +82,7 @@ class Columnar:
         shape = (table.num_rows, len(self.feature_names) + len(self._crosses))
         keys: NDArray[Any] = np.zeros(shape, input_key_dtype(self.features))
         values, present = np.ones(shape, np.float32), np.zeros(shape, bool)
-        label = self._read_labels(table.column(self.columns.roles.label))
+        label = self._labels(table)
         problems = dict.fromkeys(np.flatnonzero(~label.present).tolist(), "no label") | label.problems
         bad = {row: BadRow(0, self.label_column, problem, LABEL_HINT) for row, problem in problems.items()}
         weights = self._weights(table, bad) if self.weighted else None
@@ -135,7 +135,13 @@ class Columnar:
         )
         batch = _with_bags(batch, good, bags).distinct()
         bad_rows = [bad[row]._replace(row=int(row_numbers[row])) for row in sorted(bad)]
-        return Parsed(batch, row_numbers[good], table.num_rows, bad_rows[:most_bad], label.names, texts)
+        ids = table.column(self.columns.roles.id).filter(pa.array(good)) if self.columns.roles.id else None
+        return Parsed(batch, row_numbers[good], table.num_rows, bad_rows[:most_bad], label.names, texts, ids)
+
+    def _labels(self, table: pa.RecordBatch) -> Cells:
+        if self.columns.roles.label:
+            return self._read_labels(table.column(self.columns.roles.label))
+        return Cells(np.zeros(table.num_rows), np.ones(table.num_rows, bool), {})
 
     def _weights(self, table: pa.RecordBatch, bad: dict[int, BadRow]) -> NDArray[np.float32]:
         """The weights of rows; rows whose weight is not one are entered into `bad`, unless they are there."""

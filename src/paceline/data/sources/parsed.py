@@ -37,7 +37,8 @@ class Parsed(NamedTuple):
     """The rows of a chunk, and how its rows are numbered: `num_numbered` of them, from 1.
 
     Labels are the numbers in the source, float32; if these are `names` of classes, positions among them. `rows` are the
-    numbers of the batch's rows, `bad` the rows left out, in order. `texts` are those of keys that may be new.
+    numbers of the batch's rows, `bad` the rows left out, in order. `texts` are those of keys that may be new. `ids`
+    tell rows apart, if a column was named for it.
     """
 
     batch: Batch
@@ -46,6 +47,7 @@ class Parsed(NamedTuple):
     bad: list[BadRow]
     names: Sequence[str] = ()
     texts: Sequence[FoundTexts] = ()
+    ids: Any = None
 
     def with_labels(self, kind: LabelKind, column: str, most_bad: int) -> Parsed:
         """The same rows with labels as a dataset stores them. Rows with other labels become bad rows.

@@ -60,18 +60,19 @@ CHANGE_HINTS = {
 
 
 class Roles(NamedTuple):
-    """Which column is the label, and which the weight of rows; empty if they have none."""
+    """Which column is the label, which the weight of rows, and which tells rows apart; empty if they have none."""
 
     label: str
     weight: str = ""
+    id: str = ""
 
     @staticmethod
     def of(config: PrepareConfig) -> Roles:
-        return Roles(config.label, config.weight)
+        return Roles(config.label, config.weight, config.id) if config.labelled else Roles("", "", config.id)
 
     @property
     def names(self) -> list[str]:
-        return [self.label, self.weight] if self.weight else [self.label]
+        return [name for name in self if name]
 
 
 class TableColumns(NamedTuple):

@@ -34,6 +34,7 @@ from paceline.kernels.keys import key_dtype
 HOT_KEYS = 65_536
 SAMPLE_ROWS = 4 * BLOCK_ROWS
 SAMPLE_BYTES = 128 << 20
+NO_SCALING = Scaling()
 
 
 def _identity(manifest: SparseManifest) -> str:
@@ -76,6 +77,7 @@ class SparseDataset(Dataset[Batch]):
     def __init__(self, path: Path | str) -> None:
         super().__init__(path, SPARSE_ROWS)
         self.scaling = self.manifest.scaling
+        self._added = 0
 
     @property
     def key_dtype(self) -> np.dtype[Any]:
@@ -95,6 +97,7 @@ class SparseDataset(Dataset[Batch]):
         self.scaling = scaling
         stored, wanted = Scaler(self.manifest.scaling, self.key_order), Scaler(scaling, self.key_order)
         same = scaling == self.manifest.scaling
+        self._added = 0 if same else sum(centre != 0 for centre in scaling.centres)
         self.convert(None if same else lambda rows: wanted.apply(stored.undo(rows)))
 
     def use_source_values(self) -> None:
@@ -109,9 +112,13 @@ class SparseDataset(Dataset[Batch]):
     def model_files(self) -> tuple[str, ...]:
         return (self.manifest.names.file,) if self.manifest.names.file else ()
 
-    @cached_property
+    @property
     def longest_row(self) -> int:
-        """The largest number of nonzeros in a training row."""
+        """The largest number of nonzeros that a training row can have."""
+        return self._longest_stored + self._added
+
+    @cached_property
+    def _longest_stored(self) -> int:
         return max(block.longest for block in self.manifest.train.blocks)
 
 
@@ -136,8 +143,10 @@ class SparseIntake:
 
     def __init__(
         self, features: int | None, source: dict[str, Any], labels: LabelKind, fields: tuple[str, ...] | None,
-        class_names: Sequence[str], scale: Scale, numeric: tuple[str, ...], names: NameCollector | None,
+        class_names: Sequence[str], scale: Scale, numeric: tuple[str, ...] = (), names: NameCollector | None = None,
+        scaling: Scaling = NO_SCALING,
     ) -> None:  # fmt: skip
+        """With `scale` none, values are scaled as `scaling` says."""
         self._declared = features
         self._numeric = numeric
         self._names = names
@@ -145,8 +154,8 @@ class SparseIntake:
         self._fields = fields
         self._labels = labels
         self._scale = scale
-        self._scaling = Scaling()
-        self._scaler = Scaler(self._scaling)
+        self._scaling = scaling
+        self._scaler = Scaler(scaling)
         self._label_dtype = RULES[labels].dtype
         self._class_names = class_names
         self._order: KeyOrder | None = None

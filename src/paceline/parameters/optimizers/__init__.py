@@ -62,7 +62,7 @@ class Formula(NamedTuple):
     rules: dict[type, Updates]
     settings: dict[str, Setting]
     decays: bool = False
-    state_of: Callable[[Any, float], float] | None = None
+    state_of: Callable[[Any, Any], Any] | None = None
 
 
 class Optimizer(NamedTuple):
@@ -143,14 +143,14 @@ def updates_of(settings: OptimizerConfig) -> Updates:
     return formula_of(settings.name).rules[type(_rule_at(settings, 0, 1, regularised=True))]
 
 
-def state_of(settings: OptimizerConfig, value: float) -> float:
-    """The first number of the state of a parameter that has this value and no updates yet, without regularisation.
+def state_of(settings: OptimizerConfig, value: Any, regularised: bool = False) -> Any:
+    """The first number of the state of a parameter that has this value, or an array of them, and no updates yet.
 
     >>> [state_of(OptimizerConfig(name=name, learning_rate=0.5), 3.0) for name in ("adagrad", "ftrl")]
     [3.0, -6.0]
     """
     make = formula_of(settings.name).state_of
-    return value if make is None else make(_rule_at(settings, 0, 1, regularised=False), value)
+    return value if make is None else make(_rule_at(settings, 0, 1, regularised), value)
 
 
 def gpu_update_of(settings: OptimizerConfig) -> str:

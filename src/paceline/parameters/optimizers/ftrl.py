@@ -53,8 +53,8 @@ def step_size(rule: Any, table: Table, at: Any, stride: Any) -> Any:
     return ONE / ((rule.beta + np.sqrt(table[at + stride])) / rule.rate + rule.l2)
 
 
-def state_of(rule: Ftrl, value: float) -> float:
-    return -value * float(rule.beta / rule.rate)
+def state_of(rule: Ftrl, value: Any) -> Any:
+    return -value * float(rule.beta / rule.rate + rule.l2) - np.sign(value) * float(rule.l1)
 
 
 FORMULA = Formula(

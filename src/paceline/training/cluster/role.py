@@ -136,11 +136,11 @@ def _make_dense_store(spec: RoleSpec, config: RunConfig, layout: Layout) -> tupl
 
 def _run_worker(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str) -> None:
     from paceline.data.blocks.reader import Reader
-    from paceline.data.rows import EpochOrder
     from paceline.models.inputs import open_for
     from paceline.models.registry import find
     from paceline.training.cluster.batch_queue import BatchQueue
     from paceline.training.cluster.worker import Setup, Worker
+    from paceline.training.feeds import make_order
 
     dataset, pace = open_for(config), Pace.of(config.pace)
     model = find(config.model).build(config, dataset, pace.rows_per_update(config.workers, config.batch_size))
@@ -148,7 +148,7 @@ def _run_worker(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str
     if spec.loopback and pace.in_flight(keyed) > 1:
         # All roles share this machine's cores, and all workers wait for the shards: shards go first.
         os.nice(NICENESS)
-    order = EpochOrder([block.rows for block in split.blocks], config.seed)
+    order = make_order(config, dataset)
     readers: list[Any] = [Reader(dataset, order) for _ in range(pace.in_flight(keyed) + 1)]
     queue, meter = BatchQueue(lifeline), WorkerMeter(spec.rank)
     setup = Setup(spec, config, model, model.compute(), readers, split.rows, queue, lifeline, meter, host)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from paceline.kernels.gate import LINE, UNBOUNDED
 from paceline.kernels.steps import ClockGate
 from paceline.machine import num_cores
 from paceline.models.metrics import Quality
-from paceline.models.model import Parameters, TableView
-from paceline.models.registry import Entry
+from paceline.models.model import Model, Parameters, TableView
 from paceline.parameters.keyed import KeyedStore, PrivateCopies
 from paceline.parameters.scratch import Pushes
 from paceline.parameters.store import DenseValues
@@ -36,7 +35,7 @@ from paceline.training.embedded.compiled_steps import BatchSteps, CompiledClockS
 from paceline.training.embedded.loops import StepLoop, Steps, draw_clocks, draw_pieces
 from paceline.training.embedded.plain_steps import PlainClockSteps, PlainSteps, PlainWorker, make_workers
 from paceline.training.evaluate import evaluate
-from paceline.training.feeds import make_feed
+from paceline.training.feeds import make_feed, make_order
 from paceline.training.pace import Gate, Pace
 
 PRIVATE_HOT_KEYS = 16_384
@@ -47,16 +46,23 @@ PRIVATE_HOT_KEYS_AT_PACE_N = 4096
 FEWEST_ROWS_BETWEEN_MERGES = 256
 
 
+class ModelBuilder(Protocol):
+    """What makes the model of a run: the model's entry, as a rule."""
+
+    def build(self, config: RunConfig, dataset: Any, rows_per_update: int) -> Model:
+        """The model to train on this dataset; an update takes this many rows."""
+
+
 class EmbeddedBackend:
     """The workers of one run on threads of this process, and its parameters in their memory."""
 
-    def __init__(self, config: RunConfig, dataset: Any, entry: Entry) -> None:
+    def __init__(self, config: RunConfig, dataset: Any, builder: ModelBuilder) -> None:
         pace = Pace.of(config.pace)
         self._config = config
         self._dataset = dataset
         self._num_rows = dataset.split("train").rows
         self._fold = pace.fold
-        self.model = entry.build(config, dataset, pace.rows_per_update(config.workers, config.batch_size))
+        self.model = builder.build(config, dataset, pace.rows_per_update(config.workers, config.batch_size))
         first = self.model.compute()
         # One thread per worker, but in sync no more than help, where it makes no difference.
         most_threads = config.workers
@@ -158,7 +164,7 @@ class EmbeddedBackend:
     def _free_loops(self) -> tuple[RowFeed, list[StepLoop[Piece]]]:
         """One loop per worker, whose gradients are applied as they arrive."""
         config, model, gate, table = self._config, self.model, self._gate, self._table
-        feed, order = make_feed(QueueRows, config, self._num_rows, self._from), self._make_order()
+        feed, order = make_feed(QueueRows, config, self._num_rows, self._from), make_order(config, self._dataset)
         steps: Sequence[Steps[Piece]]
         if model.make_kernel is None:
             applying, workers = threading.Lock(), self._plain_workers(order, alone=config.workers == 1)
@@ -179,7 +185,7 @@ class EmbeddedBackend:
         """In sync, one loop for the workers of each thread."""
         config, model, gate, table = self._config, self.model, self._gate, self._table
         feed = make_feed(ClockRows, config, self._num_rows, self._from)
-        handed_in, order = self._handed_in, self._make_order()
+        handed_in, order = self._handed_in, make_order(config, self._dataset)
         ends = [config.workers * part // len(handed_in) for part in range(len(handed_in) + 1)]
         ranks = [list(range(*some)) for some in pairwise(ends)]
         steps: Sequence[Steps[Clocks]]
@@ -212,9 +218,6 @@ class EmbeddedBackend:
         config, readers = self._config, self._make_readers(order)
         batch_nonzeros = 0 if self._table is None else config.batch_size * self._dataset.longest_row
         return make_workers(self._computes, readers, self._table, self._dense, config.workers, batch_nonzeros, alone)
-
-    def _make_order(self) -> EpochOrder:
-        return EpochOrder([block.rows for block in self._dataset.split("train").blocks], self._config.seed)
 
     def _make_readers(self, order: EpochOrder) -> list[Any]:
         dataset, count = self._dataset, self._engine.num_threads
