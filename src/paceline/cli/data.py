@@ -113,7 +113,7 @@ class PrepareCommand(Command):
     "paceline prepare a9a --test a9a.t --features 123 --out data/a9a",
     "paceline prepare 'part-*.tfrecord' --test last.tfrecord --out data/records",
     "paceline prepare clicks.parquet --label clicked --weight w --out data/mine",
-    "paceline prepare sales.csv --label bought --drop id --cross shop,hour --out data/sales",
+    "paceline prepare sales.csv --drop id --cross shop,day --out data/sales",
     "paceline prepare train.ffm --validation-fraction 0.1 --out data/fields",
     "paceline prepare mnist --out data/mnist",
     "paceline prepare photos --size 256 --test-fraction 0.1 --out data/photos",
