@@ -169,14 +169,16 @@ class NameCollector:
         keys, columns = np.empty(count, np.uint32), np.empty(count, np.uint16)
         ends = np.zeros(count + 1, np.int32)
         with ThreadPoolExecutor(num_cores(), thread_name_prefix="paceline-names") as threads:
-            for _ in threads.map(
-                lambda one: rank_notes(one.notes, self._met, before, self.first_key, keys, columns, ends), self._taken
-            ):
-                pass
+            ranked = [
+                threads.submit(rank_notes, found.notes, self._met, before, self.first_key, keys, columns, ends)
+                for found in self._taken
+            ]
+            for done in ranked:
+                done.result()
             np.cumsum(ends, out=ends)
             texts = np.empty(int(ends[-1]), np.uint8)
-            for _ in threads.map(lambda one: lay_out_texts(one.notes, one.packed, ends, texts), self._taken):
-                pass
+            for done in [threads.submit(lay_out_texts, *found, ends, texts) for found in self._taken]:
+                done.result()
         self._taken.clear()
         column = pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(texts)])
         table = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(columns), column], schema=SCHEMA)
