@@ -7,15 +7,16 @@ from typing import Any
 import click
 
 from paceline.cli.commands import as_json, code, command, option
+from paceline.cli.completion import datasets, runs
 
-data = option("--data", "DIR", "Dataset folder.", required=True)
+data = option("--data", "DIR", "Dataset folder.", complete=datasets, required=True)
 split = option(
     "--split", None, "Which rows.  [default: test if any, else train]", click.Choice(["train", "validation", "test"])
 )
 
 
 @command("paceline evaluate runs/my-run --data data/clicks")
-@click.argument("run")
+@click.argument("run", shell_complete=runs)
 @data
 @split
 @code
@@ -39,7 +40,7 @@ def evaluate(run: str, data: str, split: Any, model: str, as_json: bool) -> None
 
 
 @command("paceline predict runs/my-run --data data/clicks --out scores.parquet")
-@click.argument("run")
+@click.argument("run", shell_complete=runs)
 @data
 @option("--out", "FILE", "File to write: .parquet or .csv.", required=True)
 @split
