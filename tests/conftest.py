@@ -29,6 +29,8 @@ OLDER_DATA = Path(__file__).parent / "data" / "blocks" / "prepared"
 
 # Several tests run at a time: PyTorch's threads had better sleep than look whether there is work.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# Some of scikit-learn's checks need it. SciPy reads it when it is imported.
+os.environ["SCIPY_ARRAY_API"] = "1"
 
 
 @pytest.fixture(scope="session")

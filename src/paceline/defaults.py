@@ -65,8 +65,7 @@ def _workers(config: RunConfig, data: Data) -> int:
     if config.device != "cpu" or (find(config.model).defaults.own_threads and not has_processes):
         return 1
     cores = usable_cores(config.engine, config.address)
-    most = _training_rows(config, data) // ROWS_PER_WORKER
-    return max(1, min(MOST_WORKERS, most, cores - config.shards if has_processes else cores))
+    return workers_for(_training_rows(config, data), cores - config.shards if has_processes else cores)
 
 
 def _batch_size(config: RunConfig, data: Data) -> int:
@@ -77,10 +76,27 @@ def _epochs(config: RunConfig, data: Data) -> int:
     """One, but more for small data: as many as its model learns from, and fewer if there are many keys for few rows."""
     if data is None:
         return 1
-    rows, keys = _training_rows(config, data), max(1, len(data.hot_keys))
-    most = find(config.model).defaults.least_rows // max(1, rows)
-    epochs = max(1, min(most, max(FEWEST_EPOCHS_OF_SMALL_DATA, EPOCHS_PER_ROW_AND_KEY * rows // keys)))
+    epochs = epochs_for(config.model, _training_rows(config, data), len(data.hot_keys))
     return max(epochs, EPOCHS_IF_STOPPED_EARLY) if config.early_stopping else epochs
+
+
+def epochs_for(model: str, rows: int, keys: int) -> int:
+    """How many epochs a model learns from this many rows, in which so many keys occur.
+
+    >>> epochs_for("linear", 150, 4), epochs_for("linear", 1_000_000, 4)
+    (150, 1)
+    """
+    most = find(model).defaults.least_rows // max(1, rows)
+    return max(1, min(most, max(FEWEST_EPOCHS_OF_SMALL_DATA, EPOCHS_PER_ROW_AND_KEY * rows // max(1, keys))))
+
+
+def workers_for(rows: int, cores: int) -> int:
+    """How many threads train on this many rows.
+
+    >>> workers_for(25_000, cores=8), workers_for(100, cores=8)
+    (2, 1)
+    """
+    return max(1, min(MOST_WORKERS, rows // ROWS_PER_WORKER, cores))
 
 
 def _test_every(config: RunConfig, data: Data) -> int:

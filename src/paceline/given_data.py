@@ -13,13 +13,16 @@ from typing import Any, TypedDict
 
 from paceline.config import converted, refuse_unknown
 from paceline.data.limits import LABEL_KINDS, LabelKind, Scale
-from paceline.data.memory.given import is_in_memory
+from paceline.data.memory.given import is_in_memory, is_table
 from paceline.data.memory.prepare import Memory, prepare_memory
+from paceline.data.preparation import config_of
 from paceline.data.prepare_settings import PrepareConfig, Prepared, PrepareProgress, with_columns
 from paceline.errors import UsageError
 from paceline.models.inputs import INPUTS
 from paceline.models.loss_entries import LOSSES
 from paceline.models.registry import ROWS, find
+from paceline.models.trained import load_model
+from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
 
 
@@ -93,6 +96,33 @@ def _usual(config: RunConfig) -> dict[str, Any]:
         usual["scale"] = "none"
         usual |= {"labels": config.start.labels} if config.start.labels else {}
     return usual
+
+
+@contextmanager
+def dataset_like(run: Path, data: Any, options: Mapping[str, Any], code: str = "") -> Iterator[str]:
+    """The folder of the dataset to evaluate a run's model on, while the context lasts.
+
+    Rows in memory are prepared as those that it was trained on.
+    """
+    if not is_in_memory(data):
+        refuse_options(options)
+        yield str(data)
+        return
+    model = load_model(RunFolder(run).path, code)
+    if model.entry.input != ROWS:
+        found = f"the model learned from {INPUTS[model.entry.input]}"
+        raise UsageError(f"{found}, and rows in memory are {INPUTS[ROWS]}", "give a dataset")
+    recorded = model.info.source
+    label = options.get("label", recorded.get("label") if is_table(data) else None)
+    kinds = model.model.output.task.labels
+    memory = Memory(
+        data, label=label, weight=options.get("weight"), labels=options.get("labels", recorded.get("labels")),
+        fits=tuple(kind for kind in LABEL_KINDS if kind in kinds),
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        out = str(Path(folder) / "memory")
+        prepare_memory(memory, config_of(recorded, ["memory"], out=out, format="auto", weight="", index_base="auto"))
+        yield out
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:

@@ -98,3 +98,31 @@ def test_classes_are_the_same_by_name_not_by_number(
     assert command("train", "--data", tmp_path / "a", "--pace", "sync", "--epochs", 1, "--run", run).code == 0
     found = [json.loads(command("evaluate", run, "--data", tmp_path / name, "--json").out) for name in "ab"]
     assert found[0] == pytest.approx(found[1])
+
+
+def test_raw_rows_are_scored(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("1 1:1 2:0.5\n0 2:1\n" * 50)
+    (tmp_path / "new").write_text("1:1 2:0.5\nwhat\n2:1\n")
+    run, scores = tmp_path / "run", tmp_path / "scores.csv"
+    assert command("prepare", tmp_path / "rows", "--out", tmp_path / "data").code == 0
+    assert command("train", "--data", tmp_path / "data", "--run", run).code == 0
+    done = command("predict", run, tmp_path / "new", "--format", "libsvm", "--skip-bad-rows", 1, "--out", scores)
+    assert done.code == 0, done.err
+    assert f"skipped `{tmp_path / 'new'}`, row 2, column 1: `what` is not `index:value`" in done.err
+    assert done.out == f"2 rows written to {scores}\n"
+    assert [line.split(",")[1] for line in scores.read_text().splitlines()] == ['"row"', "1", "3"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "neither a SOURCE nor --data is given"),
+        (("rows", "--data", "data"), "both a SOURCE and --data are given"),
+        (("rows", "--split", "test"), "raw rows are not in splits"),
+        (("--data", "data", "--id", "customer"), "--id is for raw rows"),
+    ],
+)
+def test_what_to_score_is_said_once(command: Command, arguments: tuple[str, ...], words: str) -> None:
+    done = command("predict", "run", *arguments, "--out", "scores.csv")
+    assert done.code == 2
+    assert words in done.err

@@ -111,7 +111,7 @@ def test_a_saved_model_predicts_as_it_was_tested(tmp_path: Path, pairs: Path, co
     assert f"{run.result['test']['loss']:.5f}" in evaluated.out
     assert command("predict", run.path, "--data", pairs, "--out", tmp_path / "scores.csv").code == 0
     table = np.genfromtxt(tmp_path / "scores.csv", delimiter=",", names=True)
-    np.testing.assert_allclose(loaded.predict_proba(rows), table["probability"], rtol=1e-4)
+    np.testing.assert_allclose(loaded.predict_proba(rows)[:, 1], table["probability"], rtol=1e-4)
 
 
 @pytest.mark.parametrize("model", MACHINES)

@@ -126,8 +126,8 @@ def test_balanced_classes_count_the_same(tmp_path: Path, mostly_clicks: Path) ->
     plain = paceline.load(paceline.train(run=tmp_path / "plain", **flags).path)
     balanced = paceline.load(paceline.train(run=tmp_path / "balanced", class_weight="balanced", **flags).path)
     nothing = Batch.from_lists([0], [[]], [[]])
-    assert plain.predict_proba(nothing)[0] > 0.65
-    assert balanced.predict_proba(nothing)[0] == pytest.approx(0.5, abs=0.1)
+    assert plain.predict_proba(nothing)[0, 1] > 0.65
+    assert balanced.predict_proba(nothing)[0, 1] == pytest.approx(0.5, abs=0.1)
 
 
 @pytest.mark.parametrize("pace", ["async", 64])

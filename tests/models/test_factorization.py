@@ -77,7 +77,7 @@ def test_predictions_need_the_fields_that_the_model_knows(tmp_path: Path) -> Non
             writer.finish()
     run = paceline.train(data=tmp_path / "data", model="ffm", dim=3, workers=1, run=tmp_path / "run")
     model = paceline.load(run.path)
-    assert model.predict_proba(rows).shape == (50,)
+    assert model.predict_proba(rows).shape == (50, 2)
     with pytest.raises(UsageError, match="the model needs the field of each nonzero"):
         model.predict_proba(rows._replace(fields=None))
     with pytest.raises(UsageError, match="fields from 0 to 5; the model has 5"):

@@ -51,8 +51,11 @@ def test_predict_proba_takes_batches_and_csr(run: paceline.Run, clicks: Path) ->
     by_batch = model.predict_proba(rows)
     matrix = scipy.sparse.csr_matrix((rows.values, rows.keys.astype(np.int32), rows.offsets), shape=(2_000, 5_000))
     assert np.array_equal(model.predict_proba(matrix), by_batch)
-    assert ((by_batch > 0.5) != rows.labels).mean() == pytest.approx(run.result["test"]["error"])
-    with pytest.raises(UsageError, match="cannot predict for a list"):
+    assert by_batch.shape == (2_000, 2)
+    assert np.array_equal(model.link(rows), by_batch[:, 1])
+    assert (model.predict(rows) != rows.labels).mean() == pytest.approx(run.result["test"]["error"])
+    assert ((by_batch[:, 1] > 0.5) != rows.labels).mean() == pytest.approx(run.result["test"]["error"])
+    with pytest.raises(UsageError, match="the data is a list of list"):
         model.predict_proba([[1, 2]])
 
 
@@ -104,7 +107,7 @@ def test_predictions_by_suffix(run: paceline.Run, clicks: Path, tmp_path: Path, 
     assert table.column_names == ["row", "label", "probability"]
     assert table["row"].to_pylist() == list(range(2_000))
     assert table["label"].to_pylist() == rows.labels.tolist()
-    assert np.allclose(table["probability"], paceline.load(run.path).predict_proba(rows), rtol=1e-6)
+    assert np.allclose(table["probability"], paceline.load(run.path).predict_proba(rows)[:, 1], rtol=1e-6)
     with pytest.raises(UsageError, match="exists already"):
         write_predictions(run.path, clicks, out, None)
 

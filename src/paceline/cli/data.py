@@ -150,14 +150,16 @@ class PrepareCommand(Command):
 @click.option("--fields", is_flag=True, help="Keep the column of each feature, for field-aware models.")
 @option("--scale", None, "Scale values that are far from 1, as models learn best, or keep all as they are.",
         click.Choice(SCALES), default="auto")  # fmt: skip
+@click.option("--names/--no-names", help="Keep what hashed features are called, for `paceline top` and `export`.",
+              default=True, show_default=True)  # fmt: skip
 @number("--size", "Scale the shorter side of image files to N pixels and crop the centre.  [default: no scaling]")
 @number("--classes", "Number of classes in IDX files.  [default: from the largest label]")
 def prepare(sources: tuple[str, ...], test: tuple[str, ...], validation: tuple[str, ...], weights: tuple[str, ...],
             cross: tuple[str, ...], bins: tuple[str, ...], **options: Any) -> None:  # fmt: skip
     """Convert raw files into a dataset.
 
-    A SOURCE is a file, a folder, a glob in quotes, or a URL. Files may be compressed (gzip or zstd). The format is
-    detected unless --format is given.
+    A SOURCE is a file, a folder, a glob in quotes, a URL, or - for standard input. Files may be compressed (gzip or
+    zstd). The format is detected unless --format is given.
     """
     from paceline.data.prepare import prepare as prepare_data
     from paceline.reports.progress_bar import meter

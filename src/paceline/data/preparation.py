@@ -71,7 +71,7 @@ def refuse_other_preparation(trained: Preparation, given: Preparation, name: str
 
 def _refuse_other_format(trained: Preparation, given: Preparation, name: str) -> None:
     ours, theirs = trained.source.get("format"), given.source.get("format")
-    if None in (ours, theirs):
+    if ours is None or theirs is None:
         return
     if keys_of(ours) != keys_of(theirs):
         raise DataError(

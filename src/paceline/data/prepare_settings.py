@@ -21,7 +21,7 @@ MOST_BINS = 1024
 
 INDEXED = ("features", "index-base", "labels", "scale", "skip-bad-rows", "weights")
 COLUMNS = ("bins", "categorical", "cross", "drop", "numeric", "timestamp")
-TABLE = (*COLUMNS, "features", "fields", "hash-bits", "label", "labels", "scale", "skip-bad-rows", "weight")
+TABLE = ("id", *COLUMNS, "features", "fields", "hash-bits", "label", "labels", "scale", "skip-bad-rows", "weight")
 # All formats, each with those of its settings that do not apply to every format.
 FORMATS: dict[str, tuple[str, ...]] = {
     "criteo": ("features", "fields", "hash-bits", "integers", "scale", "skip-bad-rows", "weights"),
@@ -72,7 +72,11 @@ class PrepareConfig(msgspec.Struct, frozen=True, kw_only=True):
     cross: list[list[str]] = []
     bins: dict[str, int | list[float]] = {}
     columns: dict[str, limits.ColumnKind] = {}
+    labelled: bool = True
+    weighted: bool = False
+    id: str = ""
     scale: limits.Scale = "auto"
+    names: bool = True
     size: int | None = None
     classes: int | None = None
 

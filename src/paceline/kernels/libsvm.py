@@ -44,8 +44,9 @@ def parse_libsvm(
 ) -> Counts:  # fmt: skip
     """Parse lines into rows, each with its label and line. Index i, `base` <= i < `limit`, is key i - `base`.
 
-    If rows are not `labelled`, they begin with a nonzero, and labels are 0. If `room` has weights, labels may be followed by one (1 where it is missing), and if it has fields, each nonzero
-    begins with its field; otherwise such rows do not parse.
+    If rows are not `labelled`, they begin with a nonzero, and labels are 0. If `room` has weights, labels may be
+    followed by one (1 where it is missing), and if it has fields, each nonzero begins with its field; otherwise such
+    rows do not parse.
 
     They go into the arrays of `room` (`data/sources/parsed.py`), which must be large enough. Rows that do not parse are
     left out and noted in `room.bad` as (line, problem, line start, place); when it is full the loop ends. Numbers that

@@ -117,7 +117,7 @@ def table_of(tensors: dict[str, NDArray[Any]]) -> Floats:
 
 def build(entry: Entry, config: RunConfig, dataset: Any, rows_per_update: int) -> FactorizationModel:
     """The factorization machine of a run on this dataset."""
-    return _plain(on_labels(entry, config, dataset), dataset.features)
+    return build_on(on_labels(entry, config, dataset), dataset.features)
 
 
 def build_field_aware(entry: Entry, config: RunConfig, dataset: Any, rows_per_update: int) -> FactorizationModel:
@@ -138,7 +138,7 @@ def fields_of(config: RunConfig, dataset: Any) -> tuple[str, ...]:
 
 def build_for(config: RunConfig, features: int, fields: tuple[str, ...]) -> FactorizationModel:
     """The factorization machine over this many features, without data. It makes nothing of fields."""
-    return _plain(OnLabels(with_loss(config)), features)
+    return build_on(OnLabels(with_loss(config)), features)
 
 
 def build_field_aware_for(config: RunConfig, features: int, fields: tuple[str, ...]) -> FactorizationModel:
@@ -146,7 +146,8 @@ def build_field_aware_for(config: RunConfig, features: int, fields: tuple[str, .
     return _field_aware(OnLabels(with_loss(config)), features, fields)
 
 
-def _plain(labels: OnLabels, features: int) -> FactorizationModel:
+def build_on(labels: OnLabels, features: int) -> FactorizationModel:
+    """The factorization machine over this many features, without fields, for such labels."""
     dim = labels.config.factors.dim
     kernel = factorization.FactorizationMachine(labels.rule, lanes(dim))
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.data.sources.libsvm import Libsvm, find_base
+from paceline.data.prepare_settings import PrepareConfig
+from paceline.data.sources.libsvm import Libsvm, find_base, has_labels
 from paceline.errors import DataError
 from tests.data.inputs import chunk_of, rows_of, rows_of_batch, run, text_of, write
 
@@ -237,3 +238,28 @@ def test_a_bad_row_of_libffm_is_named(tmp_path: Path, line: str, column: int, wo
     assert f"row 2, column {column}: " in error.value.message
     assert words in error.value.message
     assert rows_of(run(tmp_path, path, index_base="1", skip_bad_rows=1).dataset) == [(1, {0: 1.0}), (0, {1: 1.0})]
+
+
+def test_rows_without_labels_begin_with_a_nonzero() -> None:
+    text = b"3:0.5 7:2 # why\n\n1 2:1\n1:1\n"
+    parsed = Libsvm(None, 1, labelled=False).parse(chunk_of(text_of(text)), 9)
+    assert rows_of_batch(parsed.batch) == [(0, {2: 0.5, 6: 2.0}), (0, {0: 1.0})]
+    assert parsed.rows.tolist() == [1, 4]
+    assert [(bad.row, bad.problem) for bad in parsed.bad] == [(3, "`1` is not `index:value`")]
+
+
+@pytest.mark.parametrize(
+    ("text", "weighted", "fields", "expected"),
+    [
+        ("1 3:1\n", False, (), True),
+        ("+1\n", False, (), True),
+        ("1:0.5 3:1\n", False, (), False),
+        ("1:0.5 3:1\n", True, (), True),
+        ("1:0.5 3:1\n4:1\n", True, (), False),
+        ("0:1:1 1:2:1\n", True, None, False),
+        ("1 0:1:1\n", False, None, True),
+    ],
+)
+def test_whether_rows_to_score_have_labels(text: str, weighted: bool, fields: Any, expected: bool) -> None:
+    config = PrepareConfig(sources=[], out="", weighted=weighted)
+    assert has_labels(text_of(text.encode()), config, fields) == expected

@@ -18,12 +18,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from paceline.data.prepare_settings import COLUMNS, PrepareConfig
-from paceline.data.sources.cells import dictionary_of, read_names, read_numbers, text_of
+from paceline.data.sources.cells import Cells, dictionary_of, read_names, read_numbers, text_of
 from paceline.data.sources.features import CROSS, Feature, feature_names, read_features
 from paceline.data.sources.parsed import WEIGHT_WORDS, BadRow, Parsed, input_key_dtype
-from paceline.data.sources.table_columns import TableColumns, describe_columns, near_names
+from paceline.data.sources.table_columns import HOLDS, TableColumns, describe_columns, near_names
 from paceline.data.sources.times import as_numbers
 from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.names import FoundTexts, NameCollector
 from paceline.errors import ConfigError, DataError, printable
 from paceline.kernels.columns import cross_cells, hash_cells
 from paceline.kernels.hashing import salt_of
@@ -49,7 +50,7 @@ class Columnar:
     """Tables of one set of columns, turned into rows; `Csv` and `Tables` know the files."""
 
     def __init__(self, columns: TableColumns, config: PrepareConfig, *, named_labels: bool = False) -> None:
-        label, weight = columns.roles
+        label, weight, _ = columns.roles
         self.columns = columns
         self.label_column = f"column {label}"
         self._read_labels = read_names if named_labels else read_numbers
@@ -69,8 +70,11 @@ class Columnar:
         self.settings |= {name: getattr(config, name) for name in COLUMNS if getattr(config, name)}
         self.settings |= {"bins": dict(columns.edges)} if columns.edges else {}
         self._mask = np.uint64((1 << config.hash_bits) - 1)
-        self.num_numeric = sum(kind == "number" for kind in columns.kinds.values())
+        self.numeric = tuple(name for name, kind in columns.kinds.items() if kind == "number")
+        self.num_numeric = len(self.numeric)
         has_text = self.num_numeric < len(columns.kinds)
+        collects = config.names and has_text
+        self.names = NameCollector(every, config.hash_bits, self.num_numeric) if collects else None
         self.features = self.num_numeric + (1 << config.hash_bits if has_text else 0)
 
     def rows(self, table: pa.RecordBatch, row_numbers: NDArray[np.int64], most_bad: int) -> Parsed:
@@ -78,12 +82,14 @@ class Columnar:
         shape = (table.num_rows, len(self.feature_names) + len(self._crosses))
         keys: NDArray[Any] = np.zeros(shape, input_key_dtype(self.features))
         values, present = np.ones(shape, np.float32), np.zeros(shape, bool)
-        label = self._read_labels(table.column(self.columns.roles.label))
+        label = self._labels(table)
         problems = dict.fromkeys(np.flatnonzero(~label.present).tolist(), "no label") | label.problems
         bad = {row: BadRow(0, self.label_column, problem, LABEL_HINT) for row, problem in problems.items()}
         weights = self._weights(table, bad) if self.weighted else None
+        texts: list[FoundTexts] = []
         bags: list[Entries] = []
         hashes: dict[str, Hashes] = {}
+        crossed: dict[str, pa.Array] = {}
         next_key = place = 0
         for name, kind in self.columns.kinds.items():
             column = table.column(name)
@@ -98,15 +104,23 @@ class Columnar:
             _note_bad(bad, name, problems, NUMBER_HINT if kind == "bins" else TIME_HINT)
             for feature in features:
                 if feature.rows is not None:
-                    bags.append(self._bag(feature, place))
+                    bags.append(self._bag(feature, place, texts))
                 elif feature.name in self._crossed:
-                    hashed, present[:, place] = hashes[feature.name] = self._hash(feature, ALL_BITS, 0, np.uint64)
+                    hashed, present[:, place] = hashes[feature.name] = self._hash(
+                        feature, ALL_BITS, 0, np.uint64, place, texts
+                    )
                     keys[:, place] = (hashed & self._mask) + np.uint64(self.num_numeric)
+                    crossed[feature.name] = feature.cells
                 else:
-                    keys[:, place], present[:, place] = self._hash(feature, self._mask, self.num_numeric, keys.dtype)
+                    keys[:, place], present[:, place] = self._hash(
+                        feature, self._mask, self.num_numeric, keys.dtype, place, texts
+                    )
                 place += 1
         for j, names in enumerate(self._crosses, place):
             keys[:, j], present[:, j] = self._cross([hashes[name] for name in names], keys.dtype)
+            if self.names is not None:
+                cells_of = [crossed[name] for name in names]
+                texts += self.names.note_rows(j, keys[:, j], present[:, j], lambda rows, of=cells_of: _joined(of, rows))
         good = np.ones(table.num_rows, bool)
         good[list(bad)] = False
         present &= good[:, None]
@@ -121,7 +135,13 @@ class Columnar:
         )
         batch = _with_bags(batch, good, bags).distinct()
         bad_rows = [bad[row]._replace(row=int(row_numbers[row])) for row in sorted(bad)]
-        return Parsed(batch, row_numbers[good], table.num_rows, bad_rows[:most_bad], label.names)
+        ids = table.column(self.columns.roles.id).filter(pa.array(good)) if self.columns.roles.id else None
+        return Parsed(batch, row_numbers[good], table.num_rows, bad_rows[:most_bad], label.names, texts, ids)
+
+    def _labels(self, table: pa.RecordBatch) -> Cells:
+        if self.columns.roles.label:
+            return self._read_labels(table.column(self.columns.roles.label))
+        return Cells(np.zeros(table.num_rows), np.ones(table.num_rows, bool), {})
 
     def _weights(self, table: pa.RecordBatch, bad: dict[int, BadRow]) -> NDArray[np.float32]:
         """The weights of rows; rows whose weight is not one are entered into `bad`, unless they are there."""
@@ -134,21 +154,29 @@ class Columnar:
         _note_bad(bad, name, problems | cells.problems, f"a weight is {WEIGHT_WORDS}")
         return cells.numbers.astype(np.float32)
 
-    def _hash(self, feature: Feature, mask: Any, first_key: int, dtype: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """The hashes of cells, cut off by `mask` and counted from `first_key`, and which cells are not blank."""
+    def _hash(
+        self, feature: Feature, mask: Any, first_key: int, dtype: Any, place: int, texts: list[FoundTexts]
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """The hashes of cells, cut off by `mask` and counted from `first_key`, and which cells are not blank.
+
+        `texts` gets those of keys that may be new.
+        """
         if pa.types.is_dictionary(feature.cells.type):
             places, valid, dictionary = dictionary_of(feature.cells)
-            hashed, filled = self._hash(feature._replace(cells=dictionary), mask, first_key, dtype)
+            hashed, filled = self._hash(feature._replace(cells=dictionary), mask, first_key, dtype, place, texts)
             return hashed[places], filled[places] & valid
         text, offsets, filled = text_of(feature.cells)
         keys: NDArray[Any] = np.empty(len(feature.cells), dtype)
         hash_cells(text, offsets, salt_of(feature.name), mask, np.uint64(first_key), keys)
+        if self.names is not None:
+            texts += self.names.note_cells(place, keys, first_key, text, offsets)
         return keys, filled
 
-    def _bag(self, feature: Feature, place: int) -> Entries:
+    def _bag(self, feature: Feature, place: int, texts: list[FoundTexts]) -> Entries:
         """The nonzeros of lists."""
         assert feature.rows is not None
-        keys, filled = self._hash(feature, self._mask, self.num_numeric, input_key_dtype(self.features))
+        dtype = input_key_dtype(self.features)
+        keys, filled = self._hash(feature, self._mask, self.num_numeric, dtype, place, texts)
         return Entries(feature.rows[filled], keys[filled], place)
 
     def _cross(self, parts: Sequence[Hashes], dtype: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -156,6 +184,12 @@ class Columnar:
         keys: NDArray[Any] = np.empty(len(parts[0][0]), dtype)
         cross_cells(np.stack([hashed for hashed, _ in parts]), self._mask, np.uint64(self.num_numeric), keys)
         return keys, np.logical_and.reduce([filled for _, filled in parts])
+
+
+def _joined(columns: Sequence[pa.Array], rows: NDArray[np.int64]) -> list[bytes]:
+    """The texts of a cross of columns in some rows."""
+    chosen = [column.take(pa.array(rows)).cast(pa.large_binary()).to_pylist() for column in columns]
+    return [CROSS.encode().join(cells) for cells in zip(*chosen, strict=True)]
 
 
 def _note_bad(bad: dict[int, BadRow], name: str, problems: dict[int, str], hint: str) -> None:
@@ -208,12 +242,14 @@ def crosses_of(columns: TableColumns, config: PrepareConfig) -> list[tuple[str, 
     for name in (name for names in config.cross for name in names):
         if name in columns.kinds and name not in found:
             known = " or ".join(feature_names(name, columns.kinds[name]))
-            raise ConfigError(f"`cross` has `{name}`, which is a {columns.kinds[name]}", f"cross {known}")
+            raise ConfigError(f"`cross` has `{name}`, which holds {HOLDS[columns.kinds[name]]}", f"cross {known}")
         if name not in found:
             raise ConfigError(f"`cross` has `{name}`, which is not a column", near_names(name, [*found]))
         if found[name] == "number":
             hint = f"--categorical {name} makes each number a category, and --bins {name}=10 makes ranges"
-            raise ConfigError(f"`cross` has `{name}`, which is a number", hint)
+            raise ConfigError(f"`cross` has `{name}`, which holds numbers", hint)
         if found[name] == "list":
-            raise ConfigError(f"`cross` has `{name}`, which is a list", "crosses are of columns with one value per row")
+            raise ConfigError(
+                f"`cross` has `{name}`, which holds lists", "crosses are of columns with one value per row"
+            )
     return [tuple(names) for names in config.cross]

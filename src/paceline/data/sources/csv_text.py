@@ -223,5 +223,5 @@ def open_csv(source: Source, config: PrepareConfig) -> Csv:
         name: "number" if not config.columns and are_numbers(table.column(name)) else "text" for name in header.names
     }
     columns = chosen_columns(natural, roles, config, source).with_edges(config.bins, table)
-    named = config.labels != "numbers" and are_names(table.column(config.label))
+    named = bool(roles.label) and config.labels != "numbers" and are_names(table.column(roles.label))
     return Csv(columns, config, named_labels=named)

@@ -34,6 +34,16 @@ WORDS: dict[ColumnKind, str] = {
     "time": "times (hour)",
     "list": "lists (each element is a category)",
 }
+# What their cells are.
+HOLDS: dict[ColumnKind, str] = {
+    "number": "numbers",
+    "text": "text",
+    "bins": "numbers",
+    "timestamp": "timestamps",
+    "date": "dates",
+    "time": "times",
+    "list": "lists",
+}
 # Which kinds each setting can turn into which.
 CHANGES: dict[str, dict[ColumnKind, ColumnKind]] = {
     "categorical": dict.fromkeys(("number", "text", "timestamp", "date", "time"), "text"),
@@ -50,18 +60,19 @@ CHANGE_HINTS = {
 
 
 class Roles(NamedTuple):
-    """Which column is the label, and which the weight of rows; empty if they have none."""
+    """Which column is the label, which the weight of rows, and which tells rows apart; empty if they have none."""
 
     label: str
     weight: str = ""
+    id: str = ""
 
     @staticmethod
     def of(config: PrepareConfig) -> Roles:
-        return Roles(config.label, config.weight)
+        return Roles(config.label, config.weight, config.id) if config.labelled else Roles("", "", config.id)
 
     @property
     def names(self) -> list[str]:
-        return [self.label, self.weight] if self.weight else [self.label]
+        return [name for name in self if name]
 
 
 class TableColumns(NamedTuple):
@@ -118,7 +129,7 @@ def kinds_as_said(
     for setting, changes in CHANGES.items():
         for name in getattr(config, setting):
             if name in kinds and kinds[name] not in changes:
-                found = f"`{setting}` has {printable(name)}, which is a {kinds[name]} in `{source.name}`"
+                found = f"`{setting}` has `{printable(name)}`, which holds {HOLDS[kinds[name]]} in `{source.name}`"
                 raise ConfigError(found, CHANGE_HINTS[setting])
             if name in kinds:
                 kinds[name] = changes[kinds[name]]
@@ -221,7 +232,8 @@ def require_columns(
     new = [] if config.columns else [name for name in kinds if name not in first.kinds]
     differences = column_differences(first.kinds, {name: kinds[name] for name in [*shared, *new]})
     if differences:
+        others = "the data that the model was trained on" if config.columns else "the first file"
         raise DataError(
-            f"`{source.name}` has other columns than the first file: {printable(', '.join(differences[:10]))}",
+            f"`{source.name}` has other columns than {others}: {printable(', '.join(differences[:10]))}",
             "all files need the same columns",
         )

@@ -27,8 +27,10 @@ class Tables(Columnar):
         self._process = process
         weakref.finalize(self, process.close)
         schema = process.read_schema(first)
-        columns = columns_of(schema, Roles.of(config), config, first)
-        may_be_named = config.labels != "numbers" and holds_text(schema.field(config.label).type)
+        roles = Roles.of(config)
+        columns = columns_of(schema, roles, config, first)
+        read = roles.label and config.labels != "numbers"
+        may_be_named = bool(read) and holds_text(schema.field(roles.label).type)
         unknown_edges = any(isinstance(bins, int) for bins in config.bins.values())
         rows = self._first_rows(first) if may_be_named or unknown_edges else schema.empty_table()
         named = may_be_named and are_names(rows.column(config.label))

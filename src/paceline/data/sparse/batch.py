@@ -99,6 +99,14 @@ class Batch(NamedTuple):
         arrays: list[Any] = [None if array is None else array.copy() for array in self]
         return Batch(*arrays)
 
+    def read_only(self) -> Batch:
+        """The same rows as read-only views, which compiled loops get from blocks of a folder too."""
+        views: list[Any] = [None if array is None else array.view() for array in self]
+        for view in views:
+            if view is not None:
+                view.flags.writeable = False
+        return Batch(*views)
+
 
 def concatenate(batches: Sequence[Batch]) -> Batch:
     """One batch of all rows, in order; a single batch is returned unchanged."""

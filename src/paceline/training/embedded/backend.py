@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from paceline.kernels.gate import LINE, UNBOUNDED
 from paceline.kernels.steps import ClockGate
 from paceline.machine import num_cores
 from paceline.models.metrics import Quality
-from paceline.models.model import Parameters, TableView
-from paceline.models.registry import Entry
+from paceline.models.model import Model, Parameters, TableView
 from paceline.parameters.keyed import KeyedStore, PrivateCopies
 from paceline.parameters.scratch import Pushes
 from paceline.parameters.store import DenseValues
@@ -47,16 +46,23 @@ PRIVATE_HOT_KEYS_AT_PACE_N = 4096
 FEWEST_ROWS_BETWEEN_MERGES = 256
 
 
+class ModelBuilder(Protocol):
+    """What makes the model of a run: the model's entry, as a rule."""
+
+    def build(self, config: RunConfig, dataset: Any, rows_per_update: int) -> Model:
+        """The model to train on this dataset; an update takes this many rows."""
+
+
 class EmbeddedBackend:
     """The workers of one run on threads of this process, and its parameters in their memory."""
 
-    def __init__(self, config: RunConfig, dataset: Any, entry: Entry) -> None:
+    def __init__(self, config: RunConfig, dataset: Any, builder: ModelBuilder) -> None:
         pace = Pace.of(config.pace)
         self._config = config
         self._dataset = dataset
         self._num_rows = dataset.split("train").rows
         self._fold = pace.fold
-        self.model = entry.build(config, dataset, pace.rows_per_update(config.workers, config.batch_size))
+        self.model = builder.build(config, dataset, pace.rows_per_update(config.workers, config.batch_size))
         first = self.model.compute()
         # One thread per worker, but in sync no more than help, where it makes no difference.
         most_threads = config.workers

@@ -1,0 +1,182 @@
+"""Raw rows are scored as the rows of a dataset made from them, whatever they come in; other data is refused."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import scipy.sparse
+
+import paceline
+from paceline.errors import DataError, UsageError
+from tests.data.inputs import criteo_row
+
+ROWS = 400
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    rows = pd.DataFrame({
+        "id": [f"r{i}" for i in range(ROWS)], "town": rng.choice(["a", "b", "c"], ROWS),
+        "x": rng.normal(5_000, 900, ROWS).round(1), "n": rng.integers(0, 9, ROWS),
+    })  # fmt: skip
+    return rows.assign(y=(((rows.town == "a") * 900 + rows.x) > 5_200).astype(int))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, table: pd.DataFrame) -> Path:
+    """The same model trained on CSV, Criteo's rows and LIBSVM, and the raw files."""
+    folder = tmp_path_factory.mktemp("raw")
+    table.to_csv(folder / "csv", index=False)
+    columns = [table["id"], table["n"], table["x"], table["town"]]
+    table[["n", "x", "town"]].assign(customer=table["id"]).to_parquet(folder / "unlabelled.parquet")
+    criteo = [(str(y), [str(n), str(x)], [town]) for _, n, x, town, y in zip(*columns, table["y"], strict=True)]
+    (folder / "criteo").write_text("".join(criteo_row(*row) for row in criteo))
+    libsvm = [f"1:{n + 1} {2 + n}:{x}" for _, n, x, _ in zip(*columns, strict=True)]
+    (folder / "libsvm").write_text("".join(f"{y} {row}\n" for y, row in zip(table["y"], libsvm, strict=True)))
+    (folder / "bare.libsvm").write_text("".join(f"{row}\n" for row in libsvm))
+    options: dict[str, dict[str, Any]] = {"csv": {"label": "y", "drop": ["id"], "categorical": ["n"]}}
+    for name in ("csv", "criteo", "libsvm"):
+        paceline.prepare(folder / name, folder / f"{name}.data", **options.get(name, {}))
+        paceline.train(data=folder / f"{name}.data", run=folder / f"{name}.run", epochs=2, workers=1, progress=False)
+    return folder
+
+
+def scores(folder: Path, name: str) -> list[float]:
+    """What `predict` writes for the dataset."""
+    out = folder / f"{name}.dataset.parquet"
+    if not out.exists():
+        assert paceline.predict(folder / f"{name}.run", folder / f"{name}.data", out) == ROWS
+    found: list[float] = pyarrow.parquet.read_table(out)["probability"].to_pylist()
+    return found
+
+
+def probabilities(out: Path) -> list[float]:
+    found: list[float] = pyarrow.csv.read_csv(out)["probability"].to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("name", ["csv", "criteo", "libsvm"])
+def test_a_file_is_scored_like_its_dataset(folder: Path, tmp_path: Path, name: str) -> None:
+    assert paceline.predict(folder / f"{name}.run", folder / name, tmp_path / "out.parquet") == ROWS
+    found = pyarrow.parquet.read_table(tmp_path / "out.parquet")
+    assert found.column_names == ["file", "row", "probability"]
+    assert set(found["file"].to_pylist()) == {str(folder / name)}
+    first = 2 if name == "csv" else 1  # as in messages: the header is row 1
+    assert found["row"].to_pylist() == [*range(first, ROWS + first)]
+    assert found["probability"].to_pylist() == scores(folder, name)
+
+
+def test_rows_need_no_labels(folder: Path, tmp_path: Path) -> None:
+    bare = "".join(line.partition("\t")[2] + "\n" for line in (folder / "criteo").read_text().splitlines())
+    (tmp_path / "bare.tsv").write_text(bare)
+    paceline.predict(folder / "criteo.run", tmp_path / "bare.tsv", tmp_path / "a.csv")
+    assert pyarrow.csv.read_csv(tmp_path / "a.csv")["probability"].to_pylist() == pytest.approx(
+        scores(folder, "criteo")
+    )
+    paceline.predict(folder / "libsvm.run", folder / "bare.libsvm", tmp_path / "b.csv")
+    assert pyarrow.csv.read_csv(tmp_path / "b.csv")["probability"].to_pylist() == pytest.approx(
+        scores(folder, "libsvm")
+    )
+
+
+def test_other_table_formats_and_a_column_to_join_by(folder: Path, tmp_path: Path, table: pd.DataFrame) -> None:
+    paceline.predict(folder / "csv.run", folder / "unlabelled.parquet", tmp_path / "a.parquet", id="customer")
+    paceline.predict(folder / "csv.run", table, tmp_path / "b.parquet", id="id")
+    for name, column in (("a", "customer"), ("b", "id")):
+        found = pyarrow.parquet.read_table(tmp_path / f"{name}.parquet")
+        assert found.column_names == [column, "probability"]
+        assert found[column].to_pylist() == table["id"].tolist()
+        assert found["probability"].to_pylist() == scores(folder, "csv")
+
+
+def test_standard_input_and_output(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream:
+        def __init__(self, content: bytes) -> None:
+            self.buffer = io.BytesIO(content)
+
+    monkeypatch.setattr(sys, "stdin", Stream((folder / "criteo").read_bytes()))
+    monkeypatch.setattr(sys, "stdout", out := Stream(b""))
+    assert paceline.predict(folder / "criteo.run", "-", "-") == ROWS
+    lines = out.buffer.getvalue().decode().splitlines()
+    assert lines[0] == '"file","row","probability"'
+    assert [float(line.split(",")[2]) for line in lines[1:]] == pytest.approx(scores(folder, "criteo"))
+
+
+def test_bad_rows_are_named_or_skipped(folder: Path, tmp_path: Path) -> None:
+    lines = (folder / "criteo").read_text().splitlines()
+    lines[4] = lines[4].replace("\t", "\tx", 1)
+    lines[6] = "1\t2"
+    (tmp_path / "bad.tsv").write_text("\n".join(lines) + "\n")
+    run = folder / "criteo.run"
+    with pytest.raises(DataError, match=r"bad.tsv`, row 5, column I1: `x\d` is not a number"):
+        paceline.predict(run, tmp_path / "bad.tsv", tmp_path / "out.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.tsv"]
+    assert paceline.predict(run, tmp_path / "bad.tsv", tmp_path / "out.csv", skip_bad_rows=2) == ROWS - 2
+    assert pyarrow.csv.read_csv(tmp_path / "out.csv")["row"].to_pylist()[:6] == [1, 2, 3, 4, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "words"),
+    [
+        ("criteo", "libsvm", "trained on Criteo's columns .* has plain indices"),
+        ("libsvm", "criteo", "trained on plain indices .* has Criteo's columns"),
+        ("csv", "criteo", "trained on columns of a table .* has Criteo's columns"),
+    ],
+)
+def test_other_formats_are_refused(folder: Path, tmp_path: Path, name: str, other: str, words: str) -> None:
+    for data in (folder / other, folder / f"{other}.data"):
+        with pytest.raises(DataError, match=words):
+            paceline.predict(folder / f"{name}.run", data, tmp_path / "out.csv")
+    with pytest.raises(DataError, match=words):
+        paceline.evaluate(folder / f"{name}.run", folder / f"{other}.data")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_missing_column_is_named(folder: Path, tmp_path: Path, table: pd.DataFrame) -> None:
+    table.drop(columns="x").to_csv(tmp_path / "less.csv", index=False)
+    with pytest.raises(DataError, match=r"other columns than the data that the model was trained on: x is missing"):
+        paceline.predict(folder / "csv.run", tmp_path / "less.csv", tmp_path / "out.csv")
+    with pytest.raises(DataError, match="no id column `nope`"):
+        paceline.predict(folder / "csv.run", folder / "csv", tmp_path / "out.csv", id="nope")
+
+
+def test_frames_arrays_and_matrices_in_python(folder: Path, table: pd.DataFrame) -> None:
+    model = paceline.load(folder / "csv.run")
+    assert model.classes == [0, 1]
+    expected = scores(folder, "csv")
+    for rows in (table, table[["n", "town", "x"]], [table[:100], table[100:]], (table.drop(columns="y"), table["y"])):
+        found = model.predict_proba(rows)
+        assert found.shape == (ROWS, 2)
+        assert found[:, 1].tolist() == expected
+    assert (model.predict(table) == (found[:, 1] > 0.5)).all()
+    quality = paceline.evaluate(folder / "csv.run", table)
+    assert quality == pytest.approx(paceline.evaluate(folder / "csv.run", folder / "csv.data"))
+    with pytest.raises(UsageError, match="the matrix has 3 columns"):
+        model.predict_proba(np.eye(3))
+
+
+def test_matrices_of_every_type(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    dense = np.where(rng.random((300, 6)) < 0.5, rng.normal(size=(300, 6)), 0)
+    run = paceline.train(data=(dense, dense[:, 0] > 0), run=tmp_path / "run", workers=1, progress=False)
+    model = paceline.load(run.path)
+    expected = model.predict_proba(dense)
+    for values, indices in ((np.float32, np.int64), (np.float64, np.int32)):
+        matrix = scipy.sparse.csr_matrix(dense.astype(values))
+        matrix.indices, matrix.indptr = matrix.indices.astype(indices), matrix.indptr.astype(indices)
+        assert model.predict_proba(matrix) == pytest.approx(expected)
+    assert paceline.evaluate(run, (dense, dense[:, 0] > 0))["rows"] == 300
+    with pytest.raises(UsageError, match="the matrix has 5 columns; the model was trained on 6"):
+        model.predict_proba(dense[:, :5])
+    (tmp_path / "rows.svm").write_text("1:1\n")
+    with pytest.raises(UsageError, match="does not say where its indices count from"):
+        paceline.predict(run, tmp_path / "rows.svm", tmp_path / "out.csv")
