@@ -42,6 +42,7 @@ def halves(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("halves")
     first = rows_of(request.param)
     order = np.random.default_rng(4).permutation(ROWS)
+    assert first.fields is not None
     second = first.slice(0, ROWS)
     keys, fields = (part.reshape(ROWS, NONZEROS)[order].ravel() for part in (first.keys, first.fields))
     second = second._replace(labels=first.labels[order], keys=keys, fields=fields)

@@ -89,5 +89,6 @@ TESTED_IN = {
     "training/cluster/test_compiled_serving.py": ("kernels/serving.py", "kernels/sockets.py"),
     "training/cluster/test_keyed_steps.py": ("training/cluster/pulls.py", "training/cluster/steps.py"),
     "training/test_coordinator.py": ("training/backend.py", "training/checks.py"),
+    "training/test_start.py": ("models/start.py",),
     "wire/test_connection.py": ("wire/spinning.py",),
 }

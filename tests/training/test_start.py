@@ -73,7 +73,12 @@ def test_without_a_state_the_optimizer_begins_anew(tmp_path: Path, capsys: pytes
     described = first.path / "model" / "model.json"
     older = {name: value for name, value in json.loads(described.read_text()).items() if name != "training"}
     for name, optimizer in (("a", "adagrad"), ("b", "ftrl"), ("c", "sgd")):
-        flags = {"optimizer": optimizer, "learning_rate": 1e-6, "l1": 1e-4, "settings": ["save_optimizer=true"]}
+        flags: dict[str, Any] = {
+            "optimizer": optimizer,
+            "learning_rate": 1e-6,
+            "l1": 1e-4,
+            "settings": ["save_optimizer=true"],
+        }
         later = paceline.train(data=rows(), start_from=first, run=tmp_path / name, progress=False, **flags)
         assert "did not keep its optimizer's state" in capsys.readouterr().err
         assert np.abs(paceline.load(later.path).weights - weights).max() < 1e-2 * np.abs(weights).max()
