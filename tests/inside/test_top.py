@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from paceline.errors import UsageError
 from paceline.inside.top import count_rows
 
 
-def train(folder: Path, text: str, **flags: object) -> Path:
+def train(folder: Path, text: str, **flags: Any) -> Path:
     source = folder / "rows.csv"
     source.write_text(text)
     settings = {name: flags.pop(name) for name in ("labels",) if name in flags}

@@ -90,7 +90,7 @@ def open_files(trained: Preparation, sources: list[str], settings: Mapping[str, 
         raise UsageError("the model does not say how its data was prepared", "give a dataset: --data DIR")
     features = trained.features if trained.features > MOST_UNDECLARED and "index_base" in trained.source else None
     asked = {"format": "auto", **settings}
-    config = config_of(trained.source, sources, **asked, labelled=False, features=features, weight="")
+    config = config_of(trained.source, sources, **asked, labelled=False, features=features, weight="", names=False)
     files = find_sources(sources)
     first = next((source for source in files if source.num_bytes != 0), None)
     if first is None:

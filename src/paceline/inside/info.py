@@ -49,7 +49,7 @@ def info_of(path: Path | str) -> dict[str, Any]:
 
 def statistics_of(dataset: SparseDataset) -> dict[str, LabelStatistics]:
     """The statistics of the labels of each split that has rows."""
-    found = {}
+    found: dict[str, LabelStatistics] = {}
     for split in SPLITS:
         sums = []
         for number in range(len(dataset.split(split).blocks)):

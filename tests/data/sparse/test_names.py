@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +22,10 @@ def key_of(column: str, text: bytes, bits: int) -> int:
     return int(mix(state)) & ((1 << bits) - 1)
 
 
-def make(folder: Path, text: str, **settings: object) -> SparseDataset:
+def make(folder: Path, text: str, **settings: Any) -> SparseDataset:
     source = folder / "rows"
     source.write_text(text)
-    config = PrepareConfig(sources=[str(source)], out=str(folder / "data"), **settings)  # type: ignore[arg-type]
+    config = PrepareConfig(sources=[str(source)], out=str(folder / "data"), **settings)
     made: SparseDataset = prepare(config, lambda _: None).dataset
     return made
 

@@ -11,6 +11,7 @@ field, if fields are asked for.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,8 +120,8 @@ class Columnar:
         for j, names in enumerate(self._crosses, place):
             keys[:, j], present[:, j] = self._cross([hashes[name] for name in names], keys.dtype)
             if self.names is not None:
-                cells_of = [crossed[name] for name in names]
-                texts += self.names.note_rows(j, keys[:, j], present[:, j], lambda rows, of=cells_of: _joined(of, rows))
+                spell = partial(_joined, [crossed[name] for name in names])
+                texts += self.names.note_rows(j, keys[:, j], present[:, j], spell)
         good = np.ones(table.num_rows, bool)
         good[list(bad)] = False
         present &= good[:, None]
