@@ -5,8 +5,9 @@
 DATA holds `libsvm/a9a` and `a9a.t`, `libsvm/agaricus.txt.train` and `.test`, `criteo/criteo_80k.tsv.gz`,
 `criteo/criteo_raw_first1999.csv` and `tfrecord/criteo-80k/tfrecordsNN`; breast cancer comes with scikit-learn. What is
 missing is listed and left out. Without settings, the peer is scikit-learn's `LogisticRegression()` on the same rows,
-with the values of the source. For other losses it is the lowest training objective (`objectives.py`). Prints one JSON
-line per case and tables; `--write` keeps them under benchmarks/results/.
+with the values of the source. For other losses it is the lowest training objective (`objectives.py`), and for
+factorization machines it is PyTorch (`quality_fm.py`). Prints one JSON line per case and tables; `--write` keeps them
+under benchmarks/results/.
 """
 
 from __future__ import annotations
