@@ -70,7 +70,8 @@ class Csv(Columnar):
                 header = _require_header(source, text)
                 require_roles(header.names, self.columns.roles, source)
                 left_out = {*self.columns.roles.names, *self._config.drop}
-                kinds = {name: self.columns.kinds.get(name, "text") for name in header.names if name not in left_out}
+                known = {name: kind for name, kind in self.columns.kinds.items() if kind != "list"}
+                kinds = {name: known.get(name, "text") for name in header.names if name not in left_out}
                 require_columns(self.columns, kinds, self._config, source)
                 yield Chunk(source, Lines(header, text[header.num_bytes :], 1), 0, chunk.bytes_read)
             else:

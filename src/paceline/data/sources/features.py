@@ -17,6 +17,13 @@ from paceline.data.sources.times import as_numbers, hours_of, local_times, read_
 from paceline.errors import DataError, printable
 
 CROSS = "×"  # between the columns of a cross, and between its values
+# How a column without any cell is read.
+OF_NULLS: dict[ColumnKind, pa.DataType] = {
+    "list": pa.list_(pa.binary()),
+    "timestamp": pa.timestamp("us"),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+}
 
 
 class Feature(NamedTuple):
@@ -37,19 +44,12 @@ def feature_names(name: str, kind: ColumnKind) -> list[str]:
     return [f"{name}.{part}" for part in parts[kind]] if kind in parts else [name]
 
 
-def name_of_value(name: str, value: str) -> str:
-    """What a feature with one value is called: a text, a bin, or the values of a cross.
-
-    >>> name_of_value("town", "Rome"), name_of_value("town×when.hour", "Rome×13")
-    ('town=Rome', 'town×when.hour=Rome×13')
-    """
-    return f"{name}={value}"
-
-
 def read_features(
     name: str, kind: ColumnKind, column: pa.Array, edges: Mapping[str, Sequence[float]]
 ) -> tuple[list[Feature], dict[int, str]]:
     """The features of a column that is not a number, and what is wrong with some of its rows."""
+    if pa.types.is_null(column.type) and kind in OF_NULLS:
+        column = pa.nulls(len(column), OF_NULLS[kind])
     if kind == "text":
         return [Feature(name, _as_text(name, column))], {}
     if kind == "bins":
