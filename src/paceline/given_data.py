@@ -90,8 +90,12 @@ def dataset_for(config: RunConfig, data: Any, options: Mapping[str, Any], *, pro
 
 
 def _usual(config: RunConfig) -> dict[str, Any]:
-    """What is not said about rows in memory. Those for a model that exists are read with its scaling."""
-    return {"seed": config.seed} | ({"scale": "none"} if config.start_from else {})
+    """What is not said about rows in memory. Those for a model that exists are read with its scaling and its labels."""
+    usual: dict[str, Any] = {"seed": config.seed}
+    if config.start_from:
+        usual["scale"] = "none"
+        usual |= {"labels": config.start.labels} if config.start.labels else {}
+    return usual
 
 
 @contextmanager

@@ -1,0 +1,166 @@
+"""A run that starts from the model of another one: what it takes over, what it refuses, and what a kill leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import paceline
+from paceline.errors import ConfigError, DataError, InterruptedRunError
+from tests.conftest import Command
+
+FLAGS: dict[str, Any] = {"pace": "sync", "workers": 2, "batch_size": 50, "epochs": 1, "progress": False}
+
+
+def rows(count: int = 400, features: int = 30, seed: int = 0, labels: Any = (0, 1)) -> tuple[Any, Any]:
+    chance = np.random.default_rng(seed)
+    found = (chance.random((count, features)) < 0.2).astype(np.float32)
+    return found, np.asarray(labels)[(found[:, :3].sum(axis=1) > 0).astype(int)]
+
+
+def sparse_file(path: Path, features: int, seed: int = 0) -> Path:
+    """A LIBSVM file whose largest key is the last of this many features."""
+    found, labels = rows(300, features, seed)
+    found[:, -1] = 1
+    lines = [
+        " ".join([str(y), *(f"{key + 1}:1" for key in np.flatnonzero(x))]) for x, y in zip(found, labels, strict=True)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_new_keys_begin_as_new(tmp_path: Path) -> None:
+    """Plain indices may grow; with shuffling off and no row left that has an old key alone, old weights are kept."""
+    for name, features in (("small", 20), ("large", 50)):
+        paceline.prepare(sparse_file(tmp_path / f"{name}.txt", features), tmp_path / name)
+    first = paceline.train(data=tmp_path / "small", run=tmp_path / "first", **FLAGS)
+    second = paceline.train(data=tmp_path / "large", start_from=first, run=tmp_path / "second", learning_rate=1e-30,
+                            progress=False)  # fmt: skip
+    weights = paceline.load(second.path).weights
+    assert len(weights) == 50
+    assert weights[:20].tolist() == paceline.load(first.path).weights.tolist()
+    assert np.abs(weights[20:]).max() < 1e-20
+    third = paceline.train(data=tmp_path / "small", start_from=second, run=tmp_path / "third", progress=False)
+    assert len(paceline.load(third.path).weights) == 50
+
+
+def test_other_data_and_other_models_are_refused(tmp_path: Path, command: Command) -> None:
+    first = paceline.train(data=rows(), run=tmp_path / "first", **FLAGS)
+    with pytest.raises(DataError, match=r"trained on 30 features; .* has 31"):
+        paceline.train(data=rows(features=31), start_from=first, progress=False)
+    with pytest.raises(DataError, match="class `no` is not one of the 2 that the model knows"):
+        paceline.train(data=rows(labels=("no", "yes")), start_from=first, progress=False)
+    for flags, what in (({"loss": "hinge"}, "`loss` is `hinge`, but the model of .* was trained with `logistic`"),
+                        ({"start_from": tmp_path / "none"}, "does not exist")):  # fmt: skip
+        with pytest.raises(ConfigError, match=what):
+            paceline.train(data=rows(), **{"start_from": first, "progress": False, **flags})
+    found = command("train", "--from", first.path, "--data", tmp_path / "first")
+    assert found.code == 2
+    assert "is not a dataset" in found.err or "manifest" in found.err
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_without_a_state_the_optimizer_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the weights of the model, for every optimizer, and of an older version, too."""
+    first = paceline.train(data=rows(), run=tmp_path / "first", settings=["save_optimizer=false"], **FLAGS)
+    assert not (first.path / "model" / "optimizer.safetensors").exists()
+    weights = paceline.load(first.path).weights
+    described = first.path / "model" / "model.json"
+    older = {name: value for name, value in json.loads(described.read_text()).items() if name != "training"}
+    for name, optimizer in (("a", "adagrad"), ("b", "ftrl"), ("c", "sgd")):
+        flags = {"optimizer": optimizer, "learning_rate": 1e-6, "l1": 1e-4, "settings": ["save_optimizer=true"]}
+        later = paceline.train(data=rows(), start_from=first, run=tmp_path / name, progress=False, **flags)
+        assert "did not keep its optimizer's state" in capsys.readouterr().err
+        assert np.abs(paceline.load(later.path).weights - weights).max() < 1e-2 * np.abs(weights).max()
+        described.write_text(json.dumps(older))
+    kept = paceline.train(data=rows(), start_from=later, run=tmp_path / "d", optimizer="adagrad", progress=False)
+    assert "was trained with another optimizer" in capsys.readouterr().err
+    assert kept.config.epochs == 1
+
+
+def test_a_damaged_state_is_noticed(tmp_path: Path) -> None:
+    first = paceline.train(data=rows(), run=tmp_path / "first", **FLAGS)
+    path = first.path / "model" / "optimizer.safetensors"
+    tensors = load_file(path)
+    save_file({name: values + 1 for name, values in tensors.items()}, path)
+    with pytest.raises(DataError, match="wrong checksum"):
+        paceline.train(data=rows(), start_from=first, progress=False)
+    path.unlink()
+    with pytest.raises(DataError, match=r"optimizer's state in .* cannot be read"):
+        paceline.train(data=rows(), start_from=first, progress=False)
+
+
+def test_values_are_scaled_as_the_model_knows_them(tmp_path: Path) -> None:
+    """The second data would get another scaling of its own; the model's centres are in every row."""
+    chance = np.random.default_rng(0)
+    first_rows, second_rows = (
+        chance.normal(at, size, (500, 3)).astype(np.float32) for at, size in ((900, 50), (80, 9))
+    )
+    labels = chance.integers(0, 2, 500)
+    for name, found in (("first", first_rows), ("second", second_rows)):
+        paceline.prepare((found, labels), tmp_path / f"data-{name}", progress=False)
+    first = paceline.train(data=tmp_path / "data-first", run=tmp_path / "first", **FLAGS)
+    scaling = paceline.load(first.path).input.scaling
+    assert len(scaling.keys) == 3
+    stored = paceline.train(data=tmp_path / "data-second", start_from=first, run=tmp_path / "stored", progress=False)
+    assert paceline.load(stored.path).input.scaling == scaling
+    given = paceline.train(data=(second_rows, labels), start_from=first, run=tmp_path / "given", progress=False)
+    assert np.allclose(paceline.load(given.path).weights, paceline.load(stored.path).weights, rtol=1e-3, atol=1e-6)
+
+
+def test_the_state_is_that_of_the_best_model(tmp_path: Path) -> None:
+    data = rows(2_000)
+    first = paceline.train(data=data, run=tmp_path / "first", validation_fraction=0.3, learning_rate=2.0,
+                           **FLAGS | {"epochs": 4, "test_every": 300})  # fmt: skip
+    said = json.loads((first.path / "model" / "model.json").read_text())["training"]
+    assert said["rows"] == first.result["best_rows"]
+    assert (first.path / "model" / "optimizer.safetensors").is_file()
+    assert paceline.train(data=data, start_from=first, run=tmp_path / "second", progress=False).result["rows_before"] \
+        == first.result["best_rows"]  # fmt: skip
+
+
+def test_a_stopped_run_is_resumed_with_the_same_bits(tmp_path: Path) -> None:
+    first = paceline.train(data=rows(), run=tmp_path / "first", **FLAGS)
+    later = rows(4_000, seed=1)
+    whole = paceline.train(data=later, start_from=first, run=tmp_path / "whole", epochs=3, progress=False)
+
+    def stop(at: Any) -> None:
+        if at.rows:
+            raise KeyboardInterrupt
+
+    with pytest.raises((KeyboardInterrupt, InterruptedRunError)):
+        paceline.train(data=later, start_from=first, run=tmp_path / "cut", epochs=300, test_every=400, callbacks=[stop],
+                       settings=["checkpoint_every=0.0001"], progress=False)  # fmt: skip
+    cut = tmp_path / "cut"
+    settings = cut / "config.toml"
+    settings.write_text(settings.read_text().replace("epochs = 300", "epochs = 3"))
+    (first.path / "model" / "model.json").unlink()
+    resumed = paceline.resume(cut, data=later, progress=False)
+    assert resumed.result["model_sha256"] == whole.result["model_sha256"]
+
+
+def test_a_model_in_python_names_its_run(tmp_path: Path) -> None:
+    first = paceline.train(data=rows(), run=tmp_path / "first", **FLAGS)
+    later = paceline.train(data=rows(), start_from=paceline.load(first.path), run=tmp_path / "second", progress=False)
+    assert later.result["from"] == str(first.path)
+
+
+def test_a_batch_may_lack_classes(tmp_path: Path) -> None:
+    found, _ = rows()
+    labels = np.arange(400) % 3
+    first = paceline.train(data=(found, labels), labels="classes", run=tmp_path / "first", **FLAGS)
+    some = labels < 2
+    later = paceline.train(data=(found[some], labels[some]), start_from=first, run=tmp_path / "second", progress=False)
+    assert paceline.load(later.path).predict_proba(later_rows(found)).shape == (400, 3)
+    paceline.train(data=(found, labels * 0), start_from=first, run=tmp_path / "third", progress=False)
+
+
+def later_rows(found: Any) -> Any:
+    import scipy.sparse
+
+    return scipy.sparse.csr_matrix(found)
