@@ -48,7 +48,7 @@ def demo(rows: int, folder: Path) -> None:
     for settings in PACES:
         flags = {
             "data": data, "run": free_path(folder / f"run-{settings['pace']}"),
-            "test_every": max(1, info.rows // NUM_EVALUATIONS), **settings,
+            "test_every": max(1, -(-info.rows // NUM_EVALUATIONS)), **settings,
         }  # fmt: skip
         runs.append(train_with_progress(read_config(None, flags), time.time()))
     traits = runs[0].facts.traits

@@ -118,7 +118,8 @@ def resume(run: str, address: str | None, model: str) -> None:
 def sweep(recipe: Path, out: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
     """Run every combination of settings in a recipe and compare.
 
-    Prints which run is best, by its loss on validation rows if the data has some, and the command that repeats it. If a sweep is stopped, the same command continues it.
+    Prints which run is best, by its loss on validation rows if the data has some, and the command that repeats it.
+    If a sweep is stopped, the same command continues it.
     """
     from paceline.sweeps.points import read_sweep
     from paceline.sweeps.run import Runner, run_sweep

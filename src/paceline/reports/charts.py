@@ -38,8 +38,8 @@ class Line(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """One axis: its ends, its ticks with their labels, the unit of the labels, the unit of the values, and whether it is
-    logarithmic.
+    """One axis: its ends, its ticks with their labels, the unit of the labels, the unit of the values, and whether it
+    is logarithmic.
     """
 
     low: float

@@ -158,7 +158,7 @@ def _winner(comparison: Comparison, chosen: str) -> list[Markup]:
         return []
     sentence = element("p", *prose(comparison.sentence), class_="sentence")
     again = [element("p", "To train like the best one:", class_="faint"), command_line(repeat(comparison.runs[0]))]
-    return [element("div", sentence, *([note(chosen)] if chosen else []), *again, class_="verdict")]
+    return [element("div", sentence, *([note(*prose(chosen))] if chosen else []), *again, class_="verdict")]
 
 
 def _table(comparison: Comparison) -> list[Markup]:
@@ -201,7 +201,7 @@ def _verdicts(comparison: Comparison) -> list[Markup]:
     for name, run in list(zip(comparison.names, comparison.runs, strict=True))[:MOST_VERDICTS]:
         quality = quality_of(run.metrics) if run.job == TRAIN else None
         diagnosis = run.saved_diagnosis.get("sentence", "")
-        told = [quality.sentence if quality else "", f"{diagnosis[:1].upper()}{diagnosis[1:]}"]
+        told = [quality.sentence if quality and quality.state else "", f"{diagnosis[:1].upper()}{diagnosis[1:]}"]
         if any(told):
             entries += [element("dt", name), *(element("dd", *prose(text)) for text in told if text)]
     return [section("What each run says", element("dl", *entries, class_="told"))] if entries else []

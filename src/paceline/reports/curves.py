@@ -52,9 +52,8 @@ def legend_of_one(metrics: Metrics) -> Markup:
 def with_choice(figures: Sequence[Markup], group: str) -> Markup:
     """Charts of `curves_of_…` below a choice of their horizontal axis. `group` names the choice on its page."""
     choices = [
-        element("label", element("input", type="radio", name_=group, checked="" if not number else None, class_=f"to-{axis}"),
-                text)
-        for number, (axis, text) in enumerate((("rows", "by rows"), ("seconds", "by time")))
+        element("label", element("input", type="radio", name_=group, checked=checked, class_=f"to-{axis}"), text)
+        for axis, text, checked in (("rows", "by rows", ""), ("seconds", "by time", None))
     ]  # fmt: skip
     return element(
         "div", element("div", *choices, class_="choice", role="radiogroup", aria_label="horizontal axis"),

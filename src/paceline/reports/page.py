@@ -78,9 +78,9 @@ def _training_sections(run: RunFolder, group: str) -> list[Markup]:
     chunks = telemetry.read(WorkerChunk)
     return [
         section("Learning", *_learning(run.metrics, group)),
-        section("Where a step’s time goes", *_phases(time_by_worker(chunks))),
+        section("Where a step’s time goes", *_phases(time_by_worker(chunks)), *_together(run.result)),
         nodes_section(run),
-        section("Staleness", *_staleness(run.result, chunks)),
+        *([] if run.result.get("pace") == "sync" else [section("Staleness", *_staleness(run.result, chunks))]),
         section("Single steps", *_timeline(telemetry.read(StepSample))),
     ]
 
@@ -176,6 +176,11 @@ def _phases(workers: Sequence[WorkerTime]) -> list[Markup]:
     return parts
 
 
+def _together(result: dict[str, Any]) -> list[Markup]:
+    """Why there is nothing to say about staleness."""
+    return [note("In sync, all workers make each update together.")] if result.get("pace") == "sync" else []
+
+
 def _staleness(result: dict[str, Any], chunks: Sequence[WorkerChunk]) -> list[Markup]:
     if result:
         lead = counted(result["max_staleness"], "step")
@@ -184,8 +189,6 @@ def _staleness(result: dict[str, Any], chunks: Sequence[WorkerChunk]) -> list[Ma
     else:
         parts = [missing("The largest lead is known when the run has ended.")]
     apart = leads(chunks)
-    if result.get("pace") == "sync":
-        return [*parts, note("In sync, all workers make each update together.")]
     if apart is None:
         said = "no telemetry was recorded" if not chunks else "one worker trains alone"
         return [*parts, missing(f"No leads over time: {said}.")]

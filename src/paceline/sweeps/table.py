@@ -124,8 +124,8 @@ def write_summary(outcomes: list[Outcome], out: Path) -> list[Path]:
         ) if ranking.measure else []  # fmt: skip
         failed = {outcome.point.name: outcome.error for outcome in outcomes if outcome.error}
         write_comparison(
-            runs, page, failed, names=[point.name for point in points], title=f"Sweep {out.resolve().name}: {len(runs)} runs",
-            sections=varied, chosen=chosen_on(ranking),
+            runs, page, failed, names=[point.name for point in points],
+            title=f"Sweep {out.resolve().name}: {len(runs)} runs", sections=varied, chosen=chosen_on(ranking),
         )  # fmt: skip
         written.append(page)
     else:

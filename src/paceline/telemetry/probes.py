@@ -58,8 +58,8 @@ class NodeProber:
     """Probes the node that it runs on, including what other programs use.
 
     `network` is what crosses the node's boundary, without loopback, bridges and bonds (bytes of the latter also pass a
-    real interface). `loopback` is what processes on the node send each other, roles among them. Likewise, `disk` counts real
-    disks, not what is stacked on them. Memory and cores are the system's, not a container's limits.
+    real interface). `loopback` is what processes on the node send each other, roles among them. Likewise, `disk` counts
+    real disks, not what is stacked on them. Memory and cores are the system's, not a container's limits.
     """
 
     def __init__(self) -> None:
