@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import html
 import sys
-import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from os import PathLike
@@ -14,9 +13,10 @@ from typing import Any, Unpack
 
 import msgspec
 
-from paceline import predictions, run
+from paceline import predictions, raw_predictions, run
 from paceline.config import read_config
 from paceline.data.blocks.dataset import Split
+from paceline.data.limits import LabelKind
 from paceline.data.memory.given import is_in_memory
 from paceline.data.prepare import prepare as prepare_files
 from paceline.data.prepare_settings import Prepared
@@ -25,12 +25,13 @@ from paceline.diagnosis.explain import ensure_diagnosis, write_diagnosis
 from paceline.diagnosis.plan import bandwidths, choices, counts, plan_of
 from paceline.diagnosis.plan import predict as predict_speed
 from paceline.errors import RunError, in_short
-from paceline.given_data import RowOptions, dataset_for, prepare_config, without_rows, write_rows
+from paceline.exports.export import export_model
+from paceline.given_data import RowOptions, dataset_for, dataset_like, prepare_config, without_rows, write_rows
 from paceline.matrices.settings import TraceSettings
 from paceline.models.trained import TrainedModel, load_model
 from paceline.reports.compare import Comparison, write_comparison
 from paceline.reports.compare import compare as compare_runs
-from paceline.reports.page import write_report
+from paceline.reports.page import report_fragment, write_report
 from paceline.reports.training_bar import training_bar
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
@@ -69,10 +70,9 @@ class Run(RunFolder):
         return page
 
     def _repr_html_(self) -> str:
-        """For notebooks: the page in a frame, so that its style does not leak."""
-        with tempfile.TemporaryDirectory() as folder:
-            page = self.report(Path(folder) / "report.html").read_text("utf-8")
-        return f'<iframe srcdoc="{html.escape(page)}" style="width:100%;height:40em;border:0"></iframe>'
+        """For notebooks: the whole page, whose style applies to nothing else."""
+        ensure_diagnosis(self)
+        return report_fragment(self, uuid.uuid4().hex[:8])
 
 
 def prepare(data: Any, out: StrPath, *, progress: bool = True, **settings: Any) -> Prepared[Any]:
@@ -165,7 +165,7 @@ def resume(
 
 
 def load(path: StrPath, *, allow_code: bool = False) -> TrainedModel:
-    """The trained model of a run folder: `predict_proba` and `tensors`, and `weights` and `bias` if it is linear.
+    """The trained model of a run folder: `predict_proba`, `predict` and `tensors`, and `weights` and `bias` if it is linear.
 
     A model of your own needs its code, which is imported and run only with `allow_code`: a run folder that somebody
     else made can name any module.
@@ -176,20 +176,58 @@ def load(path: StrPath, *, allow_code: bool = False) -> TrainedModel:
 
 
 def evaluate(
-    path: StrPath | RunFolder, data: StrPath, *, split: Split | None = None, model: str = ""
-) -> dict[str, Any]:
-    """The number of rows, and the metrics of a run's model on them."""
+    path: StrPath | RunFolder, data: Any, *, split: Split | None = None, model: str = "", label: Any = None,
+    weight: Any = None, labels: LabelKind | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The number of rows, and the metrics of a run's model on them.
+
+    `data` is the folder of a dataset, or rows in memory, which are read as those that the model was trained on; `label`,
+    `weight` and `labels` are as for `train`.
+
+    >>> paceline.evaluate(run, (X, y))["rows"]
+    5000
+    """
     folder = path.path if isinstance(path, RunFolder) else Path(path)
-    rows, quality = predictions.evaluate_model(folder, str(data), split, model)
+    options = {"label": label, "weight": weight, "labels": labels}
+    options = {name: value for name, value in options.items() if value is not None}
+    with dataset_like(folder, data, options, model) as prepared:
+        chosen: Split | None = "train" if is_in_memory(data) else split
+        rows, quality = predictions.evaluate_model(folder, prepared, chosen, model)
     return {"rows": rows, **quality}
 
 
 def predict(
-    path: StrPath | RunFolder, data: StrPath, out: StrPath, *, split: Split | None = None, model: str = ""
-) -> int:
-    """Write what a run's model predicts to a .parquet or .csv file; returns how many rows."""
+    path: StrPath | RunFolder, data: Any, out: StrPath, *, split: Split | None = None, model: str = "", id: str = "",
+    format: str = "auto", skip_bad_rows: int = 0,
+) -> int:  # fmt: skip
+    """Write what a run's model predicts to a .parquet or .csv file; returns how many rows.
+
+    `data` is the folder of a dataset, raw rows in a file (or a list of files), or rows in memory, as for `train`. Rows
+    need no labels. `id` names a column of a table to write instead of the numbers of rows. `format` and `skip_bad_rows`
+    are for files.
+
+    >>> paceline.predict(run, X, "scores.csv")
+    5000
+    """
     folder = path.path if isinstance(path, RunFolder) else Path(path)
-    return predictions.write_predictions(folder, str(data), str(out), split, model)
+    names = [data] if not is_in_memory(data) else data
+    if isinstance(names, list) and names and not any(is_in_memory(name) for name in names):
+        if len(names) == 1 and Path(names[0], "manifest.json").is_file():
+            return predictions.write_predictions(folder, str(names[0]), str(out), split, model)
+        settings = {"id": id, "format": format, "skip_bad_rows": skip_bad_rows}
+        sources = [str(name) for name in names]
+        return raw_predictions.write_raw_predictions(folder, sources, str(out), settings, model).rows
+    return raw_predictions.write_predictions_for(folder, data, str(out), id, model)
+
+
+def export(run: StrPath | RunFolder, *, to: str, out: StrPath, model: str = "") -> Path:
+    """Write a run's model in the form of another tool: `onnx`, `mlflow`, `text` or `vw`; returns the new path.
+
+    >>> paceline.export("runs/first", to="text", out="weights.tsv").name
+    'weights.tsv'
+    """
+    folder = run.path if isinstance(run, RunFolder) else Path(run)
+    return export_model(folder, to, Path(out), model)
 
 
 def sweep(

@@ -42,6 +42,7 @@ CHOICES = {
     "exchange": ("shard", "allreduce"),
     "device": ("cpu", "cuda"),
     "precision": ("float32", "bfloat16"),
+    "track": ("mlflow",),
     "loss.name": tuple(LOSSES),
     "loss.class_weight": ("balanced",),
     "optimizer.name": tuple(OPTIMIZERS),

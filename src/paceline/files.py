@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -77,6 +78,22 @@ def replace_file(path: Path, content: bytes, durable: bool = True) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+@contextmanager
+def new_path(path: Path) -> Iterator[Path]:
+    """A place for a new file or folder, which becomes `path` when it is complete; after an error, nothing is left."""
+    refuse_existing(path)
+    if not path.parent.is_dir():
+        raise UsageError(f"the folder `{path.parent}` does not exist", "make it first, or write elsewhere")
+    # A folder of its own: in one that others may write to, a name that can be guessed may be a link.
+    with translated_disk_errors(path), tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
+        place = Path(folder, path.name)
+        yield place
+        if place.is_file():
+            sync_to_disk(place)
+        place.rename(path)
+        sync_to_disk(path.parent)
 
 
 def read_file(path: Path, hint: str, most_bytes: int = MOST_BYTES) -> bytes:

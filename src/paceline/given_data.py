@@ -13,13 +13,16 @@ from typing import Any, TypedDict
 
 from paceline.config import converted, refuse_unknown
 from paceline.data.limits import LABEL_KINDS, LabelKind, Scale
-from paceline.data.memory.given import is_in_memory
+from paceline.data.memory.given import is_in_memory, is_table
 from paceline.data.memory.prepare import Memory, prepare_memory
-from paceline.data.prepare_settings import PrepareConfig, Prepared, PrepareProgress
+from paceline.data.preparation import config_of
+from paceline.data.prepare_settings import PrepareConfig, Prepared, PrepareProgress, with_columns
 from paceline.errors import UsageError
 from paceline.models.inputs import INPUTS
 from paceline.models.loss_entries import LOSSES
 from paceline.models.registry import ROWS, find
+from paceline.models.trained import load_model
+from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
 
 
@@ -27,16 +30,24 @@ class RowOptions(TypedDict, total=False):
     """What can be said about rows in memory.
 
     `label` and `weight` are a column's name, or one value per row. `validation` and `test` are rows of the same kind,
-    held out. `categorical` are columns of categories, although they hold numbers. `labels` says of which kind labels
-    are, if they do not tell: "two-classes", "classes" or "numbers". The others are as for `paceline prepare`.
+    held out. `labels` says of which kind labels are, if they do not tell: "two-classes", "classes" or "numbers".
+
+    `drop`, `categorical`, `numeric` and `timestamp` name columns, `cross` lists tuples of names, and `bins` has the
+    number of bins, or the edges between them, by column: `{"age": 10, "price": [1, 5]}`. These and the others are as
+    for `paceline prepare`.
     """
 
     label: Any
     weight: Any
     validation: Any
     test: Any
-    categorical: Sequence[str]
     labels: LabelKind
+    drop: Sequence[str]
+    categorical: Sequence[str]
+    numeric: Sequence[str]
+    timestamp: Sequence[str]
+    cross: Sequence[Sequence[str]]
+    bins: Mapping[str, int | Sequence[float]]
     hash_bits: int
     scale: Scale
     fields: bool
@@ -45,7 +56,7 @@ class RowOptions(TypedDict, total=False):
     test_fraction: float
 
 
-OF_MEMORY = ("label", "weight", "validation", "test", "categorical", "labels")
+OF_MEMORY = ("label", "weight", "validation", "test", "labels")
 NAMES = tuple(RowOptions.__annotations__)
 
 
@@ -83,6 +94,33 @@ def _usual(config: RunConfig) -> dict[str, Any]:
     return {"seed": config.seed} | ({"scale": "none"} if config.start_from else {})
 
 
+@contextmanager
+def dataset_like(run: Path, data: Any, options: Mapping[str, Any], code: str = "") -> Iterator[str]:
+    """The folder of the dataset to evaluate a run's model on, while the context lasts.
+
+    Rows in memory are prepared as those that it was trained on.
+    """
+    if not is_in_memory(data):
+        refuse_options(options)
+        yield str(data)
+        return
+    model = load_model(RunFolder(run).path, code)
+    if model.entry.input != ROWS:
+        found = f"the model learned from {INPUTS[model.entry.input]}"
+        raise UsageError(f"{found}, and rows in memory are {INPUTS[ROWS]}", "give a dataset")
+    recorded = model.info.source
+    label = options.get("label", recorded.get("label") if is_table(data) else None)
+    kinds = model.model.output.task.labels
+    memory = Memory(
+        data, label=label, weight=options.get("weight"), labels=options.get("labels", recorded.get("labels")),
+        fits=tuple(kind for kind in LABEL_KINDS if kind in kinds),
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        out = str(Path(folder) / "memory")
+        prepare_memory(memory, config_of(recorded, ["memory"], out=out, format="auto", weight="", index_base="auto"))
+        yield out
+
+
 def refuse_options(options: Mapping[str, Any]) -> None:
     """Raise if something is said about rows in memory, although the data is not."""
     if options:
@@ -106,7 +144,7 @@ def write_rows(
 
 def prepare_config(sources: list[str], out: str | PathLike[str], settings: Mapping[str, Any]) -> PrepareConfig:
     """The flags of `paceline prepare`, given as keywords."""
-    tree = {"sources": sources, "out": str(out), **settings}
+    tree = {"sources": sources, "out": str(out), **with_columns(settings)}
     refuse_unknown(tree, PrepareConfig, "")
     return converted(tree, PrepareConfig, "see `paceline prepare --help`")
 

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
 from paceline.data.blocks.dataset import Split
 from paceline.data.datasets import AnyDataset, open_dataset
 from paceline.errors import DataError, UsageError
-from paceline.files import refuse_existing, translated_disk_errors
 from paceline.machine import num_cores
 from paceline.models.inputs import INPUTS
 from paceline.models.model import Parameters
 from paceline.models.trained import TrainedModel, load_model
+from paceline.prediction_files import check_target, write_tables
 from paceline.run_folder import RunFolder
 from paceline.training.evaluate import evaluate, scores_by_block
-
-WRITERS = {".parquet": pa.parquet.ParquetWriter, ".csv": pa.csv.CSVWriter}
 
 
 def evaluate_model(
@@ -38,7 +32,7 @@ def evaluate_model(
             f"{task.needs_labels('the model')}; `{dataset.folder}` has `{dataset.labels.kind}`",
             "`paceline predict` does not look at labels",
         )
-    if class_names := _class_names(model):
+    if class_names := model.class_names:
         dataset.number_classes_as(class_names)
     parameters, most = model.parameters_for(dataset), model.model.output.num_classes
     if most and dataset.labels.classes > most:
@@ -53,34 +47,9 @@ def evaluate_model(
 
 def write_predictions(run: str | Path, data: str | Path, out: str | Path, split: Split | None, code: str = "") -> int:
     """Write `row`, `label` and what the model predicts for every row to a .parquet or .csv file; returns how many."""
-    out = Path(out)
-    suffix = out.suffix.lower()
-    if suffix not in WRITERS:
-        raise UsageError(
-            f"`{out}` has the suffix `{out.suffix}`; predictions go to .parquet or .csv", "--out scores.csv"
-        )
-    refuse_existing(out)
-    if not out.parent.is_dir():
-        raise UsageError(f"the folder `{out.parent}` does not exist", "make it first, or write elsewhere")
+    check_target(out)
     model, dataset, chosen = _open(run, data, split, code)
-    tables = _tables(model, model.parameters_for(dataset), dataset, chosen)
-    first = next(tables)
-    temporary = out.with_name(f".{out.name}.partial")
-    written = int(first.num_rows)
-    try:
-        with translated_disk_errors(out):
-            # In a folder of another user, it may be a link to any file of this user.
-            temporary.unlink(missing_ok=True)
-            with temporary.open("xb") as file, WRITERS[suffix](file, first.schema) as writer:
-                writer.write_table(first)
-                for table in tables:
-                    writer.write_table(table)
-                    written += table.num_rows
-            temporary.replace(out)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-    return written
+    return write_tables(out, _tables(model, model.parameters_for(dataset), dataset, chosen))
 
 
 def _tables(model: TrainedModel, parameters: Parameters, dataset: AnyDataset, split: Split) -> Iterator[pa.Table]:
@@ -89,14 +58,6 @@ def _tables(model: TrainedModel, parameters: Parameters, dataset: AnyDataset, sp
         rows = np.arange(first, first + block.num_rows)
         yield pa.table({"row": rows, "label": dataset.labels.shown(block.labels), **model.model.output.predict(scores)})
         first += block.num_rows
-
-
-def _class_names(model: TrainedModel) -> list[str]:
-    """The names of the classes that a model knows, by number; none if the numbers were the names."""
-    try:
-        return msgspec.convert(model.info.source.get("class_names", []), list[str])
-    except msgspec.ValidationError as error:
-        raise DataError(f"the class names of the model cannot be read: {error}", "train again") from None
 
 
 def _open(run: str | Path, data: str | Path, split: Split | None, code: str) -> tuple[TrainedModel, AnyDataset, Split]:

@@ -14,12 +14,14 @@ from paceline.config import check
 from paceline.data.datasets import AnyDataset
 from paceline.engines import ENGINES, PendingEngine
 from paceline.errors import DataError, InterruptedRunError, PacelineError, UsageError, in_short, nothing_written
+from paceline.exports.tracking import Tracking
 from paceline.files import locked, refuse_existing, refuse_planted
 from paceline.models.inputs import open_for
 from paceline.models.registry import check_code, find, resume_command
 from paceline.reports.tensorboard import on_board
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
+from paceline.telemetry.gather_facts import when_and_where
 from paceline.training.backend import Backend
 from paceline.training.checkpoint import has_checkpoint, load_checkpoint
 from paceline.training.cluster.placement import engine_for
@@ -49,19 +51,22 @@ def train(config: RunConfig, engine: PendingEngine, watch: Watch = watch_nothing
     loss = find(config.model).loss_for(config.loss.name, dataset.labels.kind)
     loss_config = msgspec.structs.replace(config.loss, name=loss)
     config = msgspec.structs.replace(config, data=dataset.folder.name, loss=loss_config)
+    tracking = Tracking(config.track, notice)
     with nothing_written():
         backend = _make_backend(config, dataset, engine)
-    with closing(backend):
-        with nothing_written():
-            coordinator = Coordinator(config, dataset, backend, watch, notice)
-            coordinator.begin()
-            coordinator.make_ready()
-            raise_early_interrupt()
-        run = RunFolder.create(config)
-        # Keeps out other processes that would write to the same folder.
-        with locked(run.path / "config.toml"):
-            _carry_out(run, coordinator, began)
-    return _explained(run, notice)
+    with tracking:
+        with closing(backend):
+            with nothing_written():
+                coordinator = Coordinator(config, dataset, backend, watch, notice)
+                coordinator.begin()
+                coordinator.make_ready()
+                raise_early_interrupt()
+            run = RunFolder.create(config)
+            tracking.begin(run)
+            # Keeps out other processes that would write to the same folder.
+            with locked(run.path / "config.toml"):
+                _carry_out(run, coordinator, began, tracking)
+        return _explained(run, notice)
 
 
 def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None = None, notice: Notice = print,
@@ -87,7 +92,10 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
             config = msgspec.structs.replace(config, data=data)
         checkpoint = load_checkpoint(run.path / "checkpoints")
         dataset = open_for(config)
-        with engine_for(config) as engine, closing(_make_backend(config, dataset, engine)) as backend:
+        with (
+            Tracking(config.track, notice) as tracking, engine_for(config) as engine,
+            closing(_make_backend(config, dataset, engine)) as backend,
+        ):  # fmt: skip
             coordinator = Coordinator(config, dataset, backend, watch, notice)
             coordinator.restore(checkpoint)
             # The backend has its states now: a second copy would only take memory.
@@ -97,7 +105,8 @@ def resume(path: Path | str, watch: Watch = watch_nothing, began: float | None =
             run.cut_metrics(tested)
             coordinator.remember_quality(run)
             coordinator.account_before = run.result
-            _carry_out(run, coordinator, began)
+            tracking.begin(run)
+            _carry_out(run, coordinator, began, tracking)
         return _explained(run, notice)
 
 
@@ -129,9 +138,15 @@ def _make_backend(config: RunConfig, dataset: AnyDataset, engine: PendingEngine)
     return ClusterBackend(config, dataset, find(config.model), engine)
 
 
-def _carry_out(run: RunFolder, coordinator: Coordinator, began: float) -> None:
+def _carry_out(run: RunFolder, coordinator: Coordinator, began: float, tracking: Tracking) -> None:
     """Train, save the model, and write the result, however the run ends."""
-    coordinator.evaluated = on_board(run)
+    board = on_board(run)
+
+    def evaluated(line: dict[str, Any]) -> None:
+        tracking.evaluated(line)
+        board(line)
+
+    coordinator.evaluated = evaluated
     try:
         with on_interrupt(coordinator.interrupt):
             trained = coordinator.train(run)
@@ -196,4 +211,5 @@ def _result(coordinator: Coordinator, status: str, began: float) -> dict[str, An
         "rows_per_second": at.position / at.train_seconds if at.train_seconds else 0.0,
         "test": {name: value if value == value else None for name, value in quality.items()},
         "max_staleness": at.largest_lead,
+        **when_and_where(began),
     } | coordinator.account()

@@ -147,6 +147,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     precision: str = "float32"
     seed: int = 0
     run: str = ""
+    track: str = ""
     loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     factors: FactorsConfig = FactorsConfig()

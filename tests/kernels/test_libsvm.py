@@ -15,7 +15,7 @@ def parse(
     text: bytes, base: int = 1, limit: int = 1_000, most_bad: int = 100
 ) -> tuple[Counts, Found, list[list[int]], list[list[int]], list[int]]:
     room, close = room_for(text, most_bad), np.full((len(text), 3), -9, np.int64)
-    counts = parse_libsvm(np.frombuffer(text, np.uint8), base, limit, room, close)
+    counts = parse_libsvm(np.frombuffer(text, np.uint8), base, limit, room, close, True)
     rows = rows_in(room, counts.rows)
     return (
         counts,

@@ -69,7 +69,7 @@ TESTED_IN = {
     "models/test_linear_operations.py": ("kernels/operations.py", "models/linear.py"),
     "models/test_losses.py": ("kernels/losses.py", "models/loss_entries.py"),
     "models/test_registry.py": ("imports.py", "models/model.py"),
-    "models/test_trained.py": ("models/trained_inputs.py", "predict.py", "training/evaluate.py"),
+    "models/test_trained.py": ("models/trained_inputs.py", "predictions.py", "training/evaluate.py"),
     "parameters/test_keyed.py": ("parameters/layout.py",),
     "processes/test_supervisor.py": ("processes/roles.py",),
     "project/test_site.py": ("__init__.py",),

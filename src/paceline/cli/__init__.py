@@ -22,7 +22,7 @@ SECTIONS = {
     "Start here": ["paceline.cli.demo:demo"],
     "Data": ["paceline.cli.data:generate", "paceline.cli.data:prepare"],
     "Train": ["paceline.cli.train:train", "paceline.cli.train:resume", "paceline.cli.train:sweep"],
-    "Use a model": ["paceline.cli.use:evaluate", "paceline.cli.use:predict"],
+    "Use a model": ["paceline.cli.use:evaluate", "paceline.cli.use:predict", "paceline.cli.use:export"],
     "Understand a run": [
         f"paceline.cli.explain:{name}" for name in ("diagnose", "plan", "doctor", "report", "compare")
     ],

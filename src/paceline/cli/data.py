@@ -11,7 +11,7 @@ import click
 from paceline.cli.commands import Command, CommandGroup, command, number, option
 from paceline.cli.progress import print_notice
 from paceline.data.limits import INDEX_BASES, INTEGERS, LABEL_KINDS, SCALES, SKEW_NAMES
-from paceline.data.prepare_settings import FORMATS, PrepareConfig, PrepareProgress
+from paceline.data.prepare_settings import FORMATS, PrepareConfig, PrepareProgress, read_bins, split_names
 from paceline.errors import counted, nothing_written, one_of
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ class PrepareCommand(Command):
     "paceline prepare a9a --test a9a.t --features 123 --out data/a9a",
     "paceline prepare 'part-*.tfrecord' --test last.tfrecord --out data/records",
     "paceline prepare clicks.parquet --label clicked --weight w --out data/mine",
+    "paceline prepare sales.csv --label bought --drop id --cross shop,hour --out data/sales",
     "paceline prepare train.ffm --validation-fraction 0.1 --out data/fields",
     "paceline prepare mnist --out data/mnist",
     "paceline prepare photos --size 256 --test-fraction 0.1 --out data/photos",
@@ -135,16 +136,26 @@ class PrepareCommand(Command):
 @option("--label", "COLUMN", "Label column in Parquet, Arrow and CSV files.", default="label")
 @option("--labels", None, "Labels are two classes (0/1, -1/+1 or names), classes (numbers or names), or any numbers.",
         click.Choice(LABEL_KINDS), default="two-classes")  # fmt: skip
+@option("--drop", "COLUMNS", "Columns of Parquet, Arrow and CSV files to leave out: A,B.", multiple=True)
+@option("--categorical", "COLUMNS", "Numeric columns of which each number is a category.", multiple=True)
+@option("--numeric", "COLUMNS", "Columns of text or times to read as numbers.", multiple=True)
+@option("--timestamp", "COLUMNS", "Columns of text that holds timestamps.", multiple=True)
+@option("--cross", "A,B", "Add the combinations of the categories of columns. May be given several times.",
+        multiple=True)  # fmt: skip
+@option("--bins", "COLUMN=N", "Turn numbers into N ranges, or those between given edges, as in age=18,30,65.",
+        multiple=True)  # fmt: skip
 @option("--weight", "COLUMN", "Column of Parquet, Arrow and CSV files that says how much each row counts.", default="")
 @option("--weights", "FILE", "Files of weights, one per line, for each source file; all up to the next option.",
         multiple=True)  # fmt: skip
 @click.option("--fields", is_flag=True, help="Keep the column of each feature, for field-aware models.")
 @option("--scale", None, "Scale values that are far from 1, as models learn best, or keep all as they are.",
         click.Choice(SCALES), default="auto")  # fmt: skip
+@click.option("--names/--no-names", help="Keep what hashed features are called, for `paceline top` and `export`.",
+              default=True, show_default=True)  # fmt: skip
 @number("--size", "Scale the shorter side of image files to N pixels and crop the centre.  [default: no scaling]")
 @number("--classes", "Number of classes in IDX files.  [default: from the largest label]")
 def prepare(sources: tuple[str, ...], test: tuple[str, ...], validation: tuple[str, ...], weights: tuple[str, ...],
-            **options: Any) -> None:  # fmt: skip
+            cross: tuple[str, ...], bins: tuple[str, ...], **options: Any) -> None:  # fmt: skip
     """Convert raw files into a dataset.
 
     A SOURCE is a file, a folder, a glob in quotes, or a URL. Files may be compressed (gzip or zstd). The format is
@@ -153,6 +164,11 @@ def prepare(sources: tuple[str, ...], test: tuple[str, ...], validation: tuple[s
     from paceline.data.prepare import prepare as prepare_data
     from paceline.reports.progress_bar import meter
 
+    for name in ("drop", "categorical", "numeric", "timestamp"):
+        options[name] = [column for text in options[name] for column in split_names(text)]
+    options |= {"cross": [split_names(text) for text in cross], "bins": {}}
+    for text in bins:
+        options["bins"] |= read_bins(text)
     config = PrepareConfig(sources=[*sources], test=[*test], validation=[*validation], weights=[*weights], **options)
     began = time.perf_counter()
     with nothing_written(), meter("prepare") as bar:

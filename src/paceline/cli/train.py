@@ -70,6 +70,7 @@ if TYPE_CHECKING:
 @number("--seed", "Random seed.  [default: 0]")
 @flag("--no-shuffle", "shuffle", "Train on rows in the order of the data.  [default: shuffled]", value=False)
 @new_run
+@option("--track", "mlflow", "Log the run to MLflow, too.  [default: do not]")
 @setting("Set any setting of a recipe; may be repeated.")
 def train(recipe: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
     """Train a model.
@@ -108,17 +109,16 @@ def resume(run: str, address: str | None, model: str) -> None:
 def sweep(recipe: Path, out: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
     """Run every combination of settings in a recipe and compare.
 
-    If a sweep is stopped, the same command continues it.
+    Prints which run is best, by its loss on validation rows if the data has some, and the command that repeats it. If a sweep is stopped, the same command continues it.
     """
-    from paceline.reports.terminal import print_table
     from paceline.sweeps.points import read_sweep
     from paceline.sweeps.run import Runner, run_sweep
-    from paceline.sweeps.table import terminal_table
+    from paceline.sweeps.table import print_outcomes
 
     points = read_sweep(recipe, given(flags), settings)
     runner = Runner(start, carry_on, lambda text: click.echo(text, err=True))
     outcomes, written = run_sweep(points, out or Path("runs") / recipe.stem, runner)
-    print_table(*terminal_table(outcomes))
+    print_outcomes(outcomes)
     for path in written:
         click.echo(f"{path.stem}: {path}")
     if failed := sum(1 for outcome in outcomes if outcome.error):

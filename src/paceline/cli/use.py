@@ -1,4 +1,4 @@
-"""Commands that use a trained model: `evaluate` and `predict`."""
+"""Commands that use a trained model: `evaluate`, `predict` and `export`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from typing import Any
 
 import click
 
-from paceline.cli.commands import as_json, code, command, option
+from paceline.cli.commands import as_json, code, command, number, option
+from paceline.cli.progress import print_notice
+from paceline.data.prepare_settings import FORMATS
+from paceline.errors import UsageError, one_of
 
+FORMAT_CHOICES = ("auto", *FORMATS)
 data = option("--data", "DIR", "Dataset folder.", required=True)
 split = option(
     "--split", None, "Which rows.  [default: test if any, else train]", click.Choice(["train", "validation", "test"])
@@ -38,18 +42,74 @@ def evaluate(run: str, data: str, split: Any, model: str, as_json: bool) -> None
         print_table(("rows", *quality), [(f"{rows:,}", *(number(value, 5) for value in quality.values()))])
 
 
-@command("paceline predict runs/my-run --data data/clicks --out scores.parquet")
+@command(
+    "paceline predict runs/my-run rows.tsv.gz --out scores.csv",
+    "zcat rows.tsv.gz | paceline predict runs/my-run - --out -",
+    "paceline predict runs/my-run customers.parquet --id customer --out scores.parquet",
+    "paceline predict runs/my-run --data data/clicks --out scores.parquet",
+)
 @click.argument("run")
-@data
-@option("--out", "FILE", "File to write: .parquet or .csv.", required=True)
+@click.argument("sources", nargs=-1, metavar="[SOURCE...]")
+@option("--data", "DIR", "Dataset folder, instead of a SOURCE.")
+@option("--out", "FILE", "File to write: .parquet or .csv, or - for CSV to standard output.", required=True)
+@option("--id", "COLUMN", "Column of Parquet, Arrow and CSV files to write instead of file and row.", default="")
+@option("--format", "NAME", f"{one_of(FORMAT_CHOICES)}.", click.Choice(FORMAT_CHOICES), default="auto")
+@number("--skip-bad-rows", "Skip up to N rows that cannot be parsed.", default=0)
 @split
 @code
-def predict(run: str, data: str, out: str, split: Any, model: str) -> None:
-    """Write predictions for the rows of a dataset: test rows, or --split.
+def predict(run: str, sources: tuple[str, ...], data: str | None, out: str, split: Any, model: str,
+            **settings: Any) -> None:  # fmt: skip
+    """Write predictions for raw rows, or for the rows of a dataset.
 
-    The columns are row, label and probability. If there are several classes, the column class is the most likely one,
-    and probability is its probability. If labels are numbers, the column prediction replaces probability.
+    A SOURCE is a file, a folder, a glob in quotes, a URL, or - for standard input. Rows are read as those that the
+    model was trained on, and need no labels. The columns are file, row (or the --id) and probability.
+
+    For a dataset, they are row, label and probability; rows are test rows, or --split.
+
+    If there are several classes, the column class is the most likely one, and probability is its probability. If labels
+    are numbers, the column prediction replaces probability.
     """
     from paceline.predictions import write_predictions
+    from paceline.raw_predictions import write_raw_predictions
 
-    click.echo(f"{write_predictions(run, data, out, split, model):,} rows written to {out}")
+    check_what(sources, data, split, settings)
+    notes: tuple[str, ...] = ()
+    if data is not None:
+        rows = write_predictions(run, data, out, split, model)
+    else:
+        rows, _, notes = write_raw_predictions(run, sources, out, settings, model)
+    for note in notes:
+        print_notice(note)
+    click.echo(f"{rows:,} rows written to {'standard output' if out == '-' else out}", err=out == "-")
+
+
+def check_what(sources: tuple[str, ...], data: str | None, split: str | None, settings: dict[str, Any]) -> None:
+    """Raise unless either raw rows or a dataset is to be scored, with settings that are for it."""
+    if (data is not None) == bool(sources):
+        found = "both a SOURCE and --data are given" if sources else "neither a SOURCE nor --data is given"
+        raise UsageError(found, "name files of raw rows, or a dataset with --data DIR")
+    if sources and split:
+        raise UsageError(f"`split` is {split}, but raw rows are not in splits", "leave --split out")
+    flags = [f"--{name.replace('_', '-')}" for name, value in settings.items() if value not in ("", "auto", 0)]
+    if data is not None and flags:
+        raise UsageError(f"{flags[0]} is for raw rows, and a dataset has been prepared", f"leave {flags[0]} out")
+
+
+@command(
+    "paceline export runs/my-run --to onnx --out model.onnx",
+    "paceline export runs/my-run --to mlflow --out model",
+    "paceline export runs/my-run --to text --out weights.tsv",
+)
+@click.argument("run")
+@option("--to", "TOOL", "onnx, mlflow, text or vw (Vowpal Wabbit).", required=True)
+@option("--out", "PATH", "File to write; for mlflow, a folder.", required=True)
+@code
+def export(run: str, to: str, out: str, model: str) -> None:
+    """Write a model in the form of another tool.
+
+    onnx is a file for ONNX Runtime and others. mlflow is a folder that MLflow loads and serves. text is a table of
+    weights to read, the largest first. vw is the text that `vw --readable_model` writes.
+    """
+    from paceline.exports.export import export_model
+
+    click.echo(f"{to}: {export_model(run, to, out, model)}")

@@ -43,8 +43,10 @@ class RawData(Protocol[R]):
 
     files: dict[Split, list[Source]]
     settings: dict[str, Any]
-    notes: tuple[str, ...]
     bad_rows: int
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
 
     def writer(self, source: dict[str, Any]) -> DatasetWriter[R, Any]:
         """A writer of what is read here; `source` is what the manifest says about how it was made."""
@@ -68,11 +70,11 @@ def prepare(config: PrepareConfig, progress: Callable[[PrepareProgress], None]) 
         raise DataError(
             f"the input is empty: {', '.join(f'`{source.name}`' for source in train[:5])}", "check how it was made"
         )
-    name = config.format if config.format != "auto" else recognise_images(train) or recognise(first, config.label)
+    name = config.format if config.format != "auto" else recognise_images(train) or recognise(first, config)
     check_settings_for(name, config)
     is_images = name in IMAGE_FORMATS
     if config.format == "auto" and not is_images:
-        refuse_other_formats(name, [source for split in files.values() for source in split], config.label)
+        refuse_other_formats(name, [source for split in files.values() for source in split], config)
     opened: RawData[Any] = (
         RawImages(config, name, files) if is_images else RawRows(config, ROW_FORMATS[name](first, config), files)
     )

@@ -39,16 +39,22 @@ class RawRows:
         fields = {"fields": True} if config.fields else {}
         weights = {"weights": config.weights} if config.weights else {}
         self.settings: dict[str, Any] = {**labels, **fields, **weights, **self._reading.settings}
-        self.notes = self._reading.notes
         self.bad_rows = 0
         self._first_negatives: dict[int, str] = {}
         self._classes = ClassNumbers(2 if config.labels == "two-classes" else MOST_CLASSES)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know; when all rows are read, what was found in them, too."""
+        names = self._reading.names
+        return self._reading.notes + (names.notes if names is not None else ())
 
     def writer(self, source: dict[str, Any]) -> DatasetWriter[Batch, SparseDataset]:
         features, labels = self._reading.features, self._config.labels
         return sparse_writer(
             self._config.out, features=features, source=source, labels=labels, fields=self._reading.fields,
-            class_names=self._classes.names, scale=self._config.scale,
+            class_names=self._classes.names, scale=self._config.scale, numeric=self._reading.numeric,
+            names=self._reading.names,
         )  # fmt: skip
 
     def read(self, split: Split) -> Iterator[tuple[Batch, int]]:
@@ -60,6 +66,8 @@ class RawRows:
                 place, numbered, bytes_before = chunk.source, 0, 0
             parsed = self._number_classes(split, parsed)
             self._check(chunk.source, numbered, parsed, negatives)
+            if self._reading.names is not None:
+                self._reading.names.take(parsed.texts)
             numbered += parsed.num_numbered
             yield self._weigh(chunk.source, parsed), chunk.bytes_read - bytes_before
             bytes_before = chunk.bytes_read
@@ -111,12 +119,8 @@ class RawRows:
         errors: list[tuple[int, DataError]] = []
         tolerated = self._config.skip_bad_rows - self.bad_rows
         if len(parsed.bad) > tolerated:
-            row, column, problem, hint = parsed.bad[tolerated]
-            others = self._config.skip_bad_rows
-            limit = f" (after {counted(others, 'other bad row')})" if others else ""
-            where = f"`{source.name}`, row {numbered + row}, {column}"
-            hint = f"{hint}; --skip-bad-rows N skips up to N such rows"
-            errors.append((row, DataError(f"{where}: {problem}{limit}", hint)))
+            bad = parsed.bad[tolerated]
+            errors.append((bad.row, bad_row_error(source, numbered, bad, self._config.skip_bad_rows)))
         new = {label: row for label, row in negatives.items() if label not in self._first_negatives}
         self._first_negatives |= {label: f"`{source.name}`, row {numbered + row}" for label, row in new.items()}
         if len(self._first_negatives) == 2:  # then it is unclear which is the negative class
@@ -126,3 +130,10 @@ class RawRows:
         if errors:
             raise min(errors, key=lambda error: error[0])[1]
         self.bad_rows += len(parsed.bad)
+
+
+def bad_row_error(source: Source, numbered: int, bad: BadRow, skipped: int) -> DataError:
+    """What to raise for a bad row after `skipped` others; `numbered` rows of its file come before its chunk."""
+    limit = f" (after {counted(skipped, 'other bad row')})" if skipped else ""
+    message = f"`{source.name}`, row {numbered + bad.row}, {bad.column}: {bad.problem}{limit}"
+    return DataError(message, f"{bad.hint}; --skip-bad-rows N skips up to N such rows")

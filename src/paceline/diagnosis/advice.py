@@ -40,6 +40,11 @@ class Advice(NamedTuple):
     learns_differently: bool = True
 
     @property
+    def flags(self) -> str:
+        """The flags to add to the command, which `what` has between backquotes."""
+        return self.what.split("`")[1]
+
+    @property
     def told(self) -> str:
         """The gain in words: a range if it is one."""
         if self.gain.is_known:

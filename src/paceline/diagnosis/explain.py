@@ -80,7 +80,12 @@ def diagnose(run: RunFolder) -> dict[str, Any]:
         "gains": {name: _number(gain) for name, gain in verdict.gains.items()},
         "gains_if_doubled": {name: _number(gain) for name, gain in verdict.doubled.items()},
         "advice": [
-            {"try": one.what, "gain": _number(one.gain.likely), "interval": [_number(each) for each in one.gain]}
+            {
+                "try": one.what,
+                "flags": one.flags,
+                "gain": _number(one.gain.likely),
+                "interval": [_number(each) for each in one.gain],
+            }
             for one in advice
         ],
         "rows_per_second": evidence.rows_per_second,
@@ -141,9 +146,9 @@ def _recommendation(advice: list[Advice], bottleneck: str, evidence: Evidence) -
 
 def _lines(evidence: Evidence, verdict: Verdict) -> list[str]:
     shares = ", ".join(f"{name} {share:.0%}" for name, share in evidence.phases.items())
-    part = "later epochs" if evidence.steady.first_epoch else "without the first second"
+    part = "later epochs" if evidence.steady.first_epoch else "the time after the first second"
     lines = [
-        f"{evidence.rows_per_second:,.0f} rows/s, {part}; the replay is off by {verdict.replay_error:.1%}",
+        f"judged by {part}; the replay is off by {verdict.replay_error:.1%}",
         *_first_epoch(evidence),
         f"a worker's time: {shares}",
         "gains if infinitely fast: " + ", ".join(f"{name} {_times(gain, 2)}" for name, gain in verdict.gains.items()),
@@ -155,6 +160,7 @@ def _lines(evidence: Evidence, verdict: Verdict) -> list[str]:
         f"node {node.node}: {node.cores} cores {node.cpu:.0%} busy, {node.memory_bytes / 1e9:.1f} GB in use, "
         f"network {node.network_sent_bytes_per_second / 1e6:.1f} MB/s out and "
         f"{node.network_received_bytes_per_second / 1e6:.1f} in, "
+        f"loopback {node.loopback_bytes_per_second / 1e6:.1f} MB/s, "
         f"disk {node.disk_read_bytes_per_second / 1e6:.1f} MB/s read"
         for node in evidence.nodes
     ]
@@ -181,7 +187,8 @@ def _first_epoch(evidence: Evidence) -> list[str]:
     steady = evidence.steady
     read = f", while it read {steady.from_disk / 1e6:,.0f} MB/s from disk" if steady.from_disk else ""
     if steady.first_epoch:
-        return [f"the first epoch made {steady.first_epoch:,.0f} rows/s{read}; only later epochs count here"]
+        slower = f"{evidence.rows_per_second / steady.first_epoch:.1f}× slower than later ones"
+        return [f"the first epoch was {slower}{read}; only later epochs count here"]
     if steady.only_first and steady.from_disk:
         return [f"all of this run was its first epoch{read}; later epochs may be faster: train for two or more"]
     return []

@@ -23,7 +23,8 @@ TAKEN = 0.25
 R = TypeVar("R", bound=WorkerChunk | ShardChunk | StepSample)
 
 AVERAGED = (
-    "memory_bytes", "network_sent_bytes_per_second", "network_received_bytes_per_second", "disk_read_bytes_per_second",
+    "memory_bytes", "network_sent_bytes_per_second", "network_received_bytes_per_second", "loopback_bytes_per_second",
+    "disk_read_bytes_per_second",
 )  # fmt: skip
 
 
@@ -154,6 +155,7 @@ class NodeUse(NamedTuple):
     memory_bytes: float
     network_sent_bytes_per_second: float
     network_received_bytes_per_second: float
+    loopback_bytes_per_second: float
     disk_read_bytes_per_second: float
     pressure: dict[str, float]
 

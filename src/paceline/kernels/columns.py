@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.hashing import hash_text
+from paceline.kernels.hashing import FNV_PRIME, hash_text, mix
 from paceline.kernels.jit import compiled
 from paceline.kernels.text import NEWLINE, NUMBER_MISSING, QUOTE, RETURN, Bytes, read_number
 
@@ -95,3 +95,17 @@ def hash_cells(text: Bytes, offsets: NDArray[Any], salt: Any, mask: Any, first_k
     for i in range(offsets.size - 1):
         hashed = hash_text(salt, text, offsets[i], offsets[i + 1])
         keys[i] = np.uint64(first_key) + (hashed & np.uint64(mask))
+
+
+@compiled
+def cross_cells(hashes: NDArray[np.uint64], mask: Any, first_key: Any, keys: NDArray[Any]) -> None:
+    """`keys[i]` becomes the key of a cross of cells, one per column: `hashes[j, i]` is that of the cell in column j.
+
+    The hash of a cross begins with that of the first cell. For each further cell, it is multiplied by the prime of
+    FNV-1a, combined with the hash of that cell (exclusive or), and mixed as the hash of a cell is.
+    """
+    for i in range(keys.size):
+        state = hashes[0, i]
+        for j in range(1, hashes.shape[0]):
+            state = mix((state * FNV_PRIME) ^ hashes[j, i])
+        keys[i] = np.uint64(first_key) + (state & np.uint64(mask))

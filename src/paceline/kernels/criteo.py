@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from paceline.kernels import problems
 from paceline.kernels.hashing import FNV_PRIME, mix
 from paceline.kernels.jit import compiled, inlined
+from paceline.kernels.names import LARGE_BUCKET, SMALL_BUCKET, note_name
 from paceline.kernels.optional import put
 from paceline.kernels.text import (
     NEWLINE,
@@ -38,14 +39,15 @@ SMALL_LOGS = (LOG_SCALE * np.log1p(np.arange(4096.0))).astype(np.float32)
 
 @compiled
 def parse_criteo(text: Bytes, separator: int, before_label: int, integer_salts: NDArray[np.uint64],
-                 string_salts: NDArray[np.uint64], mask: Any, room: Any) -> Counts:  # fmt: skip
+                 string_salts: NDArray[np.uint64], mask: Any, room: Any, labelled: bool) -> Counts:  # fmt: skip
     """Parse lines into rows, each with its label and line: integer j is key j with its value, string j of hash h is
     key 13 + (h & `mask`) with 1.
 
     A blank integer is the empty string of its column, a blank string is absent. `before_label` columns come before
-    the label; the salts are those of I1 to I13 and C1 to C26. Rows go into the arrays of `room`
-    (`data/sources/parsed.py`); if it has fields, each column is one. Those that do not parse are left out and noted in
-    `room.bad` as (line, problem, line start, place); when it is full the loop ends.
+    the label, or before the integers if rows are not `labelled`; the salts are those of I1 to I13 and C1 to C26. Rows
+    go into the arrays of `room` (`data/sources/parsed.py`); if it has fields, each column is one, and if it has names,
+    the texts of hashed keys are noted there, with I1 to C26 as columns 0 to 38. Rows that do not parse are left out and
+    noted in `room.bad` as (line, problem, line start, place); when it is full the loop ends.
     """
     i = line = rows = nonzeros = num_bad = 0
     mask = np.uint64(mask)
@@ -57,7 +59,7 @@ def parse_criteo(text: Bytes, separator: int, before_label: int, integer_salts: 
             i = after_line(text, i)
             continue
         written = nonzeros
-        problem, start, label, i = _read_label(text, i, separator, before_label)
+        problem, start, label, i = _read_label(text, i, separator, before_label, labelled)
         if problem == problems.NONE:
             problem, start, i, written = _read_integers(text, i, separator, integer_salts, mask, room, written)
         if problem == problems.NONE:
@@ -79,8 +81,8 @@ def parse_criteo(text: Bytes, separator: int, before_label: int, integer_salts: 
 
 
 @inlined
-def _read_label(text: Bytes, i: int, separator: int, before_label: int) -> tuple[int, int, float, int]:
-    """The label after `before_label` columns: its problem, where that is, the number, and the place after it."""
+def _read_label(text: Bytes, i: int, separator: int, before_label: int, labelled: bool) -> tuple[int, int, float, int]:
+    """The label after `before_label` columns: its problem, where that is, the number, and where the integers begin."""
     start = i
     for _ in range(before_label):
         while text[i] != separator and text[i] != NEWLINE:
@@ -89,25 +91,33 @@ def _read_label(text: Bytes, i: int, separator: int, before_label: int) -> tuple
             return problems.TOO_FEW_FIELDS, start, 0.0, i
         i += 1
     start = i
+    if not labelled:
+        return problems.NONE, start, 0.0, i
     trust, label, i = read_short_number(text, i)
     problem = label_problem(trust)
     if problem == problems.NONE and text[i] != separator:
         problem = problems.TOO_FEW_FIELDS if text[i] == NEWLINE or text[i] == RETURN else problems.LABEL_NO_NUMBER
+    if problem == problems.NONE:
+        i += 1
     return problem, start, label, i
 
 
 @inlined
 def _read_integers(text: Bytes, i: int, separator: int, salts: NDArray[np.uint64], mask: Any, room: Any,
                    written: int) -> tuple[int, int, int, int]:  # fmt: skip
-    """The integers after the separator at `i`: the first problem, where it is, the place after them, and how many
+    """The integers from `i` on: the first problem, where it is, the place after them, and how many
     nonzeros there are now.
     """
     for field in range(INTEGERS):
-        if text[i] != separator:
-            return problems.TOO_FEW_FIELDS, i, i, written
-        start = i = i + 1
+        if field > 0:
+            if text[i] != separator:
+                return problems.TOO_FEW_FIELDS, i, i, written
+            i += 1
+        start = i
         if text[i] == separator:
-            room.keys[written] = np.uint64(INTEGERS) + (mix(salts[field]) & mask)
+            place = mix(salts[field]) & mask
+            note_name(room.names, place, field, i, 0)
+            room.keys[written] = np.uint64(INTEGERS) + place
             room.values[written] = 1
             put(room.fields, written, field)
             written += 1
@@ -129,7 +139,7 @@ def _read_integers(text: Bytes, i: int, separator: int, salts: NDArray[np.uint64
 @inlined
 def _read_strings(text: Bytes, i: int, separator: int, salts: NDArray[np.uint64], mask: Any, room: Any,
                   written: int) -> tuple[int, int, int, int]:  # fmt: skip
-    """The same for the strings."""
+    """The same for the strings, each after a separator."""
     for field in range(STRINGS):
         if text[i] != separator:
             return problems.TOO_FEW_FIELDS, i, i, written
@@ -141,7 +151,9 @@ def _read_strings(text: Bytes, i: int, separator: int, salts: NDArray[np.uint64]
             i += 1
             byte = text[i]
         if i > start:
-            room.keys[written] = np.uint64(INTEGERS) + (mix(state) & mask)
+            place = mix(state) & mask
+            note_name(room.names, place, INTEGERS + field, start, i - start)
+            room.keys[written] = np.uint64(INTEGERS) + place
             room.values[written] = 1
             put(room.fields, written, INTEGERS + field)
             written += 1
@@ -163,10 +175,12 @@ def scale_integers(keys: NDArray[Any], values: NDArray[np.float32]) -> None:
 
 
 @compiled
-def bucket_integers(keys: NDArray[Any], values: NDArray[np.float32], salts: NDArray[np.uint64], mask: Any) -> None:
+def bucket_integers(keys: NDArray[Any], values: NDArray[np.float32], salts: NDArray[np.uint64], mask: Any,
+                    names: Any) -> None:  # fmt: skip
     """Make the integers (keys 0 to 12) strings and hash them with the `salts` of I1 to I13; all keys move down by 13.
 
-    x > 2 becomes `b` and floor(log(x)²) in decimal, a smaller x the integer at or below it.
+    x > 2 becomes `b` and floor(log(x)²) in decimal, a smaller x the integer at or below it. Keys met for the first time
+    are noted in `names`, if that is not None, with the bucket instead of a text.
     """
     mask = np.uint64(mask)
     for k in range(keys.size):
@@ -176,11 +190,14 @@ def bucket_integers(keys: NDArray[Any], values: NDArray[np.float32], salts: NDAr
             continue
         value = np.float64(values[k])
         state = salts[key]
+        length = SMALL_BUCKET
         if value > 2:
             state = (state ^ np.uint64(LETTER_B)) * FNV_PRIME
             bucket = np.int64(np.log(value) ** 2)
+            length = LARGE_BUCKET
         else:
             bucket = np.int64(np.floor(max(value, -1e9)))
+        spelled = bucket
         if bucket < 0:
             state = (state ^ np.uint64(MINUS)) * FNV_PRIME
             bucket = -bucket
@@ -190,5 +207,7 @@ def bucket_integers(keys: NDArray[Any], values: NDArray[np.float32], salts: NDAr
         while power > 0:
             state = (state ^ np.uint64(ZERO + bucket // power % 10)) * FNV_PRIME
             power //= 10
-        keys[k] = mix(state) & mask
+        place = mix(state) & mask
+        note_name(names, place, key, spelled, length)
+        keys[k] = place
         values[k] = 1

@@ -39,11 +39,14 @@ from paceline.kernels.words import WORD_BYTES, count_digits, load_word, read_dig
 
 
 @compiled
-def parse_libsvm(text: Bytes, base: int, limit: int, room: Any, close: NDArray[np.int64]) -> Counts:
+def parse_libsvm(
+    text: Bytes, base: int, limit: int, room: Any, close: NDArray[np.int64], labelled: bool
+) -> Counts:  # fmt: skip
     """Parse lines into rows, each with its label and line. Index i, `base` <= i < `limit`, is key i - `base`.
 
-    If `room` has weights, labels may be followed by one (1 where it is missing), and if it has fields, each nonzero
-    begins with its field; otherwise such rows do not parse.
+    If rows are not `labelled`, they begin with a nonzero, and labels are 0. If `room` has weights, labels may be
+    followed by one (1 where it is missing), and if it has fields, each nonzero begins with its field; otherwise such
+    rows do not parse.
 
     They go into the arrays of `room` (`data/sources/parsed.py`), which must be large enough. Rows that do not parse are
     left out and noted in `room.bad` as (line, problem, line start, place); when it is full the loop ends. Numbers that
@@ -62,16 +65,18 @@ def parse_libsvm(text: Bytes, base: int, limit: int, room: Any, close: NDArray[n
             i = after_line(text, i)
             continue
         written, close_before = nonzeros, num_close
-        trust, label, label_end = read_number(text, i)
-        i = label_end
-        problem = label_problem(trust)
-        weight_problem, weight, i = _read_weight(text, i, room.weights)
-        if problem == problems.NONE:
-            problem = weight_problem
-        if problem == problems.NONE and not _ends(text[i]):
-            problem = problems.LABEL_NO_NUMBER
-        if trust == CLOSE:
-            num_close = _note_close(close, num_close, -1 - rows, start, label_end)
+        problem, label, weight = problems.NONE, 0.0, 1.0
+        if labelled:
+            trust, label, label_end = read_number(text, i)
+            i = label_end
+            problem = label_problem(trust)
+            weight_problem, weight, i = _read_weight(text, i, room.weights)
+            if problem == problems.NONE:
+                problem = weight_problem
+            if problem == problems.NONE and not _ends(text[i]):
+                problem = problems.LABEL_NO_NUMBER
+            if trust == CLOSE:
+                num_close = _note_close(close, num_close, -1 - rows, start, label_end)
         while problem == problems.NONE:
             start = i = skip_blanks(text, i)
             problem, field, i = _read_field(text, i, room.fields)

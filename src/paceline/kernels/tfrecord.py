@@ -64,13 +64,13 @@ def walk_records(data: Bytes) -> tuple[int, int, int, int]:
 
 @compiled
 def parse_tfrecord(data: Bytes, base: int, limit: int, room: Any, label_bits: NDArray[np.uint32],
-                   bits: NDArray[np.uint32], places: NDArray[np.int64]) -> Counts:  # fmt: skip
+                   bits: NDArray[np.uint32], places: NDArray[np.int64], labelled: bool) -> Counts:  # fmt: skip
     """Parse whole records into rows, each with its label and record number. Index i, `base` <= i < `limit`, is key
     i - `base`.
 
     They go into the arrays of `room` (`data/sources/parsed.py`); `label_bits` and `bits` are its labels and values seen
     as bits. Rows that do not parse are left out and noted in `room.bad` as (record, problem, offending number); when it
-    is full the loop ends. `places` is scratch of shape [3, 3].
+    is full the loop ends. `places` is scratch of shape [3, 3]. If rows are not `labelled`, labels are 0.
     """
     i = record = rows = nonzeros = num_bad = 0
     room.offsets[0] = 0
@@ -85,7 +85,9 @@ def parse_tfrecord(data: Bytes, base: int, limit: int, room: Any, label_bits: ND
             problem = problems.DATA_CHECKSUM
         else:
             problem = _find_features(data, start, stop, places)
-        if problem == problems.NONE:
+        if not labelled:
+            room.labels[rows] = 0
+        elif problem == problems.NONE:
             problem, number = _read_label(data, places, room.labels, label_bits, rows)
         if problem == problems.NONE:
             problem, count, number = _read_keys(data, places, base, limit, room.keys, nonzeros)

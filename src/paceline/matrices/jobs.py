@@ -28,6 +28,7 @@ from paceline.matrices.sources import in_words, open_matrix
 from paceline.matrices.trace import RandomPairs, sum_up
 from paceline.matrices.verdict import judge
 from paceline.run_folder import RunFolder
+from paceline.telemetry.gather_facts import when_and_where
 from paceline.telemetry.probes import NodeProber
 from paceline.telemetry.recorder import Journal
 from paceline.telemetry.records import LeftOut, NodeProbe
@@ -52,11 +53,11 @@ def run_trace(settings: TraceSettings, watch: Watch, notice: Notice) -> RunFolde
             probe()
             watch(done / of, f"{done:,} of {of:,} block pairs")
 
-        began = time.perf_counter()
+        began, processor_before = time.perf_counter(), time.process_time()
         trace = sum_up(pairs.sum_of, pairs.pairs(), pairs.num_pairs, None, progress)
         seconds = time.perf_counter() - began
         result |= trace_result(settings, pairs, trace, seconds) | {"bytes_moved": 0}
-        run.write_json("diagnosis.json", judge({"compute": seconds}, seconds))
+        run.write_json("diagnosis.json", judge({"compute": seconds}, seconds, used_share(processor_before, seconds)))
     return run
 
 
@@ -77,7 +78,7 @@ def run_matmul(settings: MatmulSettings, watch: Watch, notice: Notice) -> RunFol
             probe()
             watch(share, f"{in_words(left.shape)} times {in_words(right.shape)}")
 
-        began = time.perf_counter()
+        began, processor_before = time.perf_counter(), time.process_time()
         work = multiply_to_file(product, progress)
         seconds = time.perf_counter() - began
         if work.tiles_found:
@@ -89,8 +90,14 @@ def run_matmul(settings: MatmulSettings, watch: Watch, notice: Notice) -> RunFol
             "bytes_moved": 0,
         }
         phases = {"compute": work.compute, "input": work.read, "push": work.write}
-        run.write_json("diagnosis.json", judge(phases, seconds))
+        run.write_json("diagnosis.json", judge(phases, seconds, used_share(processor_before, seconds)))
     return run
+
+
+def used_share(processor_before: float, seconds: float) -> float | None:
+    """The share of this machine's cores that this process has used for `seconds`."""
+    used = time.process_time() - processor_before
+    return min(1.0, used / (seconds * num_cores())) if seconds > 0 else None
 
 
 def trace_result(settings: TraceSettings, pairs: RandomPairs, trace: float, seconds: float) -> dict[str, Any]:
@@ -136,6 +143,7 @@ def recorded(
     """
     run = RunFolder.make(settings.run, settings.job, encode_toml(msgspec.to_builtins(settings)))
     result: dict[str, Any] = {"status": "running", "job": settings.job, "engine": settings.engine}
+    result |= when_and_where(time.time())
     journal, prober = Journal(run.path, notice), NodeProber()
 
     def probe(now: bool = False) -> None:

@@ -19,7 +19,7 @@ from paceline.data.sparse.batch import Batch
 from paceline.kernels.multinomial import Multinomial, gradient, score
 from paceline.kernels.row_loop import train_rows
 from paceline.models.images import cross_entropy
-from paceline.models.losses import PLAIN, LabelUnits, Scales
+from paceline.models.losses import PLAIN, CrossEntropy, LabelUnits, Scales
 from paceline.models.metrics import ClassSums, MetricSums
 from paceline.models.model import Compute, Floats, Parameters, Step, Tensor
 from paceline.models.sparse import Columns, table_layout
@@ -97,6 +97,7 @@ class ClassesOutput(NamedTuple):
 
     names: tuple[str, ...]
     task: Task = CLASSES
+    loss: Any = CrossEntropy()
 
     @property
     def num_classes(self) -> int:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ROWS, IMAGES = "rows", "images"
 STEP_PARTS = "paceline.models.step_operations:StepParts"
+ONNX = "paceline.exports.onnx_"
 
 
 class Defaults(NamedTuple):
@@ -71,7 +72,7 @@ class Entry(NamedTuple):
     `builder` and `loader` are "module:function", imported when they are needed. So are `network`, which makes a
     classifier of images for one worker; `shapes`, which tells the shapes of its tensors before it is made, if they are
     known; `module`, which makes the PyTorch module of such a classifier; and `operations`, which makes the operations
-    of a step, if they are known. `function` is a user's own.
+    of a step, if they are known. `onnx` makes an ONNX model of a trained one. `function` is a user's own.
 
     With `scaled`, it learns from values as a dataset scales them; otherwise from those of the source.
     """
@@ -91,6 +92,7 @@ class Entry(NamedTuple):
     shapes: str = ""
     module: str = ""
     operations: str = ""
+    onnx: str = ""
     function: Any = None
     compiled: bool = False
     class_weights: bool = False
@@ -139,7 +141,7 @@ def _torch(name: str, module: str, shapes: str = "") -> Entry:
         name, IMAGES, keyed=False, losses=("softmax",), optimizers=DENSE_OPTIMIZERS,
         builder="paceline.models.images:build", loader="paceline.models.trained:load_image_model", defaults=OF_TORCH,
         network="paceline.torch.model:TorchModel", exchanges=("shard", "allreduce"), devices=("cpu", "cuda"),
-        precisions=("float32", "bfloat16"), shapes=shapes, module=module,
+        precisions=("float32", "bfloat16"), shapes=shapes, module=module, onnx=f"{ONNX}images:module",
     )  # fmt: skip
 
 
@@ -148,29 +150,32 @@ MODELS = {
         "linear", ROWS, keyed=True, losses=tuple(LOSSES), optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.linear:build", loader="paceline.models.trained:load_linear_model",
         defaults=OF_LINEAR, operations="paceline.models.linear_operations:make", compiled=True,
-        class_weights=True,
+        class_weights=True, onnx=f"{ONNX}rows:linear",
     ),
     "fm": Entry(
         "fm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.factorization:build", loader="paceline.models.trained_factorization:load_fm",
         defaults=OF_LINEAR, operations=STEP_PARTS, compiled=True, has_factors=True, class_weights=True,
+        onnx=f"{ONNX}rows:fm",
     ),
     "fwfm": Entry(
         "fwfm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_AND_DENSE_OPTIMIZERS,
         builder="paceline.models.field_weighted:build", loader="paceline.models.trained_factorization:load_fwfm",
-        defaults=OF_DECLARED, operations=STEP_PARTS, has_factors=True, class_weights=True,
+        defaults=OF_DECLARED, operations=STEP_PARTS, has_factors=True, class_weights=True, onnx=f"{ONNX}rows:fwfm",
     ),
     "ffm": Entry(
         "ffm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.factorization:build_field_aware",
         loader="paceline.models.trained_factorization:load_ffm",
         defaults=OF_LINEAR, operations=STEP_PARTS, compiled=True, has_factors=True, class_weights=True,
+        onnx=f"{ONNX}rows:ffm",
     ),
     "softmax": Entry(
         "softmax", IMAGES, keyed=False, losses=("softmax",), optimizers=DENSE_OPTIMIZERS,
         builder="paceline.models.images:build", loader="paceline.models.trained:load_image_model",
         defaults=OF_SOFTMAX, operations=STEP_PARTS,
         network="paceline.models.softmax:make_network", shapes="paceline.models.softmax:shapes_of",
+        onnx=f"{ONNX}images:softmax",
     ),
     "alexnet": _torch("alexnet", "paceline.torch.alexnet:alexnet", "paceline.torch.model:shapes_of"),
     "alexnet-small": _torch("alexnet-small", "paceline.torch.alexnet:alexnet_small", "paceline.torch.model:shapes_of"),

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from paceline.data.blocks.folders import LocalFolder
 from paceline.data.labels import MOST_CLASSES, Labels
+from paceline.data.sparse.names import FeatureNames, NamesInfo
 from paceline.data.sparse.scaling import Scaling
 from paceline.errors import BAD_TEXT, DataError, UsageError
 from paceline.files import read_file, refuse_running, replace_file, translated_disk_errors, write_tensors
@@ -24,19 +27,25 @@ from paceline.models import linear, sparse
 from paceline.models.images import ImageClassifier, ImageSettings
 from paceline.models.loss_entries import LOSSES
 from paceline.models.model import Floats, Model, Parameters, TableView, values_of
+from paceline.models.output import class_labels, class_probabilities, predicted
 from paceline.models.registry import Entry, check_code, find
-from paceline.models.trained_inputs import ImageInput, Input, SparseInput
+from paceline.models.trained_inputs import ImageInput, Input, SparseInput, Trained
 from paceline.settings import LossConfig, RunConfig
 
 Tensors = dict[str, NDArray[Any]]
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of every `model.json`. `source` says how the training data was prepared."""
+    """The fields of every `model.json`. `source` says how the training data was prepared, and `names` what its features
+    are called.
+    """
 
     model: str
     sha256: str
     source: dict[str, Any]
+    names: NamesInfo = NamesInfo()
+    loss: dict[str, Any] = {}
+    class_names: list[str] = []
 
 
 class SparseInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +71,10 @@ Loaded = tuple[Model, Parameters, Input]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainedModel:
-    """A trained model: its `tensors` by name, and its predictions for rows. `run` is the folder that it is from."""
+    """A trained model: its `tensors` by name, its predictions for rows, and the `names` of its features.
+
+    `run` is the folder that it is from.
+    """
 
     entry: Entry
     info: ModelInfo
@@ -70,6 +82,7 @@ class TrainedModel:
     model: Model
     parameters: Parameters
     input: Input
+    names: FeatureNames
     run: Path = Path()
 
     @property
@@ -93,13 +106,43 @@ class TrainedModel:
             raise UsageError(f"the model `{self.info.model}` has no `{name}`", f"it has {', '.join(self.tensors)}")
         return self.tensors[name]
 
-    def predict_proba(self, rows: Any) -> Floats:
-        """The probability of label 1 of each row of a `Batch` or a SciPy CSR matrix, in the input's keys.
+    @property
+    def classes(self) -> list[Any]:
+        """The classes in the order of the columns of `predict_proba`: names or numbers; none if labels are numbers."""
+        return list(class_labels(self.model.output, self.class_names))
 
-        For images, the probability of each class [images, classes]. They are given as `Images`, or as bytes [images,
-        height, width, channels]; grey images may leave the channel out. Unknown keys are ignored.
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes by number; none if the numbers were the names."""
+        try:
+            return msgspec.convert(self.info.source.get("class_names", []), list[str])
+        except msgspec.ValidationError as error:
+            raise DataError(f"the class names of the model cannot be read: {error}", "train again") from None
+
+    @property
+    def trained(self) -> Trained:
+        """What the model was trained on."""
+        table = self.parameters.table
+        return Trained(self.info.source, 0 if table is None else table.layout.features)
+
+    def predict_proba(self, rows: Any) -> Floats:
+        """The probability of each class [rows, classes]; that of label 1 is `predict_proba(rows)[:, 1]`.
+
+        `rows` is whatever `paceline.train` takes: a SciPy sparse matrix or a `Batch` in the input's keys, a NumPy
+        array, a frame, an Arrow table, or batches of these. Labels are ignored, and so are keys and columns that the
+        model does not know. Images are given as `Images`, or as bytes [images, height, width, channels]; grey images
+        may leave the channel out. `UsageError` if the loss gives no probabilities.
         """
-        return self.model.output.probabilities(self.model.scores(self.parameters, self.input.rows_of(rows)))
+        return class_probabilities(self.model.output, self.decision_function(rows))
+
+    def predict(self, rows: Any) -> NDArray[Any]:
+        """The class of each row, as the training data called it, or the number predicted for it."""
+        return predicted(self.model.output, self.decision_function(rows), self.class_names)
+
+    def decision_function(self, rows: Any) -> Floats:
+        """The score of each row [rows], or of each row and class [rows, classes]."""
+        parts = self.input.parts_of(self.trained, rows, partial(self.model.scores, self.parameters))
+        return np.concatenate([part.made for part in parts])
 
     def parameters_for(self, dataset: Any) -> Parameters:
         """The parameters in the order of a dataset's keys; `DataError` if the model is not for it.
@@ -145,7 +188,8 @@ def load_model(run: Path, code: str = "", allow_code: bool = False) -> TrainedMo
         model, parameters, data = entry.load(content, tensors)
         if _sha256(parameters) != info.sha256:
             raise DataError(f"the model in `{folder}` has a wrong checksum", "train again")
-        return TrainedModel(entry, info, tensors, model, parameters, data, run)
+        names = FeatureNames(LocalFolder(folder), info.names, info.source)
+        return TrainedModel(entry, info, tensors, model, parameters, data, names, run)
     except (OSError, *BAD_TEXT, SafetensorError) as error:
         raise DataError(f"the model in `{folder}` cannot be read: {error}", "train again") from None
 

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, pairwise
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.images.blocks import Images
+from paceline.data.memory.given import batches_of, is_matrix, is_table, refuse_mixture
+from paceline.data.memory.matrices import rows_of_matrix
+from paceline.data.preparation import MATRIX, TABLE, Preparation, keys_of, refuse_other_preparation
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.scaling import Scaler, Scaling
+from paceline.data.unlabelled_rows import UnlabelledRows, open_files, open_tables
 from paceline.errors import DataError, UsageError
 from paceline.models.images import ImageSettings
 from paceline.models.model import Parameters, TableView
 from paceline.parameters.store import check_memory
 
 CSR = "rebuild the matrix: its `check_format()` says what is wrong with it"
-# Must be the same for the data that a model was trained on and the data that it predicts for.
-SAME_KEYS = ("hash_bits", "integers", "columns", "index_base")
+
+
+T = TypeVar("T")
+
+
+class Trained(NamedTuple):
+    """What a model was trained on: how its data was prepared, and how many features it had."""
+
+    source: dict[str, Any]
+    features: int
+
+
+class Part(NamedTuple, Generic[T]):
+    """What was made of some rows, and the ids of these, if a column was named for them."""
+
+    made: T
+    ids: Any = None
 
 
 class Input(Protocol):
@@ -31,8 +52,19 @@ class Input(Protocol):
     def rows_of(self, given: Any) -> Any:
         """Rows as the model takes them, from what a user gives."""
 
-    def check(self, dataset: Any, source: dict[str, Any]) -> None:
-        """`DataError` if a model of this source is not for a dataset."""
+    def parsed(self, rows: Batch) -> Any:
+        """Rows as the model takes them, from those of files."""
+
+    def files_of(self, trained: Trained, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
+        """Files of raw rows, as `settings` say; `DataError` if a model that was trained so is not for them."""
+
+    def parts_of(
+        self, trained: Trained, given: Any, score: Callable[[Any], T], id_column: str = ""
+    ) -> Iterator[Part[T]]:
+        """What `score` makes of rows in memory, part by part."""
+
+    def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
+        """`DataError` if a model with these parameters and of this source is not for a dataset."""
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
         """The parameters in the order of a dataset's keys; `DataError` if a model of this source is not for it.
@@ -55,24 +87,41 @@ class SparseInput(NamedTuple):
             rows = rows._replace(fields=_checked_fields(getattr(given, "fields", None), len(self.fields), rows))
         return (Scaler(self.scaling).apply(rows.copy().distinct()) if self.scaling.keys else rows).read_only()
 
-    def check(self, dataset: Any, source: dict[str, Any]) -> None:
-        if self.fields and dataset.manifest.fields != self.fields:
-            raise DataError(
-                f"the model has {len(self.fields)} fields, {_some(self.fields)}; `{dataset.folder}` has "
-                f"{len(dataset.manifest.fields)}{', ' * bool(dataset.manifest.fields)}{_some(dataset.manifest.fields)}",
-                "prepare it in the same way",
-            )
-        for name in SAME_KEYS:
-            ours, theirs = source.get(name), dataset.manifest.source.get(name)
-            if ours != theirs and None not in (ours, theirs):
-                ours, theirs = _in_words(ours), _in_words(theirs)
-                raise DataError(
-                    f"the model was trained on data prepared with {name} {ours}; `{dataset.folder}` has {theirs}",
-                    "prepare it in the same way",
-                )
+    def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
+        assert parameters.table is not None
+        trained = Preparation(source, parameters.table.layout.features, self.fields)
+        given = Preparation(dataset.manifest.source, dataset.manifest.features, dataset.manifest.fields)
+        refuse_other_preparation(trained, given, str(dataset.folder))
+
+    def parsed(self, rows: Batch) -> Batch:
+        """Rows that were parsed, as the model takes them."""
+        if self.fields:
+            rows = rows._replace(fields=_checked_fields(rows.fields, len(self.fields), rows))
+        return Scaler(self.scaling).apply(rows).read_only()
+
+    def files_of(self, trained: Trained, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
+        return open_files(Preparation(*trained, self.fields), sources, settings)
+
+    def parts_of(
+        self, trained: Trained, given: Any, score: Callable[[Any], T], id_column: str = ""
+    ) -> Iterator[Part[T]]:
+        batches = batches_of(given)
+        first = next(batches)
+        if is_table(first.features) and not is_matrix(first.features):
+            rows = open_tables(Preparation(*trained, self.fields), chain([first], batches), id_column)
+            for scored in rows.scored(lambda batch: score(self.parsed(batch))):
+                yield Part(scored.made, scored.ids)
+            return
+        if id_column:
+            raise UsageError(f"`id` is `{id_column}`, but the columns of a matrix have no names", "give a frame")
+        for batch in chain([first], batches):
+            refuse_mixture(batch, matrices=True)
+            refuse_other_width(trained, batch.features)
+            for rows_given in _pieces(batch.features):
+                yield Part(score(self.rows_of(rows_given)))
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
-        self.check(dataset, source)
+        self.check(parameters, dataset, source)
         view = parameters.table
         assert view is not None
         layout = view.layout
@@ -108,7 +157,21 @@ class ImageInput(NamedTuple):
         flat = np.ascontiguousarray(pixels.reshape(len(pixels), -1))
         return Images(flat, np.zeros(len(flat), np.uint16))
 
-    def check(self, dataset: Any, source: dict[str, Any]) -> None:
+    def parsed(self, rows: Batch) -> Any:
+        raise UsageError("the model is for images", "give images")
+
+    def files_of(self, trained: Trained, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
+        raise UsageError(
+            "the model is for images, and only rows can be scored from files",
+            "make a dataset of the images with `paceline prepare`, and give it with --data",
+        )
+
+    def parts_of(
+        self, trained: Trained, given: Any, score: Callable[[Any], T], id_column: str = ""
+    ) -> Iterator[Part[T]]:
+        yield Part(score(self.rows_of(given)))
+
+    def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
         for name in ("shape", "classes"):
             ours, theirs = getattr(self.settings, name), getattr(dataset, name)
             if tuple(np.atleast_1d(ours)) != tuple(np.atleast_1d(theirs)):
@@ -117,17 +180,30 @@ class ImageInput(NamedTuple):
                 )
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
-        self.check(dataset, source)
+        self.check(parameters, dataset, source)
         return parameters
 
 
-def _in_words(value: Any) -> str:
-    """A setting of `prepare`, as messages show it.
+def _pieces(given: Any) -> Iterator[Any]:
+    """A matrix, in pieces of bounded size if it is dense."""
+    if not isinstance(given, np.ndarray):
+        yield given
+        return
+    dense = rows_of_matrix(given)
+    for start, stop in pairwise(dense.cuts()):
+        yield dense.between(start, stop)
 
-    >>> _in_words({"age": "number", "town": "text"})
-    'age (number), town (text)'
-    """
-    return ", ".join(f"{name} ({kind})" for name, kind in value.items()) if isinstance(value, dict) else str(value)
+
+def refuse_other_width(trained: Trained, given: Any) -> None:
+    """Raise for a matrix whose columns cannot be those of the matrix or table that a model was trained on."""
+    format_ = trained.source.get("format")
+    if isinstance(given, Batch) or (format_ != MATRIX and keys_of(str(format_)) != keys_of(TABLE)):
+        return
+    if given.shape[1] != trained.features:
+        raise UsageError(
+            f"the matrix has {given.shape[1]:,} columns; the model was trained on {trained.features:,} features",
+            "give the same columns" if format_ == MATRIX else "give a frame or a file with the same columns",
+        )
 
 
 def _batch_of_csr(rows: Any) -> Batch:
@@ -187,10 +263,3 @@ def _checked_fields(fields: Any, count: int, rows: Batch) -> NDArray[np.uint16]:
     return np.ascontiguousarray(found, np.uint16)
 
 
-def _some(names: tuple[str, ...]) -> str:
-    """The first names, as messages show them.
-
-    >>> _some(("I1", "I2", "I3", "C1"))
-    'I1, I2, I3, …'
-    """
-    return ", ".join([*names[:3], *["…"] * (len(names) > 3)])

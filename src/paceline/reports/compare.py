@@ -1,4 +1,4 @@
-"""Which run was better, and how do the runs differ? Runs side by side, in the terminal and on a page."""
+"""Which run was better, and how do the runs differ? Runs in rows, best first, in the terminal and on a page."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from paceline.errors import UsageError
+from paceline.errors import UsageError, printable
 from paceline.files import replace_file
-from paceline.reports.charts import line_legend
-from paceline.reports.curves import curves_of_several
-from paceline.reports.layout import charts, document, missing, note, section, table
+from paceline.reports.charts import MOST_LINES, line_legend
+from paceline.reports.commands import repeat
+from paceline.reports.curves import curves_of_several, with_choice
+from paceline.reports.header import data_of, when_and_where
+from paceline.reports.layout import command_line, document, missing, note, prose, section, table
 from paceline.reports.markup import Markup, element
 from paceline.reports.measures import MEASURES, NOTHING, best_places
-from paceline.reports.terminal import print_table
+from paceline.reports.quality import quality_of
+from paceline.reports.ranking import Ranking, rank, verdict_on
+from paceline.reports.terminal import fitting, print_table
 from paceline.run_folder import TRAIN, RunFolder
 
 BEST = " *"
 # Every run has its own; it says nothing about how the run trained.
 OWN_SETTINGS = ("run",)
+# What follows the runs' names, the measure by which they are ordered, and the settings that differ.
+FIRST = ("rows/s", "seconds", "elements/s", "GFLOP/s", "bottleneck")
+MOST_VERDICTS = 8
 
 
 class Row(NamedTuple):
@@ -32,89 +39,172 @@ class Row(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The runs' names in order, the settings that differ, and the results."""
+    """The runs' names, best first, the settings that differ, and the results, each with one text per run; which run is
+    best, in words; and the runs in the same order, with the measure that decided.
+    """
 
     names: list[str]
     settings: list[Row]
     results: list[Row]
+    sentence: str
+    runs: list[RunFolder]
+    ranking: Ranking
+
+    @property
+    def columns(self) -> list[Row]:
+        """What differs between the runs, the most important first."""
+        decided = self.ranking.measure.label if self.ranking.measure else ""
+        differ = [row for row in self.results if len(set(row.texts)) > 1]
+        order = {name: place for place, name in enumerate((decided, *FIRST))}
+        known = sorted((row for row in differ if row.name in order), key=lambda row: order[row.name])
+        first = [row for row in known if row.name == decided]
+        return [*first, *self.settings, *known[len(first) :], *(row for row in differ if row.name not in order)]
+
+    @property
+    def same(self) -> str:
+        """What is the same in all runs, in words."""
+        return ", ".join(f"{row.name} {row.texts[0]}" for row in self.results if len(set(row.texts)) == 1)
 
 
-def compare(runs: Sequence[RunFolder]) -> Comparison:
-    """How runs differ. Only finished runs can be best, and only if they differ."""
+def compare(runs: Sequence[RunFolder], names: Sequence[str] = ()) -> Comparison:
+    """How runs differ, best first. Only finished runs can be best, and only if they differ.
+
+    Without `names`, runs are named by their folders.
+    """
     if len(runs) < 2:
         raise UsageError(f"compare takes at least two runs, not {len(runs)}", "paceline compare RUN RUN…")
     jobs = {run.job: run.path for run in runs}
     if len(jobs) > 1:
         kinds = " and ".join(f"`{path}` is a run of `{job}`" for job, path in jobs.items())
         raise UsageError(f"different jobs cannot be compared: {kinds}", "give runs of one job")
+    ranking = rank([run.result for run in runs])
+    named = list(names) or _names(runs)
+    names, runs = [named[place] for place in ranking.order], [runs[place] for place in ranking.order]
+    results = [run.result for run in runs]
+    ranking = ranking._replace(order=list(range(len(runs))))
     configs = [{key: str(value) for key, value in run.settings.items()} for run in runs]
     keys = [key for key in dict.fromkeys(k for config in configs for k in config) if key not in OWN_SETTINGS]
     settings = [Row(key, [config.get(key, NOTHING) for config in configs], set()) for key in keys]
-    results = [run.result for run in runs]
     measured = [
         Row(measure.label, [measure.text(result) for result in results], best_places(measure, results))
         for measure in MEASURES
     ]
     verdicts = [str(run.saved_diagnosis.get("bottleneck") or NOTHING) for run in runs]
     return Comparison(
-        _names(runs),
+        names,
         [row for row in settings if len(set(row.texts)) > 1],
         [row for row in [*measured, Row("bottleneck", verdicts, set())] if set(row.texts) != {NOTHING}],
+        verdict_on(names, results, ranking),
+        runs,
+        ranking,
     )
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """The table on standard output, one column per run; the best of a line is bold with a star."""
-
-    def lines(rows: Sequence[Row]) -> list[list[str | Text]]:
-        return [[row.name, *(cell(text, place in row.best) for place, text in enumerate(row.texts))] for row in rows]
+    """The table on standard output, one line per run, with as many columns as fit; the best of a column has a star."""
 
     def cell(text: str, is_best: bool) -> Text:
         return Text(text + BEST, style="bold green") if is_best else Text(text + " " * len(BEST))
 
-    settings, results = lines(comparison.settings), lines(comparison.results)
-    print_table(["", *comparison.names], [*settings, *([[]] if settings else []), *results], wrap=True)
-    if any(row.best for row in comparison.results):
-        print("* the best of its row")
+    columns = comparison.columns
+    # A table without any best value needs no room for stars.
+    shown = [[cell(text, place in row.best) if row.best else Text(text) for place, text in enumerate(row.texts)]
+             for row in columns]  # fmt: skip
+    lines: list[list[str | Text]] = [
+        [name, *(texts[place] for texts in shown)] for place, name in enumerate(comparison.names)
+    ]
+    titles, kept, left_out = fitting(["run", *(row.name for row in columns)], lines)
+    print_table(titles, kept, wrap=True)
+    if any(row.best for row in columns):
+        print("* the best of its column")
+    if left_out:
+        print(f"not shown, because the terminal is too narrow: {', '.join(left_out)}")
+    if comparison.sentence:
+        print(printable(comparison.sentence.replace("`", "")))
 
 
-def write_comparison(runs: Sequence[RunFolder], out: Path, failed: Mapping[str, str] | None = None) -> Comparison:
+def write_comparison(
+    runs: Sequence[RunFolder], out: Path, failed: Mapping[str, str] | None = None, *, names: Sequence[str] = (),
+    title: str = "", sections: Sequence[Markup] = (), chosen: str = "", after: Sequence[Markup] = (),
+) -> Comparison:  # fmt: skip
     """Write one page with the same table and the runs' curves over each other; returns the comparison.
 
-    `failed` names runs that left nothing to compare, and why.
+    `failed` names runs that left nothing to compare, and why. `sections` come before the curves, and `after` at the
+    end. `chosen` says on which rows the best run was chosen.
     """
-    comparison = compare(runs)
-    names, settings = comparison.names, comparison.settings
-    title = " and ".join(names) if len(runs) == 2 else f"{len(runs)} runs"
-    same = missing("None: the runs have the same configuration.")
+    comparison = compare(runs, names)
+    runs, told = comparison.runs, comparison.names
+    title = title or (" and ".join(told) if len(runs) == 2 else f"{len(runs)} runs")
+    data = " and ".join(dict.fromkeys(name for run in runs if (name := data_of(run))))
     page = document(
-        f"{title} – paceline",
-        element("h1", f"{title}, side by side"),
-        element("section", _table(names, comparison.results), note("Bold with a star: the best of its row.")),
-        *_learning(names, runs),
-        section("Settings that differ", _table(names, settings) if settings else same),
+        f"{title}{f' on {data}' if data else ''} – paceline",
+        element("h1", title),
+        note(" · ".join(part for part in (data, when_and_where(runs[0])) if part)),
+        *_winner(comparison, chosen),
+        element("section", *_table(comparison)),
+        *sections,
+        *_learning(told, runs),
+        *_verdicts(comparison),
         *([section("Failed", table(("run", "error"), [*failed.items()]))] if failed else []),
+        *after,
     )
     replace_file(out, page)
     return comparison
 
 
-def _table(names: Sequence[str], rows: Sequence[Row]) -> Markup:
+def _winner(comparison: Comparison, chosen: str) -> list[Markup]:
+    """Which run is best, by how much, and the command that repeats it."""
+    if not comparison.sentence:
+        return []
+    sentence = element("p", *prose(comparison.sentence), class_="sentence")
+    again = [element("p", "To train like the best one:", class_="faint"), command_line(repeat(comparison.runs[0]))]
+    return [element("div", sentence, *([note(chosen)] if chosen else []), *again, class_="verdict")]
+
+
+def _table(comparison: Comparison) -> list[Markup]:
     def cell(text: str, is_best: bool) -> Markup:
         return element("td", text + BEST, class_="number best") if is_best else element("td", text, class_="number")
 
-    lines = [[row.name, *(cell(text, place in row.best) for place, text in enumerate(row.texts))] for row in rows]
-    return table(["", *(element("th", name, class_="number") for name in names)], lines)
+    columns = comparison.columns
+    lines = [
+        [element("th", name, scope="row"), *(cell(row.texts[place], place in row.best) for row in columns)]
+        for place, name in enumerate(comparison.names)
+    ]
+    notes = ["Best first."] if comparison.ranking.measure else []
+    notes += ["Bold with a star: the best of its column."] if any(row.best for row in columns) else []
+    notes += [f"The same in all: {comparison.same}."] if comparison.same else []
+    notes += [] if comparison.settings else ["None of the settings differ: the runs have the same configuration."]
+    return [
+        table(["run", *(element("th", row.name, class_="number") for row in columns)], lines),
+        note(" ".join(notes)),
+    ]
 
 
 def _learning(names: Sequence[str], runs: Sequence[RunFolder]) -> list[Markup]:
     """The curves of training runs; other jobs have no such section."""
-    metrics = {name: run.metrics if run.job == TRAIN else [] for name, run in zip(names, runs, strict=True)}
     if not any(run.job == TRAIN for run in runs):
         return []
-    figures = curves_of_several(metrics)
-    found = [line_legend(names), charts(figures)] if figures else [missing("No run has been evaluated yet.")]
-    return [section("Learning", *found)]
+    metrics = {name: run.metrics if run.job == TRAIN else [] for name, run in zip(names, runs, strict=True)}
+    drawn = dict(list(metrics.items())[:MOST_LINES])
+    if figures := curves_of_several(drawn):
+        more = [note(f"The best {MOST_LINES} of {len(metrics):,} runs.")] if len(metrics) > MOST_LINES else []
+        return [section("Learning", line_legend(list(drawn)), *more, with_choice(figures, "axis"))]
+    if not any(metrics.values()):
+        return [section("Learning", missing("No run has been evaluated yet."))]
+    once = "Each run was evaluated once, at the end: there are no curves. "
+    return [section("Learning", note(once, element("code", "--test-every ROWS"), " evaluates more often."))]
+
+
+def _verdicts(comparison: Comparison) -> list[Markup]:
+    """What each run says about its learning and its speed."""
+    entries = []
+    for name, run in list(zip(comparison.names, comparison.runs, strict=True))[:MOST_VERDICTS]:
+        quality = quality_of(run.metrics) if run.job == TRAIN else None
+        diagnosis = run.saved_diagnosis.get("sentence", "")
+        told = [quality.sentence if quality else "", f"{diagnosis[:1].upper()}{diagnosis[1:]}"]
+        if any(told):
+            entries += [element("dt", name), *(element("dd", *prose(text)) for text in told if text)]
+    return [section("What each run says", element("dl", *entries, class_="told"))] if entries else []
 
 
 def _names(runs: Sequence[RunFolder]) -> list[str]:

@@ -1,57 +1,90 @@
-"""How did learning go? The metrics of one run or several, against rows and against time."""
+"""How did learning go? The metrics of one run or several, one chart per measure, against rows or against time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.reports.charts import Line, line_chart
-from paceline.reports.markup import Markup
-from paceline.reports.measures import TEST_MEASURES
+from paceline.models.registry import METRICS
+from paceline.reports.charts import Line, Reference, has_curve, line_chart, line_legend
+from paceline.reports.markup import Markup, element
 
 Metrics = Sequence[Mapping[str, Any]]
 
-# Charts of several runs: a title and what is drawn, one line per run.
-SHARED_CHARTS = {"Training loss": "train_loss"} | {
-    f"{measure.label[0].upper()}{measure.label[1:]}": measure.name for measure in TEST_MEASURES
-}
-# Charts of one run: a title, and its lines by name. Both losses share a chart.
-OWN_CHARTS = {"Loss": {"training": "train_loss", "test": "test_loss"}} | {
-    title: {"test": name} for title, name in SHARED_CHARTS.items() if not name.endswith("_loss")
-}
+# The rows on which evaluations measure, in the order of their styles.
+LINE_NAMES = ("training", "test", "validation")
+PREFIXES = {"training": "train", "validation": "validation", "test": "test"}
+BASELINE = "baseline_loss"
 # A diverging loss would hide all other values of a chart, and overflow its scale.
 LARGEST_DRAWN = 1e100
-AXES = (("rows", "rows", "rows"), ("seconds", "s", "time"))
-LINE_NAMES = ("training", "test")
+AXES = (("rows", "rows"), ("seconds", "s"))
+# One chart per measure: its title, and the metric.
+CHARTS = {metric.label[0].upper() + metric.label[1:]: name for name, metric in METRICS.items() if name != BASELINE}
 
 
 def curves_of_one(metrics: Metrics) -> list[Markup]:
-    """Two charts per metric: against rows, and against seconds of training."""
+    """A chart per metric with a line for training, validation and test rows, as far as they were measured."""
     figures = []
-    for title, keys in OWN_CHARTS.items():
-        figures += _charts(title, [(name, LINE_NAMES.index(name), metrics, key) for name, key in keys.items()])
+    for title, name in CHARTS.items():
+        series = [(rows, style, metrics, f"{PREFIXES[rows]}_{name}") for style, rows in enumerate(LINE_NAMES)]
+        figures += _chart(title, series, _best_constant(metrics) if name == "loss" else None)
     return figures
 
 
 def curves_of_several(runs: Mapping[str, Metrics]) -> list[Markup]:
-    """The same charts with one line per run, by its name."""
+    """A chart per metric and kind of rows, with one line per run, by its name."""
     figures = []
-    for title, key in SHARED_CHARTS.items():
-        figures += _charts(title, [(name, style, found, key) for style, (name, found) in enumerate(runs.items())])
+    for rows in LINE_NAMES:
+        for title, name in CHARTS.items():
+            key = f"{PREFIXES[rows]}_{name}"
+            series = [(run, style, found, key) for style, (run, found) in enumerate(runs.items())]
+            written = title if title.isupper() or title[:2].isupper() else title.lower()
+            figures += _chart(f"{rows.capitalize()} {written}", series)
     return figures
 
 
-def _charts(title: str, series: Sequence[tuple[str, int, Metrics, str]]) -> list[Markup]:
-    """Charts of lines by name, style, metrics and key; lines without any value are left out."""
-    figures = []
-    for axis, unit, word in AXES:
+def legend_of_one(metrics: Metrics) -> Markup:
+    """The legend of `curves_of_one`: only lines that were measured."""
+    found = [name for name in LINE_NAMES if any(line.get(f"{PREFIXES[name]}_loss") is not None for line in metrics)]
+    return line_legend(found, [LINE_NAMES.index(name) for name in found])
+
+
+def with_choice(figures: Sequence[Markup], group: str) -> Markup:
+    """Charts of `curves_of_…` below a choice of their horizontal axis. `group` names the choice on its page."""
+    choices = [
+        element("label", element("input", type="radio", name_=group, checked="" if not number else None, class_=f"to-{axis}"),
+                text)
+        for number, (axis, text) in enumerate((("rows", "by rows"), ("seconds", "by time")))
+    ]  # fmt: skip
+    return element(
+        "div", element("div", *choices, class_="choice", role="radiogroup", aria_label="horizontal axis"),
+        element("div", *figures, class_="charts"), class_="curves",
+    )  # fmt: skip
+
+
+def _chart(
+    title: str, series: Sequence[tuple[str, int, Metrics, str]], reference: Reference | None = None
+) -> list[Markup]:
+    """One chart of lines by name, style, metrics and key, drawn once per axis; nothing if no line has two points."""
+    drawn = []
+    for axis, unit in AXES:
         lines = [
             Line(name, style, [float(line[axis]) for line in metrics], [_finite(line.get(key)) for line in metrics])
             for name, style, metrics, key in series
         ]
-        if measured := [line for line in lines if any(y is not None for y in line.ys)]:
-            figures.append(line_chart(f"{title} against {word}", measured, unit, ""))
-    return figures
+        measured = [line for line in lines if any(y is not None for y in line.ys)]
+        if not has_curve(measured):
+            return []
+        chart = line_chart(title, measured, unit, "", reference=reference)
+        drawn.append(element("div", chart, class_=f"by-{axis}"))
+    return [element("div", *drawn)]
+
+
+def _best_constant(metrics: Metrics) -> Reference | None:
+    """The loss of the best constant prediction."""
+    found = [value for line in metrics for rows in ("validation", "test")
+             if (value := _finite(line.get(f"{rows}_{BASELINE}"))) is not None]  # fmt: skip
+    return Reference("best constant", found[-1]) if found else None
 
 
 def _finite(value: Any) -> float | None:

@@ -13,20 +13,38 @@ from paceline.version import VERSION
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
+# The class of the element that holds a page.
+BODY = "paceline-page"
+
+
 def document(title: str, *body: Markup) -> bytes:
     """A complete page, ready to be written."""
-    style = resources.files("paceline.reports").joinpath("page.css").read_text("utf-8")
     head = [
         Markup('<meta charset="utf-8">'),
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
         Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
         element("title", title),
-        element("style", Markup(style)),
+        element("style", style_sheet(), Markup("body { margin: 0; }")),
     ]
-    made_by = f"Made by paceline {VERSION} with Python {platform.python_version()}."
-    page = element("html", element("head", *head), element("body", *body, element("footer", made_by)), lang="en")
+    page = element("html", element("head", *head), element("body", _framed(body)), lang="en")
     # File names may contain bytes that are not text.
     return f"<!DOCTYPE html>\n{page}\n".encode("utf-8", "replace")
+
+
+def fragment(*body: Markup) -> str:
+    """The same as a part of another page: its style applies to nothing else, and it is as high as it needs to be."""
+    page = element("style", style_sheet()) + _framed(body)
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def style_sheet() -> Markup:
+    """The style of pages. All of it is nested in the class `BODY`."""
+    return Markup(resources.files("paceline.reports").joinpath("page.css").read_text("utf-8"))
+
+
+def _framed(body: Sequence[Markup]) -> Markup:
+    made_by = f"Made by paceline {VERSION} with Python {platform.python_version()}."
+    return element("main", *body, element("footer", made_by), class_=BODY)
 
 
 def section(title: str, *content: Markup) -> Markup:
@@ -70,3 +88,13 @@ def table(columns: Sequence[Markup | str], rows: Sequence[Sequence[Markup | str]
 def facts(pairs: Sequence[tuple[str, str]]) -> Markup:
     """Numbers at a glance: names and values."""
     return element("dl", *(element("div", element("dt", k), element("dd", v)) for k, v in pairs), class_="facts")
+
+
+def folded(title: str, *content: object) -> Markup:
+    """A part of the page that is closed until the reader opens it."""
+    return element("details", element("summary", title), *content)
+
+
+def command_line(text: str) -> Markup:
+    """A command to copy: a click selects all of it."""
+    return element("pre", text, class_="command", title="click, then copy")

@@ -8,6 +8,10 @@ from html import escape
 CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
 
 
+# Elements that have no content, and no end.
+VOID = ("input", "meta", "br")
+
+
 class Markup(str):
     """Text that is HTML or SVG already."""
 
@@ -27,6 +31,8 @@ def element(name: str, *content: object, **attributes: object) -> Markup:
         for key, value in attributes.items()
         if value is not None
     )
+    if name in VOID:
+        return Markup(f"<{name}{written}>")
     return Markup(f"<{name}{written}>{joined(content)}</{name}>")
 
 

@@ -40,10 +40,15 @@ class Measure(NamedTuple):
         return format(value if self.unit == 1 else value / self.unit, self.form)
 
 
-# Metrics on the held-out rows.
-TEST_MEASURES = tuple(
-    Measure(f"test_{name}", ("test", name), f"test {metric.label}", ".5f", metric.better, True, True)
-    for name, metric in METRICS.items()
+# Metrics on the held-out rows. The baseline stands in sentences, beside the loss.
+VALIDATION_MEASURES, TEST_MEASURES = (
+    tuple(
+        Measure(
+            f"{rows}_{name}", (rows, name), f"{rows} {metric.label}", ".5f", metric.better, bool(metric.better), True
+        )
+        for name, metric in METRICS.items()
+    )
+    for rows in ("validation", "test")
 )
 MEASURES = (
     Measure("status", ("status",), "status", "", on_terminal=True),
@@ -52,6 +57,7 @@ MEASURES = (
     Measure("train_seconds", ("train_seconds",), "seconds", ",.2f", "low", True, True),
     Measure("startup_seconds", ("startup_seconds",), "seconds to start", ",.2f", "low"),
     Measure("steps", ("steps",), "steps"),
+    *VALIDATION_MEASURES,
     *TEST_MEASURES,
     Measure("bytes_per_row", ("wire", "bytes_per_row"), "wire bytes per row", ",.0f", "low", True),
     Measure("max_staleness", ("max_staleness",), "largest staleness"),

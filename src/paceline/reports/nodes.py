@@ -13,11 +13,18 @@ from paceline.run_folder import RunFolder
 from paceline.telemetry.recorder import Telemetry
 from paceline.telemetry.records import LeftOut, NodeProbe
 
-# On one machine, nothing may go through the network.
-NETWORK = {
+# What flows through a node: a title and its field.
+FLOWS = {
     "Network, sent": "network_sent_bytes_per_second",
     "Network, received": "network_received_bytes_per_second",
+    "Loopback, between processes of a node": "loopback_bytes_per_second",
+    "Disk, read": "disk_read_bytes_per_second",
+    "Disk, written": "disk_written_bytes_per_second",
 }
+# Less than this is what any machine does when it has nothing to do.
+USED = 1e6
+# Fewer probes than this are numbers, not curves.
+FEWEST_PROBES = 3
 
 
 def nodes_section(run: RunFolder) -> Markup:
@@ -33,21 +40,45 @@ def _charts(probes: Sequence[NodeProbe]) -> list[Markup]:
     for probe in probes:
         by_node.setdefault(probe.node, []).append(probe)
     drawn = {node: by_node[node] for node in sorted(by_node)[:MOST_LINES]}
+    if max(map(len, drawn.values())) < FEWEST_PROBES:
+        return [note("The run was too short for curves. On average:"), *(_averages(drawn))]
     parts = [line_legend([_node_name(node, probes[-1]) for node, probes in drawn.items()])]
     if len(by_node) > MOST_LINES:
         parts.append(note(f"The first {MOST_LINES} of {len(by_node):,} nodes."))
+    most = {title: _most(probes, name) for title, name in FLOWS.items()}
     figures = [
         _node_chart("Processor, all cores", drawn, "%", "processor"),
         _node_chart("Memory in use", drawn, "B", "memory_bytes"),
-        *(_node_chart(title, drawn, "B/s", name) for title, name in NETWORK.items() if _any_of(probes, name)),
-        _node_chart("Disk, read", drawn, "B/s", "disk_read_bytes_per_second"),
-        _node_chart("Disk, written", drawn, "B/s", "disk_written_bytes_per_second"),
+        *(_node_chart(title, drawn, "B/s", FLOWS[title]) for title, peak in most.items() if peak >= USED),
     ]
-    return [*parts, charts(figures)]
+    idle = [_idle(title, peak) for title, peak in most.items() if 0 <= peak < USED]
+    return [*parts, charts(figures), *([note(f"Not or hardly used: {'; '.join(idle)}.")] if idle else [])]
 
 
-def _any_of(probes: Sequence[NodeProbe], name: str) -> bool:
-    return any(getattr(probe, name) for probe in probes)
+def _most(probes: Sequence[NodeProbe], name: str) -> float:
+    """The largest value of any node; -1 if it was not measured."""
+    return max((value for probe in probes if (value := getattr(probe, name)) is not None), default=-1.0)
+
+
+def _idle(title: str, peak: float) -> str:
+    told = title.partition(", between")[0].lower().replace(", ", " ")
+    return f"{told} (at most {quantity(peak, 'B/s')})" if peak else told
+
+
+def _averages(by_node: dict[str, list[NodeProbe]]) -> list[Markup]:
+    """One line of words per node."""
+    lines = []
+    for node, probes in by_node.items():
+        busy = [share for probe in probes if (share := _processor(probe)) is not None]
+        told = [f"{node or 'this node'}: {counted(len(probes[-1].cores), 'core')}"]
+        told += [f"{sum(busy) / len(busy):.0%} busy"] if busy else []
+        told += [f"{quantity(max(probe.memory_bytes for probe in probes), 'B')} of memory in use"]
+        told += [
+            f"{title.partition(', between')[0].lower()} {quantity(peak, 'B/s')}"
+            for title, name in FLOWS.items() if (peak := _most(probes, name)) >= USED
+        ]  # fmt: skip
+        lines.append(element("li", ", ".join(told)))
+    return [element("ul", *lines)]
 
 
 def _node_chart(title: str, by_node: dict[str, list[NodeProbe]], unit: str, name: str) -> Markup:

@@ -37,6 +37,11 @@ def steps_of(sample: StepSample) -> str:
     return f"steps {sample.step - sample.steps + 1:,}–{sample.step:,}"
 
 
+def label_of_steps(sample: StepSample) -> str:
+    """Which steps of which worker a sample covers, and when."""
+    return f"worker {sample.rank}, {steps_of(sample)}, at {sample.time:,.2f} s"
+
+
 def time_by_worker(chunks: Iterable[WorkerChunk]) -> list[WorkerTime]:
     """The sum of each worker's chunks, by rank."""
     found: dict[int, WorkerTime] = {}

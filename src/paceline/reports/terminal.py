@@ -20,8 +20,44 @@ UNRELIABLE = "unreliable"
 PLAN_COLUMNS = ("pace", "workers", "shards", "links", "rows/s", "of now", "rows/s per machine", "limited by", "")
 
 
+# Output that is not a terminal is as wide as the widest one that people use.
+WIDTH, GAP = 120, 2
+# A first column may be folded to this width; narrower ones are not.
+LEAST_NAME = 24
+
+
+def console_width() -> int:
+    """The columns of the terminal; of a wide one if the output goes elsewhere."""
+    return Console().width if sys.stdout.isatty() else WIDTH
+
+
+def fitting(
+    columns: Sequence[str], rows: Sequence[Sequence[str | Text]], width: int | None = None
+) -> tuple[list[str], list[list[str | Text]], list[str]]:
+    """As many of the first columns of a table as fit the terminal, and the names of those left out.
+
+    >>> fitting(["run", "loss", "words"], [["a", "0.5", "x" * 60]], 40)
+    (['run', 'loss'], [['a', '0.5']], ['words'])
+    """
+    width = width or console_width()
+    sizes = [max(len(str(cell)) for cell in cells) for cells in zip(columns, *rows, strict=True)]
+    left = width - min(sizes[0], max(LEAST_NAME, width // 4))
+    kept, left_out = [0], list[int]()
+    for place, size in enumerate(sizes[1:], 1):
+        if size + GAP <= left:
+            left -= size + GAP
+            kept.append(place)
+        else:
+            left_out.append(place)
+    return (
+        [columns[place] for place in kept], [[row[place] for place in kept] for row in rows],
+        [columns[place] for place in left_out],
+    )  # fmt: skip
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, wrap: bool = False) -> None:
-    """A table on standard output; the first column is left-aligned, numbers are right-aligned.
+    """A table on standard output; the first column is left-aligned, numbers are right-aligned. With `wrap`, the first
+    column is folded where the table would be too wide.
 
     What a terminal would obey is escaped: cells may come from the files of a foreign run.
     """
@@ -31,11 +67,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *,
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(columns):
-        table.add_column(fit(name), justify="right" if place else "left", no_wrap=not wrap,
-                         overflow="fold" if wrap else "ellipsis")  # fmt: skip
+        folds = wrap and not place
+        table.add_column(fit(name), justify="right" if place else "left", no_wrap=not folds,
+                         overflow="fold" if folds else "ellipsis")  # fmt: skip
     for row in rows:
         table.add_row(*map(fit, row))
-    Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
+    width = None if sys.stdout.isatty() else WIDTH if wrap else 200
+    Console(width=width, highlight=False).print(table)
 
 
 def result_columns(traits: Traits) -> list[str]:

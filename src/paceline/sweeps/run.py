@@ -35,7 +35,7 @@ from paceline.training.checks import check_updates
 
 LOCK = "sweep.lock"
 # Settings that say where things are, not what a run is. The data's fingerprint says which data it is.
-PLACES = ("data", "run", "address")
+PLACES = ("data", "run", "address", "track")
 # How to read the settings of a run of each job.
 LOADERS: dict[str, Callable[[Path], RunConfig | TraceSettings]] = {TRAIN: load_config, "trace": load_trace}
 

@@ -7,10 +7,15 @@ import io
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from paceline.errors import printable
 from paceline.files import replace_file
+from paceline.reports.commands import repeat
 from paceline.reports.compare import write_comparison
-from paceline.reports.measures import MEASURES, NOTHING
+from paceline.reports.measures import MEASURES, NOTHING, label_of
+from paceline.reports.ranking import Ranking, rank, verdict_on
+from paceline.reports.terminal import fitting, print_table
 from paceline.run_folder import RunFolder
+from paceline.sweeps.charts import against_settings
 from paceline.sweeps.points import Point
 
 # The columns that fit on a terminal, besides what varies.
@@ -28,11 +33,39 @@ class Outcome(NamedTuple):
     hint: str = ""
 
 
-def terminal_table(outcomes: list[Outcome]) -> tuple[list[str], list[list[str]]]:
-    """The columns of `summarise` that fit on a terminal, as text."""
-    columns, rows = summarise(outcomes)
-    kept = [place for place, name in enumerate(columns) if name in {*_varied(outcomes), *ON_TERMINAL}]
-    return [columns[place] for place in kept], [[in_words(row[place]) for place in kept] for row in rows]
+def print_outcomes(outcomes: list[Outcome]) -> None:
+    """The runs on standard output, best first, which one was chosen and how, and the command that repeats it."""
+    done = [outcome for outcome in outcomes if outcome.run and outcome.run.result]
+    ranking = rank([outcome.run.result for outcome in done if outcome.run])
+    ordered = [done[place] for place in ranking.order] + [one for one in outcomes if one not in done]
+    columns, rows = summarise(ordered)
+    decided = [ranking.measure.name] if ranking.measure else []
+    wanted = [*_varied(outcomes), *decided, *(name for name in columns if name in ON_TERMINAL)]
+    kept = [columns.index(name) for name in dict.fromkeys(wanted) if name in columns]
+    words = [[in_words(row[place]) for place in kept] for row in rows]
+    titles, lines, left_out = fitting([label_of(columns[place]) for place in kept], words)
+    print_table(titles, lines, wrap=True)
+    if left_out:
+        print(f"not shown, because the terminal is too narrow: {', '.join(left_out)}")
+    if len(done) > 1 and (best := ordered[0].run):
+        names = [outcome.point.name for outcome in ordered]
+        told = verdict_on(names, [best.result, *(one.run.result for one in ordered[1 : len(done)] if one.run)],
+                          ranking._replace(order=list(range(len(done)))))  # fmt: skip
+        print(printable(f"{told} {chosen_on(ranking)}".replace("`", "").strip()))
+        print(f"train like the best one: {printable(repeat(best))}")
+
+
+def chosen_on(ranking: Ranking) -> str:
+    """On which rows the best run was chosen, and what follows from that."""
+    match ranking.rows:
+        case "validation":
+            return "Chosen on the validation rows, so that the test rows still tell how good it is."
+        case "test":
+            return (
+                "Chosen on the test rows, because the data has no validation rows: its test loss is a little too good. "
+                "`paceline prepare --validation-fraction 0.1` holds some out."
+            )
+    return ""
 
 
 def summarise(outcomes: list[Outcome]) -> Table:
@@ -82,7 +115,18 @@ def write_summary(outcomes: list[Outcome], out: Path) -> list[Path]:
     runs = [outcome.run for outcome in outcomes if outcome.run and outcome.run.result]
     page = out / "comparison.html"
     if len(runs) > 1:
-        write_comparison(runs, page, {outcome.point.name: outcome.error for outcome in outcomes if outcome.error})
+        compared = [outcome for outcome in outcomes if outcome.run and outcome.run.result]
+        results, points = [run.result for run in runs], [outcome.point for outcome in compared]
+        ranking = rank(results)
+        done = [place for place, result in enumerate(results) if result.get("status") == "done"]
+        varied = against_settings(
+            [points[place].settings for place in done], [results[place] for place in done], ranking.measure
+        ) if ranking.measure else []  # fmt: skip
+        failed = {outcome.point.name: outcome.error for outcome in outcomes if outcome.error}
+        write_comparison(
+            runs, page, failed, names=[point.name for point in points], title=f"Sweep {out.resolve().name}: {len(runs)} runs",
+            sections=varied, chosen=chosen_on(ranking),
+        )  # fmt: skip
         written.append(page)
     else:
         page.unlink(missing_ok=True)

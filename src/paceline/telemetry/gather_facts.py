@@ -6,13 +6,16 @@ shorter run, so that neither starting nor a short run gets slower.
 
 from __future__ import annotations
 
+import platform
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from msgspec.structs import replace
 
 from paceline.data.blocks.reader import Reader
@@ -21,12 +24,21 @@ from paceline.data.rows import EpochOrder
 from paceline.errors import PacelineError
 from paceline.machine import num_cores
 from paceline.settings import RunConfig
-from paceline.telemetry.ceilings import load_ceilings
+from paceline.telemetry.ceilings import load_ceilings, processor_name
 from paceline.telemetry.facts import TIMES_LARGER, Facts, Traits, write_facts
 
 MOST_WINDOWS = 3
 MOST_ROWS = 16_384
 DELAY_SECONDS = 10.0
+
+
+def when_and_where(began: float) -> dict[str, Any]:
+    """What `result.json` says about the moment in which a job began, in seconds since 1970, and about this machine."""
+    machine = {
+        "name": platform.node(), "processor": processor_name(), "cores": num_cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+    }  # fmt: skip
+    return {"started": datetime.fromtimestamp(began).astimezone().isoformat(timespec="seconds"), "machine": machine}
 
 
 def facts_of(entry: Any, metrics: tuple[str, ...], dataset: AnyDataset, table: Any) -> Facts:

@@ -28,7 +28,7 @@ NETWORK_INTERFACES = Path("/sys/class/net")
 DISKS = Path("/sys/block")
 LOOPBACK = ("lo", "lo0")
 
-FLOWS = ("network_sent", "network_received", "disk_read", "disk_written")
+FLOWS = ("network_sent", "network_received", "loopback", "disk_read", "disk_written")
 # `full` means that all tasks wait at once, which never happens for processors.
 PRESSURES = {"cpu": ("some",), "io": ("some", "full"), "memory": ("some", "full")}
 MICRO = 1e-6
@@ -58,7 +58,7 @@ class NodeProber:
     """Probes the node that it runs on, including what other programs use.
 
     `network` is what crosses the node's boundary, without loopback, bridges and bonds (bytes of the latter also pass a
-    real interface). Traffic between roles on one node shows only in their connections. Likewise, `disk` counts real
+    real interface). `loopback` is what processes on the node send each other, roles among them. Likewise, `disk` counts real
     disks, not what is stacked on them. Memory and cores are the system's, not a container's limits.
     """
 
@@ -98,7 +98,7 @@ class NodeProber:
     def _read(self) -> Counters:
         cores = self._offered("cores", read_cores) or []
         totals: dict[str, int] = {}
-        readers = {"network": self._read_network, "disk": self._read_disks}
+        readers = {"network": self._read_network, "loopback": read_loopback, "disk": self._read_disks}
         readers |= {f"{resource} pressure": partial(read_pressure, resource) for resource in PRESSURES}
         for name, read in readers.items():
             totals |= self._offered(name, read) or {}
@@ -207,6 +207,14 @@ def read_cores() -> list[CoreTimes]:
         total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
         found.append(CoreTimes(total - times.idle - getattr(times, "iowait", 0.0), total))
     return found
+
+
+def read_loopback() -> dict[str, int]:
+    """Bytes through loopback; each is sent and received, and counts once."""
+    counted = psutil.net_io_counters(pernic=True, nowrap=False)
+    if not (there := [counted[name] for name in LOOPBACK if name in counted]):
+        raise NotImplementedError("it has no loopback interface")
+    return {"loopback": sum(one.bytes_sent for one in there)}
 
 
 def read_pressure(resource: str) -> dict[str, int]:

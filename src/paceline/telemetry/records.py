@@ -117,6 +117,7 @@ class NodeProbe(Record, kw_only=True):
     memory_total_bytes: Whole
     network_sent_bytes_per_second: Real | None = None
     network_received_bytes_per_second: Real | None = None
+    loopback_bytes_per_second: Real | None = None
     disk_read_bytes_per_second: Real | None = None
     disk_written_bytes_per_second: Real | None = None
     pressure: dict[str, Real] = {}

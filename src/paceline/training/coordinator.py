@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,7 +117,7 @@ class Coordinator:
     def _made_by(self) -> dict[str, Any]:
         """What must stay the same during a run: the data, and all settings but when to stop, test and save."""
         free = {"data", "run", "address", "epochs", "steps", "seconds", "test_every", "checkpoint_every"}
-        free |= {"early_stopping", "save_optimizer"}
+        free |= {"early_stopping", "save_optimizer", "track"}
         made_by = {n: v for n, v in tree_of(self.config).items() if n not in free}
         if self.backend.model.fingerprint:
             made_by["module"] = self.backend.model.fingerprint
@@ -243,7 +244,12 @@ class Coordinator:
                 checksum = save_memory(folder, trained.memory)
                 training |= {"optimizer": describe(self.backend.model.layout), "checksum": checksum}
         info = self.dataset.model_info | {"training": training}
-        return save_model(folder, self.backend.model, trained.parameters, self.config.model, info)
+        sha256 = save_model(folder, self.backend.model, trained.parameters, self.config.model, info)
+        for file in self.dataset.model_files:
+            # Without it, features are called by their keys.
+            with suppress(OSError):
+                self.dataset.folder.copy(file, folder)
+        return sha256
 
     def _training(self) -> dict[str, Any]:
         """What `model.json` says about the training until now, for runs that start from the model."""

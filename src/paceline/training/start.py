@@ -97,7 +97,7 @@ def starting_states(config: RunConfig, dataset: Any, model: Model, notice: Calla
     trained = load_model(run, config.model)
     if trained.info.sha256 != config.start.sha256:
         raise DataError(f"the model in `{run}` is not the one that this run began with", "start a new run")
-    trained.input.check(dataset, trained.info.source)
+    trained.input.check(trained.parameters, dataset, trained.info.source)
     memory = _read_memory(run, read_saved(run).training, model.layout, notice)
     found, layout = States(), model.layout
     if layout.table is not None:

@@ -13,20 +13,20 @@ import pytest
 from paceline.data.memory.frames import Frames, open_table, roles_of
 from paceline.data.memory.given import Given
 from paceline.data.prepare_settings import PrepareConfig
-from paceline.data.sources.columnar import Roles
 from paceline.data.sources.files import Source
+from paceline.data.sources.table_columns import Roles
 from paceline.data.sparse.batch import Batch
 from paceline.errors import UsageError
 
 SOURCE = Source("the data", None, "", None)
 COLUMNS: dict[str, list[Any]] = {"age": [20.0, 30.5, None], "town": ["Rome", None, "Oslo"], "label": [1, 0, 1]}
-CONFIG = PrepareConfig(sources=["memory"], out="", hash_bits=10)
 
 
-def read(given: Given, categorical: tuple[str, ...] = ()) -> Batch:
+def read(given: Given, **settings: Any) -> Batch:
     roles = roles_of(given)
-    table = open_table(given, roles, categorical)
-    frames = Frames(table, roles, {"the data": iter([table])}, CONFIG, named_labels=False)
+    table = open_table(given, roles)
+    config = PrepareConfig(sources=["memory"], out="", hash_bits=10, **settings)
+    frames = Frames(table, roles, {"the data": iter([table])}, config, named_labels=False)
     parsed = [frames.parse(chunk, 10).batch for chunk in frames.chunks(SOURCE)]
     assert len(parsed) == 1
     return parsed[0]
@@ -74,7 +74,7 @@ def test_labels_and_weights_may_be_arrays() -> None:
 
 def test_numbers_may_be_categories() -> None:
     table = pa.table({"shop": [3, 3, 4], "label": [0, 1, 1]})
-    found = read(Given(table, "label"), ("shop",))
+    found = read(Given(table, "label"), categorical=["shop"])
     assert found.values.tolist() == [1, 1, 1]
     assert found.keys[0] == found.keys[1] != found.keys[2]
     same(found, read(Given(table.set_column(0, "shop", pa.array(["3", "3", "4"])), "label")))
@@ -83,19 +83,19 @@ def test_numbers_may_be_categories() -> None:
 @pytest.mark.parametrize(
     ("given", "categorical", "words", "hint"),
     [
-        (ARROW, ("twon",), "`categorical` has `twon`", "did you mean `town`?"),
-        (Given(pa.table(COLUMNS), [1, 0, 1]), (), "the table has a column `label`", "drop the column"),
+        (ARROW, ["twon"], "`categorical` has `twon`", "did you mean `town`?"),
+        (Given(pa.table(COLUMNS), [1, 0, 1]), [], "the table has a column `label`", "drop the column"),
         (
             Given(pa.table({"age": [1.0]}), [1, 0]),
-            (),
+            [],
             "does not have as many rows as there are labels, 2",
             "one per row",
         ),
-        (Given(pd.Series([1.0, 2.0]), "label"), (), "is not a table", "frame of columns"),
+        (Given(pd.Series([1.0, 2.0]), "label"), [], "is not a table", "frame of columns"),
     ],
 )
-def test_what_does_not_fit_is_refused(given: Given, categorical: tuple[str, ...], words: str, hint: str) -> None:
+def test_what_does_not_fit_is_refused(given: Given, categorical: list[str], words: str, hint: str) -> None:
     with pytest.raises(UsageError) as error:
-        read(given, categorical)
+        read(given, categorical=categorical)
     assert words in error.value.message
     assert hint in error.value.hint

@@ -81,12 +81,17 @@ def test_whole_numbers_may_be_either(tmp_path: Path) -> None:
     assert made(tmp_path / "d", Memory((X[:3], [0, 1, 1]), fits=("numbers",))).labels.kind == "numbers"
 
 
+def test_columns_of_a_matrix_have_no_names(tmp_path: Path) -> None:
+    for settings in ({"categorical": ["a"]}, {"cross": [["a", "b"]]}, {"bins": {"a": 3}}):
+        with pytest.raises(UsageError, match=f"`{next(iter(settings))}` .* columns of a matrix have no names"):
+            made(tmp_path / "memory", Memory((X, Y)), **settings)
+
+
 @pytest.mark.parametrize(
     ("memory", "kind", "words"),
     [
         (Memory(X), UsageError, "the rows have no labels"),
         (Memory((X[:0], Y[:0])), DataError, "the matrix has 0 rows and 4 columns"),
-        (Memory((X, Y), categorical=["a"]), UsageError, "the columns of a matrix have no names"),
         (Memory(X, label="y"), UsageError, "the columns of a matrix have no names"),
         (Memory((np.full((2, 2), np.nan), [0, 1])), DataError, "nan"),
         (Memory((X, Y), validation=(X[:, :2], Y)), UsageError, "a matrix has 2 columns, the first has 4"),

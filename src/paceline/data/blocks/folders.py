@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlparse
@@ -24,6 +26,9 @@ class Folder(Protocol):
     def read(self, file: str) -> pa.Buffer:
         """The content of a file; raises `FileNotFoundError` if there is none."""
 
+    def copy(self, file: str, to: Path) -> None:
+        """Copy a file to a folder of this machine, or let both folders share it; raises `OSError` if it cannot be."""
+
 
 class LocalFolder:
     """A folder of this machine. Its files are mapped, not copied."""
@@ -42,6 +47,14 @@ class LocalFolder:
             raise DataError(f"`{path}` is not a regular file", "prepare the data again")
         with pa.memory_map(str(path)) as source:
             return source.read_buffer()
+
+    def copy(self, file: str, to: Path) -> None:
+        (to / file).unlink(missing_ok=True)
+        try:
+            # A second name: the files of a dataset never change. It stays when the dataset is removed.
+            os.link(self._path / file, to / file, follow_symlinks=False)
+        except OSError:
+            shutil.copyfile(self._path / file, to / file, follow_symlinks=False)
 
     def __str__(self) -> str:
         return str(self._path)
@@ -70,6 +83,10 @@ class StoredFolder:
     def read(self, file: str) -> pa.Buffer:
         with self._files.open_input_file(f"{self._path}/{file}") as source:
             return source.read_buffer()
+
+    def copy(self, file: str, to: Path) -> None:
+        (to / file).unlink(missing_ok=True)
+        (to / file).write_bytes(self.read(file))
 
     def __str__(self) -> str:
         return self.name

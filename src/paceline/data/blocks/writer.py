@@ -11,7 +11,7 @@ import msgspec
 
 from paceline.data.blocks.dataset import SPLITS, RowKind, Split
 from paceline.data.blocks.files import BlockInfo, R, SplitInfo
-from paceline.data.blocks.manifests import seal
+from paceline.data.blocks.manifests import write_manifest
 from paceline.data.blocks.partial import PartialFolder
 from paceline.errors import DataError, UsageError
 from paceline.files import refuse_existing, replace_file, translated_disk_errors
@@ -36,7 +36,8 @@ class Intake(Protocol[R]):
         at once; may change rows in place.
         """
 
-    def manifest(self, splits: dict[Split, SplitInfo]) -> msgspec.Struct: ...
+    def manifest(self, splits: dict[Split, SplitInfo], folder: Path) -> msgspec.Struct:
+        """The manifest; files that belong beside the blocks are written to the folder."""
 
 
 class DatasetWriter(Generic[R, D]):
@@ -79,7 +80,7 @@ class DatasetWriter(Generic[R, D]):
             raise DataError(
                 "the input has no training rows", "check the paths, and that --test-fraction leaves some rows"
             )
-        manifest = seal(msgspec.json.encode(self._intake.manifest(splits)))
+        manifest = write_manifest(self._intake.manifest(splits, self._partial.path))
         # Nothing waits for the disk, which may take longer than all the rest. If the machine crashes before everything
         # is there, checksums tell.
         replace_file(self._partial.path / "manifest.json", manifest, durable=False)

@@ -84,7 +84,7 @@ class ImageIntake:
     def complete(self, split: Split, index: int, block: list[Images]) -> list[Images]:
         return list(block)
 
-    def manifest(self, splits: dict[Split, SplitInfo]) -> ImageManifest:
+    def manifest(self, splits: dict[Split, SplitInfo], folder: Path) -> ImageManifest:
         return ImageManifest(
             kind="images",
             shape=self._shape,

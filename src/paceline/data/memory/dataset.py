@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -72,13 +73,19 @@ def dataset_in_memory(
 
     With `scale` none, values are scaled as `scaling` says. The rows need not show all classes.
     """
-    intake = SparseIntake(rows.num_columns, {}, labels.kind, (), labels.names, scale, scaling)
-    cut = list(enumerate(_cut(_taken(intake, _pieces(rows, targets, weights)))))
+    intake = SparseIntake(rows.num_columns, {}, labels.kind, (), labels.names, scale, scaling=scaling)
+
+    def complete(index: int, block: list[Batch]) -> Batch:
+        (stored,) = intake.complete("train", index, block)
+        block.clear()  # what was copied need not stay in memory
+        return stored.read_only()
+
+    cut = list(_cut(_taken(intake, _pieces(rows, targets, weights))))
     with ThreadPoolExecutor(min(num_cores(), len(cut)), thread_name_prefix="paceline-blocks") as threads:
-        blocks = list(threads.map(lambda numbered: intake.complete("train", *numbered)[0].read_only(), cut))
+        blocks = list(threads.map(complete, range(len(cut)), cut))
     infos = tuple(map(_info_of, blocks))
     train = SplitInfo(sum(info.rows for info in infos), 0, sum(info.nonzeros for info in infos), infos)
-    manifest = intake.manifest({"train": train, "validation": SplitInfo(), "test": SplitInfo()})
+    manifest = intake.manifest({"train": train, "validation": SplitInfo(), "test": SplitInfo()}, Path())
     return MemoryDataset(msgspec.structs.replace(manifest, label_statistics=None), blocks)
 
 

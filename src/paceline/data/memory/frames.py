@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -13,9 +12,10 @@ import pyarrow.fs
 
 from paceline.data.memory.given import Given, column_of
 from paceline.data.prepare_settings import PrepareConfig
-from paceline.data.sources.columnar import Columnar, Roles, columns_of, require_columns
+from paceline.data.sources.columnar import Columnar
 from paceline.data.sources.files import Chunk, Source
 from paceline.data.sources.parsed import Parsed
+from paceline.data.sources.table_columns import Roles, columns_of, require_schema
 from paceline.errors import UsageError
 
 CHUNK_CELLS = 1 << 20
@@ -49,16 +49,10 @@ def _name(values: Any, default: str) -> str:
     return name if isinstance(name, str) and name else default
 
 
-def open_table(given: Given, roles: Roles, categorical: Sequence[str]) -> Table:
+def open_table(given: Given, roles: Roles) -> Table:
     """A table of any kind with Arrow's types, and with labels and weights as columns."""
     table = _with_labels(_without_index(_read(given.features)), given, roles)
-    for name in categorical:
-        if name not in table.schema.names:
-            near = difflib.get_close_matches(name, table.schema.names, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else "name columns of the table"
-            raise UsageError(f"`categorical` has `{name}`, which is not a column", hint)
-    fields = [_usable(field, field.name in categorical) for field in table.schema]
-    schema = pa.schema(fields)
+    schema = pa.schema([field.with_type(_usable(field.type)) for field in table.schema])
     return Table(schema, (_cast(batch, schema) for batch in table.batches))
 
 
@@ -112,15 +106,14 @@ def _appended(
         )
 
 
-def _usable(field: pa.Field, is_category: bool) -> pa.Field:
-    """The type in which a column is read: text in one of the layouts that are known here, categories as text."""
-    found = field.type
-    if is_category and not pa.types.is_dictionary(found):
-        return field.with_type(pa.large_string())
-    if pa.types.is_dictionary(found):
-        is_text = is_category or _is_view(found.value_type)
-        return field.with_type(pa.dictionary(pa.int32(), pa.large_string() if is_text else found.value_type))
-    return field.with_type(pa.large_string()) if _is_view(found) else field
+def _usable(found: pa.DataType) -> pa.DataType:
+    """The type in which a column is read: text in one of the layouts that are known here."""
+    types = pa.types
+    if types.is_dictionary(found):
+        return pa.dictionary(pa.int32(), _usable(found.value_type))
+    if (types.is_list(found) or types.is_large_list(found)) and _is_view(found.value_type):
+        return pa.large_list(pa.large_string())
+    return pa.large_string() if _is_view(found) else found
 
 
 def _is_view(found: pa.DataType) -> bool:
@@ -146,21 +139,23 @@ def _cast_column(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 class Frames(Columnar):
-    """A `Format` of tables with the columns of the first."""
+    """A `Format` of tables with the columns of the first, of which `head` has the first rows."""
 
     def __init__(
         self, first: Table, roles: Roles, tables: dict[str, Iterator[Table]], config: PrepareConfig, *,
-        named_labels: bool,
+        named_labels: bool, head: pa.RecordBatch | None = None,
     ) -> None:  # fmt: skip
         self._tables = tables
-        columns = columns_of(first.schema, roles, Source("the table", pa.fs.LocalFileSystem(), "", None))
-        super().__init__(columns, config.hash_bits, fields=config.fields, named_labels=named_labels)
+        source = Source("the table", pa.fs.LocalFileSystem(), "", None)
+        head, self._config = first.schema.empty_table() if head is None else head, config
+        columns = columns_of(first.schema, roles, config, source).with_edges(config.bins, head)
+        super().__init__(columns, config, named_labels=named_labels)
         self._chunk_rows = max(1, CHUNK_CELLS // max(1, len(columns.kinds)))
 
     def chunks(self, source: Source) -> Iterator[Chunk[pa.RecordBatch]]:
         start = 0
         for table in self._tables[source.name]:
-            require_columns(self.columns, columns_of(table.schema, self.columns.roles, source), source)
+            require_schema(self.columns, table.schema, self._config, source)
             for batch in table.batches:
                 for first in range(0, batch.num_rows, self._chunk_rows):
                     part = batch.slice(first, self._chunk_rows)

@@ -15,6 +15,7 @@ from paceline.data.sources.columnar import LABEL_HINT
 from paceline.data.sources.files import Chunk, Source
 from paceline.data.sources.parsed import WEIGHT_WORDS, BadRow, Parsed
 from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.names import NameCollector
 from paceline.errors import UsageError
 from paceline.kernels.keys import key_dtype
 
@@ -114,7 +115,7 @@ def _sparse(
     return SparseRows(offsets, columns[:stop], values[:stop], int(shape[1]), fields)
 
 
-class Piece(NamedTuple):
+class MatrixPart(NamedTuple):
     """Some rows of a matrix with their labels and weights, as columns."""
 
     rows: SparseRows | DenseRows
@@ -128,6 +129,8 @@ class Matrices:
     """A `Format` of matrices with the number of columns of the first."""
 
     notes: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
+    names: NameCollector | None = None
     label_column = "the labels"
 
     def __init__(self, first: Given, batches: dict[str, Iterator[Given]], *, named_labels: bool) -> None:
@@ -142,7 +145,7 @@ class Matrices:
         self.fields: tuple[str, ...] | None = () if fields is None else None
         self.settings: dict[str, Any] = {}
 
-    def chunks(self, source: Source) -> Iterator[Chunk[Piece]]:
+    def chunks(self, source: Source) -> Iterator[Chunk[MatrixPart]]:
         start = bytes_read = 0
         for given in self._batches[source.name]:
             piece = self._piece(given)
@@ -156,7 +159,7 @@ class Matrices:
                 yield Chunk(source, part, start, bytes_read)
                 start += last - first
 
-    def _piece(self, given: Given) -> Piece:
+    def _piece(self, given: Given) -> MatrixPart:
         refuse_mixture(given, matrices=True)
         rows = rows_of_matrix(given.features)
         if rows.num_columns > self.features or (rows.num_columns < self.features and not _is_batch(given)):
@@ -169,9 +172,9 @@ class Matrices:
             raise UsageError("some batches have weights, and some have none", "give all rows a weight")
         labels = column_of(given.labels, rows.num_rows, "labels")
         weights = None if given.weights is None else column_of(given.weights, rows.num_rows, "weights")
-        return Piece(rows, 0, rows.num_rows, labels, weights)
+        return MatrixPart(rows, 0, rows.num_rows, labels, weights)
 
-    def parse(self, chunk: Chunk[Piece], most_bad: int) -> Parsed:
+    def parse(self, chunk: Chunk[MatrixPart], most_bad: int) -> Parsed:
         piece = chunk.content
         batch = piece.rows.between(piece.start, piece.stop)
         labels = (read_names if self._named else read_numbers)(piece.labels)

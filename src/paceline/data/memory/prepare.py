@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,13 +16,15 @@ from paceline.data.limits import LABEL_KINDS, LabelKind
 from paceline.data.memory.frames import Frames, Table, open_table, roles_of
 from paceline.data.memory.given import Given, batches_of, column_of, is_matrix, refuse_mixture
 from paceline.data.memory.matrices import Matrices, rows_of_matrix
+from paceline.data.preparation import BATCH, MATRIX, TABLE
 from paceline.data.prepare import write_dataset
 from paceline.data.prepare_rows import RawRows
-from paceline.data.prepare_settings import PrepareConfig, Prepared, PrepareProgress, check_settings
+from paceline.data.prepare_settings import COLUMNS, PrepareConfig, Prepared, PrepareProgress, check_settings
 from paceline.data.sources.cells import are_names, holds_text, read_numbers
-from paceline.data.sources.columnar import Roles, require_roles
 from paceline.data.sources.files import Source
 from paceline.data.sources.parsed import Format
+from paceline.data.sources.table_columns import Roles, require_roles
+from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import SparseDataset
 from paceline.errors import DataError, UsageError
 from paceline.files import refuse_existing
@@ -31,8 +33,8 @@ from paceline.files import refuse_existing
 class Memory(NamedTuple):
     """Rows in memory: those to train on, and, if given, those to choose the best model by and to test it on.
 
-    `label` and `weight` are a column's name or one value per row; `categorical` names columns of categories. Without
-    `labels`, the labels tell of which kind they are; `fits` are the kinds that the model can learn from.
+    `label` and `weight` are a column's name or one value per row. Without `labels`, the labels tell of which kind they
+    are; `fits` are the kinds that the model can learn from.
     """
 
     train: Any
@@ -40,7 +42,6 @@ class Memory(NamedTuple):
     test: Any = None
     label: Any = None
     weight: Any = None
-    categorical: Sequence[str] = ()
     labels: LabelKind | None = None
     fits: tuple[LabelKind, ...] = LABEL_KINDS
 
@@ -78,8 +79,9 @@ def prepare_memory(
 
 
 def _open_matrices(memory: Memory, config: PrepareConfig, first: Given, batches: dict[str, Iterator[Given]]) -> Opened:
-    if memory.categorical:
-        raise UsageError("`categorical` is given, but the columns of a matrix have no names", "give a frame")
+    for name in COLUMNS:
+        if getattr(config, name):
+            raise UsageError(f"`{name}` is given, but the columns of a matrix have no names", "give a frame")
     rows = rows_of_matrix(first.features)
     if not rows.num_rows or not rows.num_columns:
         raise DataError(f"the matrix has {rows.num_rows} rows and {rows.num_columns} columns", "give at least one")
@@ -87,27 +89,28 @@ def _open_matrices(memory: Memory, config: PrepareConfig, first: Given, batches:
         raise UsageError("the rows have no labels", "give (X, y), or label=")
     labels = None if isinstance(first.labels, str) else column_of(first.labels, rows.num_rows, "labels")
     kind, named = label_kind(memory, labels)
-    return Opened(Matrices(first, batches, named_labels=named), "matrix", kind)
+    name = BATCH if isinstance(first.features, Batch) else MATRIX
+    return Opened(Matrices(first, batches, named_labels=named), name, kind)
 
 
 def _open_tables(memory: Memory, config: PrepareConfig, first: Given, batches: dict[str, Iterator[Given]]) -> Opened:
     roles = roles_of(first)
-    table = open_table(first, roles, memory.categorical)
+    table = open_table(first, roles)
     require_roles(table.schema.names, roles, Source("the table", pa.fs.LocalFileSystem(), "", None))
     head, table = table.peek()
     kind, named = label_kind(memory, None if head is None else head.column(roles.label))
-    tables = {name: _tables(given, roles, memory.categorical) for name, given in batches.items()}
+    tables = {name: _tables(given, roles) for name, given in batches.items()}
     # The first batch was opened already.
     train = next(iter(batches))
     next(batches[train])
     tables[train] = chain([table], tables[train])
-    return Opened(Frames(table, roles, tables, config, named_labels=named), "table", kind)
+    return Opened(Frames(table, roles, tables, config, named_labels=named, head=head), TABLE, kind)
 
 
-def _tables(given: Iterator[Given], roles: Roles, categorical: Sequence[str]) -> Iterator[Table]:
+def _tables(given: Iterator[Given], roles: Roles) -> Iterator[Table]:
     for batch in given:
         refuse_mixture(batch, matrices=False)
-        yield open_table(batch, roles, categorical)
+        yield open_table(batch, roles)
 
 
 def label_kind(memory: Memory, labels: pa.Array | None) -> tuple[LabelKind, bool]:

@@ -27,6 +27,7 @@ from paceline.data.limits import Integers
 from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
 from paceline.data.sources.parsed import BadRow, Parsed, Room, input_key_dtype, shown
+from paceline.data.sparse.names import NameCollector
 from paceline.errors import DataError
 from paceline.kernels import problems
 from paceline.kernels.criteo import INTEGERS, STRINGS, bucket_integers, parse_criteo, scale_integers
@@ -40,26 +41,44 @@ NAMES = ["label", *INTEGER_NAMES, *STRING_NAMES]
 
 
 class LineLayout(NamedTuple):
-    """How a line is laid out: the byte between columns, and the number of columns before the label."""
+    """How a line is laid out: the byte between columns, and the number of columns before the label.
+
+    Where labels are not read (`labelled`), they are among the columns before the integers.
+    """
 
     separator: int
     before_label: int
+    labelled: bool = True
 
     @property
     def names(self) -> list[str]:
-        return ["id"] * self.before_label + NAMES
+        return ["id"] * self.before_label + (NAMES if self.labelled else NAMES[1:])
 
 
 def find_layout(first_line: bytes) -> LineLayout | None:
     """The layout of Criteo data that begins with this line, or None if it cannot be Criteo data.
 
     >>> find_layout(b"0\\t" + b"\\t" * 38 + b"68fd1e64")
-    LineLayout(separator=9, before_label=0)
+    LineLayout(separator=9, before_label=0, labelled=True)
     """
     for separator in (b"\t", b","):
         cells = first_line.rstrip(b"\r\n").split(separator)
         if len(cells) in (len(NAMES), len(NAMES) + 1) and (_is_header(cells) or _has_integers(cells)):
             return LineLayout(separator[0], len(cells) - len(NAMES))
+    return None
+
+
+def find_unlabelled(first_line: bytes) -> LineLayout | None:
+    """The same for rows of which labels are not read: at most an id and a label come before the integers.
+
+    >>> find_unlabelled(b"\\t" * 38 + b"68fd1e64").before_label, find_unlabelled(b"\\t" * 39 + b"68fd1e64").before_label
+    (0, 1)
+    """
+    for separator in (b"\t", b","):
+        cells = first_line.rstrip(b"\r\n").split(separator)
+        before = len(cells) - INTEGERS - STRINGS
+        if before in (0, 1, 2) and (_is_header(cells) or _has_integers(cells)):
+            return LineLayout(separator[0], before, labelled=False)
     return None
 
 
@@ -90,12 +109,16 @@ class Criteo:
     weighted = False
     notes: tuple[str, ...] = ()
 
-    def __init__(self, layout: LineLayout, hash_bits: int, integers: Integers, *, fields: bool = False) -> None:
+    def __init__(
+        self, layout: LineLayout, hash_bits: int, integers: Integers, *, fields: bool = False, names: bool = False
+    ) -> None:
         self.layout = layout
         self.integers = integers
         self.settings: dict[str, Any] = {"hash_bits": hash_bits, "integers": integers}
         self.fields = tuple(INTEGER_NAMES + STRING_NAMES) if fields else ()
-        self.features = (1 << hash_bits) + (INTEGERS if integers == "log" else 0)
+        self.numeric = tuple(INTEGER_NAMES) if integers == "log" else ()
+        self.features = (1 << hash_bits) + len(self.numeric)
+        self.names = NameCollector(INTEGER_NAMES + STRING_NAMES, hash_bits, len(self.numeric)) if names else None
         self._mask = np.uint64((1 << hash_bits) - 1)
         self._string_salts = np.array([salt_of(name) for name in STRING_NAMES], np.uint64)
         self._integer_salts = np.array([salt_of(name) for name in INTEGER_NAMES], np.uint64)
@@ -106,23 +129,27 @@ class Criteo:
     def parse(self, chunk: Chunk[Text], most_bad: int) -> Parsed:
         text = chunk.content
         header = self._header_bytes(text) if chunk.start == 0 else 0
-        # The shortest line that may be bad is one character, the shortest row `1` and 39 separators.
-        most_rows = len(text) // (1 + INTEGERS + STRINGS) + 1
+        text = text[header:]
+        # The shortest line that may be bad is one character, the shortest row 38 separators and a newline.
+        most_rows = len(text) // (INTEGERS + STRINGS) + 1
         most_nonzeros = most_rows * (INTEGERS + STRINGS)
         key_dtype = input_key_dtype(self.features + INTEGERS)
         room = Room.of(len(text) // 2, most_nonzeros, key_dtype, most_bad, fields=bool(self.fields))
-        separator, before_label = self.layout
+        # A line that does not parse may have a text for every other byte; buckets are at most that many, too.
+        room = room._replace(names=self.names.room(2 * len(text)) if self.names else None)
+        separator, before, labelled = self.layout
         counts = parse_criteo(
-            text[header:], separator, before_label, self._integer_salts, self._string_salts, self._mask, room
+            text, separator, before, self._integer_salts, self._string_salts, self._mask, room, labelled
         )
         keys, values = room.keys[: counts.nonzeros], room.values[: counts.nonzeros]
         if self.integers == "log":
             scale_integers(keys, values)
         else:
-            bucket_integers(keys, values, self._integer_salts, self._mask)
+            bucket_integers(keys, values, self._integer_salts, self._mask, room.names)
         before = 1 if header else 0
-        bad = [self._explain(text[header:], before, *row) for row in room.bad[: counts.bad].tolist()]
-        return room.parsed(counts, bad, before)
+        bad = [self._explain(text, before, *row) for row in room.bad[: counts.bad].tolist()]
+        texts = self.names.found(room.names, text) if self.names else []
+        return room.parsed(counts, bad, before)._replace(texts=texts)
 
     def _header_bytes(self, text: Text) -> int:
         """The length of the first line if it is a header, else 0."""
@@ -152,14 +179,14 @@ class Criteo:
 def open_criteo(source: Source, config: PrepareConfig) -> Criteo:
     """Criteo data laid out as the first line of a file says."""
     first_line = first_lines(source).tobytes().partition(b"\n")[0]
-    if has_no_label(first_line):
+    if config.labelled and has_no_label(first_line):
         raise DataError(
             f"`{source.name}` has no label column", "Kaggle's test file cannot be trained on; use the train file"
         )
-    layout = find_layout(first_line)
+    layout = find_layout(first_line) if config.labelled else find_unlabelled(first_line)
     if layout is None:
         raise DataError(
             f"`{source.name}`, row 1: {shown(first_line)} is not a Criteo row",
             "a row is [id,] label, 13 integers and 26 strings, separated by tabs or commas",
         )
-    return Criteo(layout, config.hash_bits, config.integers, fields=config.fields)
+    return Criteo(layout, config.hash_bits, config.integers, fields=config.fields, names=config.names)

@@ -18,11 +18,13 @@ import pyarrow.compute
 import pyarrow.csv
 from numpy.typing import NDArray
 
+from paceline.data.limits import ColumnKind
 from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.cells import are_names, are_numbers
-from paceline.data.sources.columnar import Columnar, Kind, Roles, TableColumns, require_columns, require_roles
+from paceline.data.sources.columnar import Columnar
 from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
 from paceline.data.sources.parsed import BadRow, Parsed, shown
+from paceline.data.sources.table_columns import Roles, TableColumns, chosen_columns, require_columns, require_roles
 from paceline.errors import DataError
 from paceline.kernels.columns import LONE_RETURN, QUOTE_OPEN, TEXT_AFTER_QUOTE, check_quotes
 from paceline.kernels.text import NEWLINE, QUOTE, RETURN
@@ -56,17 +58,20 @@ class Lines(NamedTuple):
 class Csv(Columnar):
     """CSV text with a header."""
 
+    def __init__(self, columns: TableColumns, config: PrepareConfig, *, named_labels: bool = False) -> None:
+        self._config = config
+        super().__init__(columns, config, named_labels=named_labels)
+
     def chunks(self, source: Source) -> Iterator[Chunk[Lines]]:
         header: Header | None = None
         for chunk in cut_at_lines(source):
             text = chunk.content
             if header is None:
                 header = _require_header(source, text)
-                roles = self.columns.roles
-                require_roles(header.names, roles, source)
-                features = (name for name in header.names if name not in roles.names)
-                kinds = {name: self.columns.kinds.get(name, "text") for name in features}
-                require_columns(self.columns, TableColumns(roles, kinds), source)
+                require_roles(header.names, self.columns.roles, source)
+                left_out = {*self.columns.roles.names, *self._config.drop}
+                kinds = {name: self.columns.kinds.get(name, "text") for name in header.names if name not in left_out}
+                require_columns(self.columns, kinds, self._config, source)
                 yield Chunk(source, Lines(header, text[header.num_bytes :], 1), 0, chunk.bytes_read)
             else:
                 yield Chunk(source, Lines(header, text, 0), chunk.start, chunk.bytes_read)
@@ -214,9 +219,9 @@ def open_csv(source: Source, config: PrepareConfig) -> Csv:
     roles = Roles.of(config)
     require_roles(header.names, roles, source)
     table, _, _ = _read_cells(source, header, text[header.num_bytes :])
-    kinds: dict[str, Kind] = {}
-    for name in header.names:
-        if name not in roles.names:
-            kinds[name] = "number" if are_numbers(table.column(name)) else "text"
-    named = config.labels != "numbers" and are_names(table.column(config.label))
-    return Csv(TableColumns(roles, kinds), config.hash_bits, fields=config.fields, named_labels=named)
+    natural: dict[str, ColumnKind | None] = {
+        name: "number" if not config.columns and are_numbers(table.column(name)) else "text" for name in header.names
+    }
+    columns = chosen_columns(natural, roles, config, source).with_edges(config.bins, table)
+    named = bool(roles.label) and config.labels != "numbers" and are_names(table.column(roles.label))
+    return Csv(columns, config, named_labels=named)

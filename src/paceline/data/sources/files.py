@@ -1,6 +1,7 @@
 """Which files are read, in what order, decompressed how, and in what pieces?
 
-A source is what a user names: a file, a folder, a glob, or a URL that pyarrow's file systems reach. A file is read as
+A source is what a user names: a file, a folder, a glob, a URL that pyarrow's file systems reach, or `-` for standard
+input. A file is read as
 a stream and cut into chunks of some megabytes that end where a row ends, so memory does not grow with the input.
 """
 
@@ -19,7 +20,8 @@ import pyarrow as pa
 import pyarrow.fs
 from numpy.typing import NDArray
 
-from paceline.errors import DataError
+from paceline.data.sources.standard_input import StandardInput
+from paceline.errors import ConfigError, DataError
 from paceline.files import check_name
 
 CHUNK_BYTES = 4 << 20
@@ -29,6 +31,9 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 MAPPED = pa.fs.LocalFileSystem(use_mmap=True)
 SUFFIXES = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+
+STANDARD_INPUT = "-"
+NOT_STREAMED = (b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")  # Parquet and Arrow
 
 T = TypeVar("T")
 
@@ -86,6 +91,8 @@ def find_sources(names: list[str]) -> list[Source]:
 
     Files whose name begins with `.` or `_` are left out of folders, as are such folders.
     """
+    if names.count(STANDARD_INPUT) > 1:
+        raise ConfigError("standard input, `-`, is named twice", "it can be read only once")
     return [source for name in names for source in _find(name)]
 
 
@@ -97,6 +104,8 @@ def leave_out(sources: list[Source], others: list[Source]) -> tuple[list[Source]
 
 
 def _find(name: str) -> list[Source]:
+    if name == STANDARD_INPUT:
+        return [_standard_input()]
     check_name(name)
     if "://" in name:
         return _find_remote(name)
@@ -113,6 +122,15 @@ def _find(name: str) -> list[Source]:
             check_name(path)
         return [Source(path, local, path, os.path.getsize(path)) for path in paths]
     raise DataError(f"no such file: `{name}`", "check the path; folders, globs and URLs (s3://…) are possible too")
+
+
+def _standard_input() -> Source:
+    """Standard input as a file. Tables, which are not read from the front to the end, are copied to a temporary one."""
+    stream = StandardInput()
+    copied = stream.copied() if stream.begins_with(*NOT_STREAMED) else None
+    if copied is None:
+        return Source(stream.type_name, stream, STANDARD_INPUT, None)
+    return Source(stream.type_name, copied, copied.path, os.path.getsize(copied.path))
 
 
 def _find_remote(uri: str) -> list[Source]:

@@ -35,32 +35,39 @@ SUFFIXES = {
     ".ffm": "libffm", ".libffm": "libffm",
     ".tfrecord": "tfrecord", ".tfrecords": "tfrecord",
 }  # fmt: skip
+COLUMNS_LOOKED_FOR = 1000
 LABEL = rb"[+-]?[\d.]+([eE][+-]?\d+)?(:[+-]?[\d.]+([eE][+-]?\d+)?)?"
 LIBSVM_LINE = re.compile(LABEL + rb"(\s+qid:\S+)?(\s+\d+:\S+)*\s*(#.*)?")
-LIBFFM_LINE = re.compile(LABEL + rb"(\s+qid:\S+)?(\s+\d+:\d+:[^:\s]+)+\s*(#.*)?")
+LIBFFM_LINE = re.compile(rb"(" + LABEL + rb"(\s+qid:\S+)?\s+)?(\d+:\d+:[^:\s]+\s*)+(#.*)?")
 
 
-def recognise(source: Source, label: str) -> str:
+def recognise(source: Source, config: PrepareConfig) -> str:
     """The format of a file of rows: what its first bytes say, or else its suffix."""
     head = read_head(source, 1 << 16)
     if not len(head):
         raise DataError(f"`{source.name}` is empty", "check how it was made")
-    found = _by_bytes(head, label) or SUFFIXES.get(source.suffix)
+    found = _by_bytes(head, _columns_of_csv(config)) or SUFFIXES.get(source.suffix)
     if found is None:
         raise DataError(f"`{source.name}` is in an unknown format", f"say which: --format {'|'.join(FORMATS)}")
     return found
 
 
-def refuse_other_formats(name: str, sources: Iterable[Source], label: str) -> None:
+def refuse_other_formats(name: str, sources: Iterable[Source], config: PrepareConfig) -> None:
     """Raise if a source is not of the format `name`. Only the first file of each known suffix is opened."""
     first = {source.suffix: source for source in reversed([*sources]) if source.suffix in SUFFIXES}
     for source in first.values() if len(first) > 1 else ():
-        if source.num_bytes != 0 and (other := recognise(source, label)) != name:
+        if source.num_bytes != 0 and (other := recognise(source, config)) != name:
             message = f"the sources have different formats: `{source.name}` is {other}, others are {name}"
             raise DataError(message, f"prepare each format on its own, or give --format {name}")
 
 
-def _by_bytes(head: NDArray[np.uint8], label: str) -> str | None:
+def _columns_of_csv(config: PrepareConfig) -> list[str]:
+    """Columns of which one in the first line shows that it is a header."""
+    known = [config.id, *config.columns] if not config.labelled else [config.label]
+    return [name for name in known[:COLUMNS_LOOKED_FOR] if name]
+
+
+def _by_bytes(head: NDArray[np.uint8], columns: list[str]) -> str | None:
     start = head[:8].tobytes()
     if start.startswith(b"PAR1"):
         return "parquet"
@@ -68,10 +75,10 @@ def _by_bytes(head: NDArray[np.uint8], label: str) -> str | None:
         return "arrow"
     if len(head) >= HEADER_BYTES and walk_records(head[:HEADER_BYTES])[2] != LENGTH_CHECKSUM:
         return "tfrecord"
-    return _by_first_line(without_mark(head), label)
+    return _by_first_line(without_mark(head), columns)
 
 
-def _by_first_line(head: NDArray[np.uint8], label: str) -> str | None:
+def _by_first_line(head: NDArray[np.uint8], columns: list[str]) -> str | None:
     lines = (line.strip(b"\r") for line in head.tobytes().split(b"\n"))
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith(b"#")), b"")
     if find_layout(first) or has_no_label(first):
@@ -81,6 +88,6 @@ def _by_first_line(head: NDArray[np.uint8], label: str) -> str | None:
     if LIBSVM_LINE.fullmatch(first.strip()):
         return "libsvm"
     header = read_header(np.frombuffer(first + b"\n", np.uint8))
-    if header is not None and label in header.names:
+    if header is not None and not {*columns}.isdisjoint(header.names):
         return "csv"
     return None

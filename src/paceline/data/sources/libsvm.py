@@ -11,6 +11,7 @@ weight 1. In libffm's text, nonzeros are `field:index:value`, and fields are num
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from paceline.data.sources.parsed import (
     most_features,
     shown,
 )
+from paceline.data.sparse.names import NameCollector
 from paceline.kernels import problems
 from paceline.kernels.libsvm import parse_libsvm
 from paceline.kernels.optional import MOST_FIELDS
@@ -35,27 +37,33 @@ from paceline.kernels.text import Counts
 
 Text = NDArray[np.uint8]
 
+MOST_LOOKED_AT = 1000
+TWO_LABELS = (b"0", b"1", b"+1", b"-1")
 MOST_DIGITS = 18  # of an index, as `parse_libsvm` reads it
 
 
 class Libsvm:
     """LIBSVM text. Index i is key i - `base`; without declared `features` keys are 32 bits wide.
 
-    `weighted`: labels may be followed by weights. `fields`: nothing, or None if nonzeros begin with their fields.
+    `weighted`: labels may be followed by weights. `fields`: nothing, or None if nonzeros begin with their fields. Rows
+    that are not `labelled` begin with a nonzero.
     """
 
     label_column = "column 1"
+    numeric: tuple[str, ...] = ()
+    names: NameCollector | None = None
 
     def __init__(
         self, features: int | None, base: int, notes: tuple[str, ...] = (), *, weighted: bool = False,
-        fields: tuple[()] | None = (),
+        fields: tuple[()] | None = (), labelled: bool = True,
     ) -> None:  # fmt: skip
         self.features = features
         self.base = base
         self.notes = notes
         self.weighted = weighted
         self.fields = fields
-        self.settings: dict[str, Any] = {"index_base": base}
+        self._labelled = labelled
+        self.settings: dict[str, Any] = {"index_base": base, **({"weighted": True} if weighted else {})}
 
     def chunks(self, source: Source) -> Iterator[Chunk[Text]]:
         return cut_at_lines(source)
@@ -80,7 +88,8 @@ class Libsvm:
             weights=self.weighted, fields=self.fields is None,
         )  # fmt: skip
         close = np.empty((most_nonzeros, 3), np.int64)
-        return room, close, parse_libsvm(text, self.base, most_features(self.features) + self.base, room, close)
+        limit = most_features(self.features) + self.base
+        return room, close, parse_libsvm(text, self.base, limit, room, close, self._labelled)
 
     def _explain(self, text: Text, line: int, problem: int, line_start: int, start: int) -> BadRow:
         token = b"".join(text[start : start + 200].tobytes().split(maxsplit=1)[:1])
@@ -130,25 +139,51 @@ def open_libffm(source: Source, config: PrepareConfig) -> Libsvm:
 
 def _open(source: Source, config: PrepareConfig, fields: tuple[()] | None) -> Libsvm:
     lines = first_lines(source)
-    weighted = _has_weights(lines)
+    labelled = config.labelled or has_labels(lines, config, fields)
+    weighted = labelled and _has_weights(lines)
     notes: tuple[str, ...] = ()
     if config.index_base != "auto":
         base = int(config.index_base)
     else:
-        base = find_base(lines, weighted=weighted, fields=fields)
+        base = find_base(lines, weighted=weighted, fields=fields, labelled=labelled)
         notes = (f"keys count from {base}",)
     notes += ("labels are followed by weights",) if weighted else ()
-    return Libsvm(config.features, base, notes, weighted=weighted, fields=fields)
+    return Libsvm(config.features, base, notes, weighted=weighted, fields=fields, labelled=labelled)
 
 
-def find_base(lines: Text, *, weighted: bool = False, fields: tuple[()] | None = ()) -> int:
+def find_base(
+    lines: Text, *, weighted: bool = False, fields: tuple[()] | None = (), labelled: bool = True
+) -> int:  # fmt: skip
     """Where indices count from: 0 if one is 0 among a file's first lines, else 1."""
-    room, _, counts = Libsvm(1 << 62, 0, weighted=weighted, fields=fields)._parse(lines, len(lines))
+    reading = Libsvm(1 << 62, 0, weighted=weighted, fields=fields, labelled=labelled)
+    room, _, counts = reading._parse(lines, len(lines))
     return 0 if (room.keys[: counts.nonzeros] == 0).any() else 1
 
 
 def _has_weights(lines: Text) -> bool:
     """Whether the label of the first row is followed by a weight."""
-    words = (line.split(maxsplit=1) for line in lines.tobytes().split(b"\n"))
-    first = next((found[0] for found in words if found and not found[0].startswith(b"#")), b"")
-    return b":" in first.partition(b"#")[0]
+    return b":" in next(_first_words(lines), b"")
+
+
+def has_labels(lines: Text, config: PrepareConfig, fields: tuple[()] | None) -> bool:
+    """Whether rows that need no label have one.
+
+    `1:0.5` at the beginning of a row is a label with its weight if labels had weights in the training data, unless some
+    of the first rows begin with what cannot be a label. Otherwise it is a nonzero.
+    """
+    words = [*islice(_first_words(lines), MOST_LOOKED_AT)]
+    if fields is None and words and words[0].count(b":") == 2:
+        return False
+    if not words or b":" not in words[0]:
+        return True
+    return config.weighted and (
+        config.labels != "two-classes" or all(word.partition(b":")[0] in TWO_LABELS for word in words)
+    )
+
+
+def _first_words(lines: Text) -> Iterator[bytes]:
+    """What each row begins with."""
+    for line in lines.tobytes().split(b"\n"):
+        words = line.partition(b"#")[0].split(maxsplit=1)
+        if words:
+            yield words[0]

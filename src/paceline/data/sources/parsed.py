@@ -13,8 +13,10 @@ from paceline.data.labels import RULES
 from paceline.data.limits import LabelKind
 from paceline.data.sources.files import Chunk, Source
 from paceline.data.sparse.batch import Batch
+from paceline.data.sparse.names import FoundTexts, NameCollector
 from paceline.errors import printable
 from paceline.kernels.keys import key_dtype
+from paceline.kernels.names import NameRoom
 from paceline.kernels.text import Counts
 
 LONGEST_TEXT = 40
@@ -35,7 +37,8 @@ class Parsed(NamedTuple):
     """The rows of a chunk, and how its rows are numbered: `num_numbered` of them, from 1.
 
     Labels are the numbers in the source, float32; if these are `names` of classes, positions among them. `rows` are the
-    numbers of the batch's rows, `bad` the rows left out, in order.
+    numbers of the batch's rows, `bad` the rows left out, in order. `texts` are those of keys that may be new. `ids`
+    tell rows apart, if a column was named for it.
     """
 
     batch: Batch
@@ -43,6 +46,8 @@ class Parsed(NamedTuple):
     num_numbered: int
     bad: list[BadRow]
     names: Sequence[str] = ()
+    texts: Sequence[FoundTexts] = ()
+    ids: Any = None
 
     def with_labels(self, kind: LabelKind, column: str, most_bad: int) -> Parsed:
         """The same rows with labels as a dataset stores them. Rows with other labels become bad rows.
@@ -97,12 +102,15 @@ class Format(Protocol):
     `features` is the number of keys, or None if only the rows can tell; `settings` are the choices needed to prepare
     the same data again. `label_column` is where labels are, as messages call it. `notes` tell the user what was found
     in the input. `weighted` says that rows have weights. `fields` are the names of the fields of nonzeros, none if they
-    have no fields, or None if the rows tell the fields by their numbers.
+    have no fields, or None if the rows tell the fields by their numbers. `numeric` are the names of the first keys, and
+    `names` collects those of hashed keys, unless there are none or nobody wants them.
     """
 
     label_column: str
     notes: tuple[str, ...]
     weighted: bool
+    numeric: tuple[str, ...]
+    names: NameCollector | None
 
     @property
     def features(self) -> int | None: ...
@@ -122,7 +130,7 @@ class Format(Protocol):
 class Room(NamedTuple):
     """Arrays to parse a chunk into. A thread uses the same ones for chunk after chunk; fresh memory costs time.
 
-    `weights` and `fields` are there if the format has them.
+    `weights` and `fields` are there if the format has them, and `names` if the texts of keys are collected.
     """
 
     labels: NDArray[np.float32]
@@ -133,6 +141,7 @@ class Room(NamedTuple):
     bad: NDArray[np.int64]
     weights: NDArray[np.float32] | None = None
     fields: NDArray[np.uint16] | None = None
+    names: NameRoom | None = None
 
     @staticmethod
     def of(

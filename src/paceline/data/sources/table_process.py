@@ -294,6 +294,8 @@ def _bytes_schema(schema: pa.Schema) -> pa.Schema:
 def _bytes_type(found: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(found):
         return pa.dictionary(found.index_type, _bytes_type(found.value_type))
+    if pa.types.is_list(found) or pa.types.is_large_list(found):
+        return pa.large_list(AS_BYTES[found.value_type]) if found.value_type in AS_BYTES else found
     return AS_BYTES.get(found, found)
 
 
@@ -309,4 +311,6 @@ def _validated(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _as_bytes(column: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         return pa.DictionaryArray.from_arrays(column.indices, _as_bytes(column.dictionary))
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        return column.cast(_bytes_type(column.type)) if column.type != _bytes_type(column.type) else column
     return column.view(AS_BYTES[column.type]) if column.type in AS_BYTES else column

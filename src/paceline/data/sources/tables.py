@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.cells import are_names, holds_text
-from paceline.data.sources.columnar import Columnar, Roles, columns_of, require_columns
+from paceline.data.sources.columnar import Columnar
 from paceline.data.sources.files import Chunk, Source
 from paceline.data.sources.parsed import Parsed
+from paceline.data.sources.table_columns import Roles, columns_of, require_schema
 from paceline.data.sources.table_process import TableProcess
 
 
@@ -26,21 +27,26 @@ class Tables(Columnar):
         self._process = process
         weakref.finalize(self, process.close)
         schema = process.read_schema(first)
-        columns = columns_of(schema, Roles.of(config), first)
-        may_be_named = config.labels != "numbers" and holds_text(schema.field(config.label).type)
-        named = may_be_named and are_names(self._first_labels(first, config.label))
-        super().__init__(columns, config.hash_bits, fields=config.fields, named_labels=named)
+        roles = Roles.of(config)
+        columns = columns_of(schema, roles, config, first)
+        read = roles.label and config.labels != "numbers"
+        may_be_named = bool(read) and holds_text(schema.field(roles.label).type)
+        unknown_edges = any(isinstance(bins, int) for bins in config.bins.values())
+        rows = self._first_rows(first) if may_be_named or unknown_edges else schema.empty_table()
+        named = may_be_named and are_names(rows.column(config.label))
+        self._config = config
+        super().__init__(columns.with_edges(config.bins, rows), config, named_labels=named)
 
-    def _first_labels(self, first: Source, label: str) -> pa.Array:
-        """The labels of the first rows of a file."""
+    def _first_rows(self, first: Source) -> pa.RecordBatch | pa.Table:
+        """The first rows of a file."""
         answer = self._process.read(first)
         schema, piece = next(answer), next(answer, None)
         answer.close()
-        return schema.empty_table().column(label) if piece is None else piece.rows.column(label)
+        return schema.empty_table() if piece is None else piece.rows
 
     def chunks(self, source: Source) -> Iterator[Chunk[pa.RecordBatch]]:
         answer = self._process.read(source)
-        require_columns(self.columns, columns_of(next(answer), self.columns.roles, source), source)
+        require_schema(self.columns, next(answer), self._config, source)
         for rows, start, bytes_read in answer:
             yield Chunk(source, rows, start, bytes_read)
 

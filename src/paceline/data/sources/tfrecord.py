@@ -17,6 +17,7 @@ from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.files import LONGEST_ROW_BYTES, Chunk, Source, cut_at_rows
 from paceline.data.sources.libsvm import explain
 from paceline.data.sources.parsed import BadRow, Parsed, Room, input_key_dtype, most_features
+from paceline.data.sparse.names import NameCollector
 from paceline.errors import DataError
 from paceline.kernels import problems
 from paceline.kernels.tfrecord import (
@@ -38,10 +39,13 @@ class TFRecord:
     weighted = False
     fields: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
+    names: NameCollector | None = None
 
-    def __init__(self, features: int | None, base: int) -> None:
+    def __init__(self, features: int | None, base: int, *, labelled: bool = True) -> None:
         self.features = features
         self.base = base
+        self._labelled = labelled
         self.settings: dict[str, Any] = {"index_base": base}
 
     def chunks(self, source: Source) -> Iterator[Chunk[Data]]:
@@ -62,7 +66,9 @@ class TFRecord:
         room = Room.of(most_rows, len(data), input_key_dtype(self.features), most_bad)
         limit = most_features(self.features) + self.base
         label_bits, bits = room.labels.view(np.uint32), room.values.view(np.uint32)
-        counts = parse_tfrecord(data, self.base, limit, room, label_bits, bits, np.empty((3, 3), np.int64))
+        counts = parse_tfrecord(
+            data, self.base, limit, room, label_bits, bits, np.empty((3, 3), np.int64), self._labelled
+        )
         return room.parsed(counts, [self._explain(*row[:3]) for row in room.bad[: counts.bad].tolist()])
 
     def _explain(self, record: int, problem: int, number: int) -> BadRow:
@@ -87,7 +93,7 @@ class TFRecord:
 
 
 def open_tfrecord(_source: Source, config: PrepareConfig) -> TFRecord:
-    return TFRecord(config.features, 0 if config.index_base == "0" else 1)
+    return TFRecord(config.features, 0 if config.index_base == "0" else 1, labelled=config.labelled)
 
 
 def _end_of_records(data: Data) -> int:

@@ -67,7 +67,7 @@ def _read(file: Source) -> Iterator[Weights]:
     lines, hint = 0, f"a line has one weight, {WEIGHT_WORDS}"
     reading = Libsvm(None, 1)
     for chunk in cut_at_lines(file):
-        batch, rows, num_lines, bad, _ = reading.parse(chunk, 1)
+        batch, rows, num_lines, bad, *_ = reading.parse(chunk, 1)
         wrong = np.flatnonzero((batch.labels < 0) | (np.diff(batch.offsets) > 0))
         problems = [(row.row, "not a weight") for row in bad]
         problems += [(int(rows[i]), f"`{batch.labels[i]:g}` is not a weight") for i in wrong[:1]]

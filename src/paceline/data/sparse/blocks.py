@@ -21,6 +21,7 @@ from paceline.data.blocks.folders import Folder
 from paceline.data.label_statistics import LabelStatistics
 from paceline.data.labels import Labels
 from paceline.data.sparse.batch import Batch, concatenate
+from paceline.data.sparse.names import NamesInfo
 from paceline.data.sparse.scaling import Scaling
 from paceline.kernels.optional import MOST_FIELDS
 from paceline.kernels.reading import count_nonzeros, read_rows
@@ -32,8 +33,8 @@ class SparseManifest(Manifest, frozen=True):
     """The manifest of a dataset of sparse rows. `hot_keys` are the hottest first.
 
     `weighted` says that rows have weights, and `fields` are the names of the fields that nonzeros belong to, if any.
-    `scaling` lists, by the input's keys, the values that the blocks do not hold as the source has them. Datasets of
-    older versions have no `label_statistics`.
+    `scaling` lists, by the input's keys, the values that the blocks do not hold as the source has them. `names` says
+    what the features are called. Datasets of older versions have no `label_statistics` and no `names`.
     """
 
     features: Annotated[int, msgspec.Meta(ge=1, lt=1 << 62)]
@@ -44,6 +45,7 @@ class SparseManifest(Manifest, frozen=True):
     fields: tuple[str, ...] = ()
     label_statistics: LabelStatistics | None = None
     scaling: Scaling = Scaling()
+    names: NamesInfo = NamesInfo()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,6 +26,7 @@ from paceline.data.limits import LabelKind, Scale
 from paceline.data.sparse.batch import Batch, concatenate
 from paceline.data.sparse.blocks import RowBuffer, SparseManifest, are_weights, fits, read_block, write_block
 from paceline.data.sparse.key_order import NO_COUNTS, KeyOrder, most_frequent
+from paceline.data.sparse.names import FeatureNames, NameCollector, NamesInfo
 from paceline.data.sparse.scaling import Scaler, Scaling, choose_scaling
 from paceline.errors import DataError, printable
 from paceline.kernels.keys import key_dtype
@@ -83,6 +84,11 @@ class SparseDataset(Dataset[Batch]):
         return np.dtype(key_dtype(self.features))
 
     @cached_property
+    def names(self) -> FeatureNames:
+        """What the input's keys are called."""
+        return FeatureNames(self.folder, self.manifest.names, self.manifest.source)
+
+    @cached_property
     def key_order(self) -> KeyOrder:
         return KeyOrder(np.array(self.manifest.hot_keys, np.uint64))
 
@@ -99,7 +105,12 @@ class SparseDataset(Dataset[Batch]):
 
     @property
     def model_info(self) -> dict[str, Any]:
-        return super().model_info | ({"scaling": msgspec.to_builtins(self.scaling)} if self.scaling.keys else {})
+        info = super().model_info | {"names": msgspec.to_builtins(self.manifest.names)}
+        return info | ({"scaling": msgspec.to_builtins(self.scaling)} if self.scaling.keys else {})
+
+    @property
+    def model_files(self) -> tuple[str, ...]:
+        return (self.manifest.names.file,) if self.manifest.names.file else ()
 
     @property
     def longest_row(self) -> int:
@@ -114,14 +125,16 @@ class SparseDataset(Dataset[Batch]):
 def sparse_writer(
     out: Path | str, *, features: int | None, source: dict[str, Any], labels: LabelKind = "two-classes",
     fields: tuple[str, ...] | None = (), class_names: Sequence[str] = (), scale: Scale = "none",
+    numeric: tuple[str, ...] = (), names: NameCollector | None = None,
 ) -> DatasetWriter[Batch, SparseDataset]:  # fmt: skip
     """A writer of sparse rows; without `features`, the largest key decides. It renumbers the keys of rows in place.
 
     `fields` are the names of the fields of nonzeros, if they have any. If it is None, their names are numbers from 0 to
     the largest that is found. `class_names` are those of classes by number, and may grow while rows are added; without
-    them, classes are called by their numbers. With `scale` auto, values far from 1 are scaled.
+    them, classes are called by their numbers. With `scale` auto, values far from 1 are scaled. `numeric` are the names
+    of the first keys, and `names` has those of hashed keys when all rows were added.
     """
-    intake = SparseIntake(features, source, labels, fields, class_names, scale)
+    intake = SparseIntake(features, source, labels, fields, class_names, scale, numeric, names)
     return DatasetWriter(out, SPARSE_ROWS, intake, SparseDataset)
 
 
@@ -130,10 +143,13 @@ class SparseIntake:
 
     def __init__(
         self, features: int | None, source: dict[str, Any], labels: LabelKind, fields: tuple[str, ...] | None,
-        class_names: Sequence[str], scale: Scale, scaling: Scaling = NO_SCALING,
+        class_names: Sequence[str], scale: Scale, numeric: tuple[str, ...] = (), names: NameCollector | None = None,
+        scaling: Scaling = NO_SCALING,
     ) -> None:  # fmt: skip
         """With `scale` none, values are scaled as `scaling` says."""
         self._declared = features
+        self._numeric = numeric
+        self._names = names
         self._source = source
         self._fields = fields
         self._labels = labels
@@ -214,7 +230,7 @@ class SparseIntake:
             self._label_sums[split][index] = sums
         return [rows]
 
-    def manifest(self, splits: dict[Split, SplitInfo]) -> SparseManifest:
+    def manifest(self, splits: dict[Split, SplitInfo], folder: Path) -> SparseManifest:
         assert self._order is not None
         sums = {split: [found[index] for index in sorted(found)] for split, found in self._label_sums.items()}
         features = self._declared if self._declared is not None else self._largest_key + 1
@@ -232,6 +248,7 @@ class SparseIntake:
             fields=tuple(map(str, range(self._largest_field + 1))) if self._fields is None else self._fields,
             label_statistics=combine(sums["train"], labels),
             scaling=self._scaling,
+            names=self._names.write(folder, self._numeric) if self._names else NamesInfo(numeric=self._numeric),
             train=counted["train"],
             validation=counted["validation"],
             test=counted["test"],

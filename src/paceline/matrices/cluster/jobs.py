@@ -25,6 +25,7 @@ from paceline.matrices.verdict import judge
 from paceline.run_folder import RunFolder
 from paceline.telemetry.meter import PHASES
 from paceline.telemetry.recorder import Journal
+from paceline.telemetry.records import NodeProbe
 
 ENTRY = "paceline.matrices.cluster.worker:run_worker"
 TASKS_PER_WORKER = 8
@@ -106,7 +107,7 @@ def _run(
     watch: Callable[[float], None],
 ) -> float:  # fmt: skip
     """Do all tasks and write the diagnosis; how many seconds that took."""
-    seconds = dict.fromkeys(PHASES, 0.0)
+    seconds, probes = dict.fromkeys(PHASES, 0.0), list[NodeProbe]()
     journal = Journal(run.path, notice)
     told, began = -1, time.perf_counter()
     try:
@@ -117,6 +118,7 @@ def _run(
                 finished(done)
             if records:
                 journal.add(records)
+                probes += [record for record in records if isinstance(record, NodeProbe) and record.cores]
             # Roles move with each loss and each return.
             recoveries = pool.supervisor.recoveries
             if (now := sum(pool.supervisor.restarts.values()) + len(recoveries)) != told:
@@ -131,8 +133,14 @@ def _run(
     whole = time.perf_counter() - began
     available = len(pool.workers) * whole
     seconds["wait"] = max(0.0, available - sum(seconds.values()))
-    run.write_json("diagnosis.json", judge(seconds, available))
+    run.write_json("diagnosis.json", judge(seconds, available, _busy_share(probes)))
     return whole
+
+
+def _busy_share(probes: list[NodeProbe]) -> float | None:
+    """The share of their time that the nodes' cores were busy, for whatever program."""
+    whole = sum(len(probe.cores) * probe.seconds for probe in probes)
+    return sum(sum(probe.cores) * probe.seconds for probe in probes) / whole if whole else None
 
 
 def _naive_trace_bytes(pairs: RandomPairs, workers: int) -> int:

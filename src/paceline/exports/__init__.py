@@ -1,0 +1,1 @@
+"""Trained models for other tools: ONNX, MLflow, text and Vowpal Wabbit. Runs in MLflow."""

@@ -1,0 +1,65 @@
+"""How are predictions written: to a Parquet or CSV file, or as CSV to standard output?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from paceline.errors import UsageError
+from paceline.files import refuse_existing, translated_disk_errors
+
+STANDARD_OUTPUT = "-"
+WRITERS = {".parquet": pa.parquet.ParquetWriter, ".csv": pa.csv.CSVWriter}
+
+
+def check_target(out: str | Path) -> None:
+    """Raise unless predictions can be written there."""
+    if str(out) == STANDARD_OUTPUT:
+        return
+    path = Path(out)
+    if path.suffix.lower() not in WRITERS:
+        raise UsageError(
+            f"`{path}` has the suffix `{path.suffix}`; predictions go to .parquet or .csv", "--out scores.csv"
+        )
+    refuse_existing(path)
+    if not path.parent.is_dir():
+        raise UsageError(f"the folder `{path.parent}` does not exist", "make it first, or write elsewhere")
+
+
+def write_tables(out: str | Path, tables: Iterator[pa.Table]) -> int:
+    """Write tables of the same columns one after the other, at least one; returns how many rows they have.
+
+    A file appears when it is complete.
+    """
+    first = next(tables)
+    if str(out) == STANDARD_OUTPUT:
+        with pa.csv.CSVWriter(sys.stdout.buffer, first.schema) as writer:
+            return _write(writer, first, tables)
+    path = Path(out)
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        with translated_disk_errors(path):
+            # In a folder of another user, it may be a link to any file of this user.
+            temporary.unlink(missing_ok=True)
+            with temporary.open("xb") as file, WRITERS[path.suffix.lower()](file, first.schema) as writer:
+                written = _write(writer, first, tables)
+            temporary.replace(path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+    return written
+
+
+def _write(writer: pa.csv.CSVWriter | pa.parquet.ParquetWriter, first: pa.Table, tables: Iterator[pa.Table]) -> int:
+    writer.write_table(first)
+    written = int(first.num_rows)
+    for table in tables:
+        writer.write_table(table)
+        written += table.num_rows
+    return written

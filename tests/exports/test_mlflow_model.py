@@ -1,0 +1,49 @@
+"""What MLflow loads from an exported folder."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import paceline
+from paceline.errors import UsageError
+from tests.exports.models import FEATURES, make_rows, train
+
+NORMALISED = "tests.exports.modules:normalised"
+
+
+def loaded(path: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import mlflow.pyfunc
+
+        return mlflow.pyfunc.load_model(str(path))
+
+
+def test_a_model_of_rows_takes_sparse_matrices(tmp_path: Path) -> None:
+    run = train(tmp_path, "classes")
+    out = paceline.export(run, to="mlflow", out=tmp_path / "model")
+    rows = make_rows(seed=8)
+    matrix = scipy.sparse.csr_matrix((rows.values, rows.keys, rows.offsets), shape=(rows.num_rows, FEATURES))
+    model = paceline.load(run.path)
+    # The folder is enough: the run may be gone.
+    run.path.rename(tmp_path / "elsewhere")
+    np.testing.assert_array_equal(loaded(out).predict(matrix), model.predict_proba(matrix))
+    assert not [path for path in out.rglob("*") if path.suffix == ".pkl"]
+    assert (out / "requirements.txt").read_text().endswith(f"\npaceline=={paceline.__version__}")
+
+
+def test_a_module_of_ones_own_takes_images(tmp_path: Path, drawings: Path) -> None:
+    run = paceline.train(data=drawings, model=NORMALISED, train_rows=100, run=tmp_path / "run", progress=False)
+    with pytest.raises(UsageError, match="would be imported and run"):
+        paceline.export(run, to="mlflow", out=tmp_path / "model")
+    out = paceline.export(run, to="mlflow", out=tmp_path / "model", model=NORMALISED)
+    images = np.zeros((3, 12, 12, 1), np.uint8)
+    expected = paceline.load(run.path, allow_code=True).predict_proba(images)
+    np.testing.assert_array_equal(loaded(out).predict(images), expected)
+    assert (out / "requirements.txt").read_text().endswith(f"\npaceline[torch]=={paceline.__version__}")
