@@ -109,7 +109,8 @@ class TrainedModel:
     @property
     def classes(self) -> list[Any]:
         """The classes in the order of the columns of `predict_proba`: names or numbers; none if labels are numbers."""
-        return list(class_labels(self.model.output, self.class_names))
+        found: list[Any] = class_labels(self.model.output, self.class_names).tolist()
+        return found
 
     @property
     def class_names(self) -> list[str]:

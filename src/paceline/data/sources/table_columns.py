@@ -232,7 +232,8 @@ def require_columns(
     new = [] if config.columns else [name for name in kinds if name not in first.kinds]
     differences = column_differences(first.kinds, {name: kinds[name] for name in [*shared, *new]})
     if differences:
+        others = "the data that the model was trained on" if config.columns else "the first file"
         raise DataError(
-            f"`{source.name}` has other columns than the first file: {printable(', '.join(differences[:10]))}",
+            f"`{source.name}` has other columns than {others}: {printable(', '.join(differences[:10]))}",
             "all files need the same columns",
         )
