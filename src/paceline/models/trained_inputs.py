@@ -261,5 +261,3 @@ def _checked_fields(fields: Any, count: int, rows: Batch) -> NDArray[np.uint16]:
             f"cannot predict: fields from {found.min()} to {found.max()}; the model has {count}", "they count from 0"
         )
     return np.ascontiguousarray(found, np.uint16)
-
-
