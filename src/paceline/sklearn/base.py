@@ -42,7 +42,7 @@ class Estimator(BaseEstimator):
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "learning_rate": [ABOVE_0], "optimizer": [StrOptions({*TABLE_OPTIMIZERS})], "l1": [AT_LEAST_0],
         "l2": [AT_LEAST_0], "epochs": [AT_LEAST_1, StrOptions({"auto"})], "scale": [StrOptions({"auto", "none"})],
-        "n_jobs": [None, Integral], "random_state": ["random_state"],
+        "shuffle": ["boolean"], "n_jobs": [None, Integral], "random_state": ["random_state"],
     }  # fmt: skip
 
     def _learn(self, rows: Rows, loss: str, before: State | None, epochs: int | str) -> None:
@@ -92,8 +92,8 @@ class Estimator(BaseEstimator):
         workers = 1 if self.random_state is not None else workers_for(rows, effective_n_jobs(self.n_jobs))
         return RunConfig(
             data="memory", model=self._family.model, pace="async", workers=workers, batch_size=1, epochs=epochs,
-            seed=self._seed() if before is None else before.seed, loss=LossConfig(name=loss, **own),
-            optimizer=OptimizerConfig(name=self.optimizer, **optimizer),
+            shuffle=self.shuffle, seed=self._seed() if before is None else before.seed,
+            loss=LossConfig(name=loss, **own), optimizer=OptimizerConfig(name=self.optimizer, **optimizer),
             factors=msgspec.structs.replace(FactorsConfig(), **factors),
         )  # fmt: skip
 

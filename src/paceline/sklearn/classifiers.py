@@ -164,7 +164,7 @@ class Classifier(ClassifierMixin, Estimator):
     ) -> None:
         count = len(self.classes_)
         if count < 2:
-            raise ValueError(f"y has only one class, {self.classes_[0]!r}: a classifier needs two")
+            raise ValueError(f"y has only one class, {self.classes_.tolist()[0]!r}: a classifier needs two")
         weights = self._weights(sample_weight, X)
         if self.class_weight is not None:
             by_class = compute_sample_weight(self.class_weight, y)
@@ -191,7 +191,7 @@ class Classifier(ClassifierMixin, Estimator):
         """The number of each label among the classes."""
         known = np.isin(y, self.classes_)
         if not known.all():
-            raise ValueError(f"y has the label {y[~known][0]!r}, which is not one of the classes {self.classes_}")
+            raise ValueError(f"y has the label {y[~known].tolist()[0]!r}, which is not one of the classes {self.classes_}")
         return np.searchsorted(self.classes_, y)
 
     def _keep(self, learned: Learned) -> None:

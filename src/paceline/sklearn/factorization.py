@@ -45,6 +45,8 @@ class FMClassifier(Classifier):
         are many features for few rows, and each row at least once.
     class_weight : dict, "balanced" or None, default=None
         How much rows of each class count, in addition to `sample_weight`.
+    shuffle : bool, default=True
+        Whether each epoch has an order of its own. False keeps the order of the rows, for `partial_fit` of a stream.
     scale : {"auto", "none"}, default="auto"
         "none" trains on values as they are.
     n_jobs : int or None, default=None
@@ -89,8 +91,8 @@ class FMClassifier(Classifier):
     def __init__(
         self, loss: str = "logistic", *, dim: int = 8, learning_rate: float = 0.05, factor_learning_rate: float = 0.02,
         factor_l2: float = 0.0, optimizer: str = "adagrad", l1: float = 0.0, l2: float = 0.0,
-        epochs: int | str = "auto", class_weight: Any = None, scale: str = "auto", n_jobs: int | None = None,
-        random_state: Any = None,
+        epochs: int | str = "auto", class_weight: Any = None, shuffle: bool = True, scale: str = "auto",
+        n_jobs: int | None = None, random_state: Any = None,
     ) -> None:  # fmt: skip
         self.loss = loss
         self.dim = dim
@@ -102,6 +104,7 @@ class FMClassifier(Classifier):
         self.l2 = l2
         self.epochs = epochs
         self.class_weight = class_weight
+        self.shuffle = shuffle
         self.scale = scale
         self.n_jobs = n_jobs
         self.random_state = random_state
@@ -140,6 +143,8 @@ class FMRegressor(Regressor):
     epochs : int or "auto", default="auto"
         How often training goes through the rows. By default, about 200,000 rows are trained on in all, fewer if there
         are many features for few rows, and each row at least once.
+    shuffle : bool, default=True
+        Whether each epoch has an order of its own. False keeps the order of the rows, for `partial_fit` of a stream.
     scale : {"auto", "none"}, default="auto"
         "none" trains on values as they are.
     n_jobs : int or None, default=None
@@ -182,8 +187,8 @@ class FMRegressor(Regressor):
     def __init__(
         self, loss: str = "squared", *, quantile: float = 0.5, delta: float = 1.0, dim: int = 8,
         learning_rate: float = 0.05, factor_learning_rate: float = 0.02, factor_l2: float = 0.0,
-        optimizer: str = "adagrad", l1: float = 0.0, l2: float = 0.0, epochs: int | str = "auto", scale: str = "auto",
-        n_jobs: int | None = None, random_state: Any = None,
+        optimizer: str = "adagrad", l1: float = 0.0, l2: float = 0.0, epochs: int | str = "auto",
+        shuffle: bool = True, scale: str = "auto", n_jobs: int | None = None, random_state: Any = None,
     ) -> None:  # fmt: skip
         self.loss = loss
         self.quantile = quantile
@@ -196,6 +201,7 @@ class FMRegressor(Regressor):
         self.l1 = l1
         self.l2 = l2
         self.epochs = epochs
+        self.shuffle = shuffle
         self.scale = scale
         self.n_jobs = n_jobs
         self.random_state = random_state

@@ -21,7 +21,7 @@ from paceline.models.model import Floats, Model
 from paceline.models.registry import find
 from paceline.settings import RunConfig
 from paceline.sklearn.learned import Learned, Numbers, of_fm, of_linear
-from paceline.training.backend import Due, Snapshot
+from paceline.training.backend import Due
 from paceline.training.checkpoint import Progress, States
 from paceline.training.embedded.backend import EmbeddedBackend
 
@@ -80,26 +80,20 @@ def train(family: Family, config: RunConfig, dataset: MemoryDataset, before: Sta
     config = msgspec.structs.replace(config, loss=on.config.loss, seed=config.seed + fits)
     on = on._replace(config=config)
     model = family.make(on, dataset.features, dataset.labels)
-    tables: list[Floats] = []
-
-    def keep(snapshot: Snapshot) -> None:
-        assert snapshot.states.table is not None
-        tables.append(snapshot.states.table.copy())
-
     with closing(EmbeddedBackend(config, dataset, _Given(model))) as backend:
         if before is not None:
             backend.restore(Progress(), States(_of_same_shape(before.table, model).copy()))
         backend.make_ready()
-        tally = backend.run_segment(NO_LIMIT, lambda _: Due.NOTHING, keep)
-        backend.snapshot(keep)
-        parameters = backend.parameters(tally.position)
+        tally = backend.run_segment(NO_LIMIT, lambda _: Due.NOTHING, lambda _: None)
+        states, parameters = backend.hand_over(tally.position)
+    assert states.table is not None
     assert parameters.table is not None
     layout = parameters.table.layout
     values = parameters.table.rows.reshape(layout.num_keys, layout.dim)
     if not np.isfinite(values).all():
         rate = config.optimizer.learning_rate
         raise DivergedError(f"the weights are no longer numbers, learning rate {rate:g}", "choose a smaller one")
-    return Fitted(State(on, dataset.labels, dataset.scaling, tables[0], config.seed - fits, fits + 1), values)
+    return Fitted(State(on, dataset.labels, dataset.scaling, states.table, config.seed - fits, fits + 1), values)
 
 
 def _of_same_shape(table: Floats, model: Model) -> Floats:

@@ -42,6 +42,8 @@ class PacelineClassifier(Classifier):
         "optimum" goes on after the last epoch until the weighted mean of the losses + l2 / 2 · |weights|² is smallest,
         in float64. The loss must be smooth (not "hinge"), `l1` must be 0 and `l2` should be above 0. The result does
         not depend on the order of the rows, and a row of weight 2 counts exactly like two rows.
+    shuffle : bool, default=True
+        Whether each epoch has an order of its own. False keeps the order of the rows, for `partial_fit` of a stream.
     scale : {"auto", "none"}, default="auto"
         "none" trains on values as they are.
     n_jobs : int or None, default=None
@@ -84,7 +86,7 @@ class PacelineClassifier(Classifier):
     def __init__(
         self, loss: str = "logistic", *, learning_rate: float = 0.05, optimizer: str = "adagrad", l1: float = 0.0,
         l2: float = 0.0, epochs: int | str = "auto", class_weight: Any = None, finish: str | None = None,
-        scale: str = "auto", n_jobs: int | None = None, random_state: Any = None,
+        shuffle: bool = True, scale: str = "auto", n_jobs: int | None = None, random_state: Any = None,
     ) -> None:  # fmt: skip
         self.loss = loss
         self.learning_rate = learning_rate
@@ -94,6 +96,7 @@ class PacelineClassifier(Classifier):
         self.epochs = epochs
         self.class_weight = class_weight
         self.finish = finish
+        self.shuffle = shuffle
         self.scale = scale
         self.n_jobs = n_jobs
         self.random_state = random_state
@@ -129,6 +132,8 @@ class PacelineRegressor(Regressor):
         "optimum" goes on after the last epoch until the weighted mean of the losses + l2 / 2 · |weights|² is smallest,
         in float64. The loss must be smooth (not "quantile"), `l1` must be 0 and `l2` should be above 0. The result does
         not depend on the order of the rows, and a row of weight 2 counts exactly like two rows.
+    shuffle : bool, default=True
+        Whether each epoch has an order of its own. False keeps the order of the rows, for `partial_fit` of a stream.
     scale : {"auto", "none"}, default="auto"
         "none" trains on values as they are.
     n_jobs : int or None, default=None
@@ -170,7 +175,8 @@ class PacelineRegressor(Regressor):
         self, loss: str = "squared", *, quantile: float = 0.5,
         delta: float = 1.0, learning_rate: float = 0.05,
         optimizer: str = "adagrad", l1: float = 0.0, l2: float = 0.0, epochs: int | str = "auto",
-        finish: str | None = None, scale: str = "auto", n_jobs: int | None = None, random_state: Any = None,
+        finish: str | None = None, shuffle: bool = True, scale: str = "auto", n_jobs: int | None = None,
+        random_state: Any = None,
     ) -> None:  # fmt: skip
         self.loss = loss
         self.quantile = quantile
@@ -181,6 +187,7 @@ class PacelineRegressor(Regressor):
         self.l2 = l2
         self.epochs = epochs
         self.finish = finish
+        self.shuffle = shuffle
         self.scale = scale
         self.n_jobs = n_jobs
         self.random_state = random_state

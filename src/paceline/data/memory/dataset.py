@@ -6,6 +6,7 @@ Rows go through the same intake: the hottest keys come first, and values are sca
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from paceline.data.sparse.key_order import KeyOrder
 from paceline.data.sparse.scaling import Scaling
 from paceline.errors import DataError
 from paceline.kernels.keys import key_dtype
+from paceline.machine import num_cores
 
 
 class MemoryDataset:
@@ -72,16 +74,23 @@ def dataset_in_memory(
     With `scale` none, values are scaled as `scaling` says. The rows need not show all classes.
     """
     intake = SparseIntake(rows.num_columns, {}, labels.kind, (), labels.names, scale, scaling=scaling)
-    blocks: list[Batch] = []
-    infos: list[BlockInfo] = []
-    for block in _cut(_taken(intake, _pieces(rows, targets, weights))):
-        (stored,) = intake.complete("train", len(blocks), block)
-        longest = int(np.diff(stored.offsets).max())
-        infos.append(BlockInfo("", stored.num_rows, stored.num_nonzeros, longest, ""))
-        blocks.append(stored.read_only())
-    train = SplitInfo(sum(info.rows for info in infos), 0, sum(info.nonzeros for info in infos), tuple(infos))
+
+    def complete(index: int, block: list[Batch]) -> Batch:
+        (stored,) = intake.complete("train", index, block)
+        block.clear()  # what was copied need not stay in memory
+        return stored.read_only()
+
+    cut = list(_cut(_taken(intake, _pieces(rows, targets, weights))))
+    with ThreadPoolExecutor(min(num_cores(), len(cut)), thread_name_prefix="paceline-blocks") as threads:
+        blocks = list(threads.map(complete, range(len(cut)), cut))
+    infos = tuple(map(_info_of, blocks))
+    train = SplitInfo(sum(info.rows for info in infos), 0, sum(info.nonzeros for info in infos), infos)
     manifest = intake.manifest({"train": train, "validation": SplitInfo(), "test": SplitInfo()}, Path())
     return MemoryDataset(msgspec.structs.replace(manifest, label_statistics=None), blocks)
+
+
+def _info_of(block: Batch) -> BlockInfo:
+    return BlockInfo("", block.num_rows, block.num_nonzeros, int(np.diff(block.offsets).max()), "")
 
 
 def _pieces(

@@ -138,6 +138,19 @@ class EmbeddedBackend:
             if table is not None:
                 self._dataset.key_order.to_blocks(table)
 
+    def hand_over(self, rows: int) -> tuple[States, Parameters]:
+        """All states after `rows` rows, and the values in them, in the input's order. Nothing can be trained after it:
+        the states are not copied.
+        """
+        table, dense = self._table, self._dense
+        states, view = None, None
+        if table is not None:
+            states = table.states
+            self._dataset.key_order.to_input(states)
+            view = TableView.of_values(table.read(0, table.size, rows), table.layout)
+        values = None if dense is None else dense.read(0, dense.size, rows)
+        return States(states, None if dense is None else dense.states), Parameters(view, values)
+
     def evaluate(self, split: Split, rows: int, stop: Callable[[], bool]) -> Quality | None:
         table, dense = self._table, self._dense
         view = None if table is None else TableView(table.rules_at(rows), table.table, table.layout)

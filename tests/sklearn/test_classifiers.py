@@ -1,0 +1,64 @@
+"""What `partial_fit` of classifiers needs to know, and that it goes on where the last call ended."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from paceline.sklearn import FMClassifier, PacelineClassifier
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(300, 4)) * [1, 1000, 1, 1]
+Y = np.digitize(X[:, 0], [-0.5, 0.5])
+
+
+@pytest.mark.parametrize("kind", [PacelineClassifier, FMClassifier])
+def test_two_halves_in_order_are_one_call(kind: type) -> None:
+    y = Y > 0
+    settings = {"shuffle": False, "scale": "none", "random_state": 0}
+    whole = kind(**settings).partial_fit(X / 1000, y, classes=[False, True])
+    halves = kind(**settings).partial_fit(X[:150] / 1000, y[:150], classes=[False, True])
+    halves.partial_fit(X[150:] / 1000, y[150:])
+    assert (halves.coef_ == whole.coef_).all()
+    assert halves.epochs_ == 1
+
+
+def test_each_call_learns_more() -> None:
+    classifier, scores = PacelineClassifier(random_state=0), []
+    for _ in range(5):
+        for part in range(0, 300, 50):
+            rows = slice(part, part + 50)
+            classifier.partial_fit(X[rows], Y[rows], classes=[0, 1, 2])
+        scores.append(classifier.score(X, Y))
+    assert scores[-1] > 0.85
+    assert scores[-1] > scores[0]
+
+
+def test_a_call_need_not_show_all_classes() -> None:
+    classifier = PacelineClassifier(random_state=0)
+    for number in (2, 0, 1):
+        classifier.partial_fit(X[number == Y], Y[number == Y], classes=[0, 1, 2])
+    assert classifier.predict_proba(X).shape == (300, 3)
+
+
+def test_classes_are_given_first_and_stay() -> None:
+    classifier = PacelineClassifier(random_state=0)
+    with pytest.raises(ValueError, match="classes must be given in the first call"):
+        classifier.partial_fit(X, Y)
+    with pytest.raises(ValueError, match="label 2, which is not one of the classes"):
+        classifier.partial_fit(X, Y, classes=[0, 1])
+    classifier.partial_fit(X, Y, classes=[0, 1, 2])
+    with pytest.raises(ValueError, match="in the first call it was"):
+        classifier.partial_fit(X, Y, classes=[0, 1])
+    with pytest.raises(ValueError, match="5 features"):
+        classifier.partial_fit(np.ones((3, 5)), [0, 1, 2])
+
+
+def test_balanced_weights_need_all_rows() -> None:
+    with pytest.raises(ValueError, match="needs all rows at once"):
+        PacelineClassifier(class_weight="balanced").partial_fit(X, Y, classes=[0, 1, 2])
+
+
+def test_one_class_is_not_enough() -> None:
+    with pytest.raises(ValueError, match="y has only one class, 'a'"):
+        PacelineClassifier().fit(X, ["a"] * 300)
