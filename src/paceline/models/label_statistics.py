@@ -44,9 +44,9 @@ def class_weights(dataset: Any) -> NDArray[np.float32]:
 
 
 def refuse_unseen(dataset: Any) -> None:
-    """Raise if no training row has one of several classes: a model would never predict it."""
+    """Raise if no training row has one of the classes: a model would never predict it."""
     known, labels = dataset.manifest.label_statistics, dataset.labels
-    if labels.kind == "classes" and known is not None and 0 in known.rows:
+    if labels.kind != "numbers" and known is not None and 0 in known.rows:
         missing = labels.names[known.rows.index(0)]
         raise ConfigError(
             f"no training row of `{dataset.folder}` has the class `{missing}`",
