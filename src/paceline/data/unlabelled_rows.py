@@ -90,7 +90,7 @@ def open_files(trained: Preparation, sources: list[str], settings: Mapping[str, 
         raise UsageError("the model does not say how its data was prepared", "give a dataset: --data DIR")
     features = trained.features if trained.features > MOST_UNDECLARED and "index_base" in trained.source else None
     asked = {"format": "auto", **settings}
-    config = config_of(trained.source, sources, **asked, labelled=False, features=features, weight="")
+    config = config_of(trained.source, sources, **asked, labelled=False, features=features, weight="", names=False)
     files = find_sources(sources)
     first = next((source for source in files if source.num_bytes != 0), None)
     if first is None:
@@ -118,7 +118,7 @@ def open_tables(trained: Preparation, given: Iterator[Given], id_column: str = "
     if keys_of(recorded) != keys_of(TABLE):
         hint = "give a matrix with the same columns" if recorded == MATRIX else "give rows of the same kind, or a file"
         raise UsageError(f"the model was trained on {keys_of(recorded)} ({recorded}), and a table has columns", hint)
-    config = config_of(trained.source, ["memory"], labelled=False, weight="", id=id_column)
+    config = config_of(trained.source, ["memory"], labelled=False, weight="", id=id_column, names=False)
     roles = Roles.of(config)
     first = next(given)
     table = open_table(Given(first.features), roles)
