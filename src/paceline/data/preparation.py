@@ -30,7 +30,7 @@ KEYS = {
 OTHER_SETTINGS = frozenset({
     "format", "sources", "test", "test_fraction", "validation", "validation_fraction", "seed", "rows", "test_rows",
     "skew", "interactions", "label", "labels", "class_names", "weight", "weights", "weighted", "fields", "scale",
-    "drop", "categorical", "numeric", "timestamp",
+    "names", "drop", "categorical", "numeric", "timestamp",
 })  # fmt: skip
 # Recorded wherever they apply. Other settings are recorded unless they have their default.
 ALWAYS_RECORDED = frozenset({"hash_bits", "integers", "index_base", "columns"})

@@ -118,7 +118,7 @@ def open_tables(trained: Preparation, given: Iterator[Given], id_column: str = "
     if keys_of(recorded) != keys_of(TABLE):
         hint = "give a matrix with the same columns" if recorded == MATRIX else "give rows of the same kind, or a file"
         raise UsageError(f"the model was trained on {keys_of(recorded)} ({recorded}), and a table has columns", hint)
-    config = config_of(trained.source, ["memory"], labelled=False, weight="", id=id_column)
+    config = config_of(trained.source, ["memory"], labelled=False, weight="", id=id_column, names=False)
     roles = Roles.of(config)
     first = next(given)
     table = open_table(Given(first.features), roles)
