@@ -11,7 +11,7 @@ import pytest
 
 from tests.project.test_docs import BLOCK, ROOT
 
-PAGES = ("scoring.md",)
+PAGES = ("scikit-learn.md", "scoring.md")
 
 
 @pytest.mark.parametrize("page", PAGES)
