@@ -4,8 +4,8 @@
 
 Logistic regression on CSR matrices of 39 nonzeros per row over 1,000,000 features, 5 epochs each (`tol=None`), in turns
 after one fit of each that does not count. Everything counts that `fit` does, conversion included. The columns are
-uniform (`even`), or drawn as those of clicks are, few of them often (`skewed`). Then fits of 150 rows of 4 columns, also
-through `paceline.train`, which writes a dataset and a run folder. Prints medians in seconds.
+uniform (`even`), or drawn as those of clicks are, few of them often (`skewed`). Then fits of 150 rows of 4 columns,
+also through `paceline.train`, which writes a dataset and a run folder. Prints medians in seconds.
 """
 
 from __future__ import annotations
