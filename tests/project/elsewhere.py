@@ -77,6 +77,7 @@ TESTED_IN = {
     "project/test_site.py": ("__init__.py",),
     "reports/test_compare.py": ("reports/curves.py",),
     "reports/test_page.py": ("reports/nodes.py",),
+    "sklearn/test_linear.py": ("sklearn/base.py", "sklearn/sample.py"),
     "telemetry/test_measure_ceilings.py": ("kernels/ceilings.py",),
     "telemetry/test_recorder.py": ("telemetry/records.py",),
     "test_config.py": ("matrices/settings.py", "settings.py"),

@@ -24,7 +24,7 @@ from paceline.settings import FactorsConfig, LossConfig, OptimizerConfig, RunCon
 from paceline.sklearn.finish import SMOOTH, Problem, finish
 from paceline.sklearn.fitting import Family, State, as_value_errors, train
 from paceline.sklearn.learned import Doubles, Learned
-from paceline.sklearn.rows import Rows
+from paceline.sklearn.sample import Sample
 
 ABOVE_0, AT_LEAST_0 = Interval(Real, 0, None, closed="neither"), Interval(Real, 0, None, closed="left")
 FRACTION = Interval(Real, 0, 1, closed="neither")
@@ -45,7 +45,7 @@ class Estimator(BaseEstimator):
         "shuffle": ["boolean"], "n_jobs": [None, Integral], "random_state": ["random_state"],
     }  # fmt: skip
 
-    def _learn(self, rows: Rows, loss: str, before: State | None, epochs: int | str) -> None:
+    def _learn(self, rows: Sample, loss: str, before: State | None, epochs: int | str) -> None:
         """Train on rows, from where the last fit ended, and keep what was learned."""
         finishing = before is None and getattr(self, "finish", None) is not None
         if finishing:
@@ -64,7 +64,7 @@ class Estimator(BaseEstimator):
         self._state = state
         self._keep(self._family.learned(values, dataset.scaling))
 
-    def _dataset(self, rows: Rows, before: State | None) -> MemoryDataset:
+    def _dataset(self, rows: Sample, before: State | None) -> MemoryDataset:
         """The rows in blocks. After the first fit, values keep their meaning."""
         scale: Scale = self.scale if before is None else "none"
         scaling = NO_SCALING if before is None else before.scaling

@@ -18,7 +18,7 @@ from paceline.models.registry import find
 from paceline.sklearn.base import MATRIX, Estimator
 from paceline.sklearn.fitting import State
 from paceline.sklearn.learned import Doubles, Learned
-from paceline.sklearn.rows import Rows
+from paceline.sklearn.sample import Sample
 
 
 def _has_probabilities(estimator: Any) -> bool:
@@ -171,7 +171,7 @@ class Classifier(ClassifierMixin, Estimator):
             weights = by_class if weights is None else weights * by_class
         names = tuple(str(number) for number in range(count))
         labels = Labels() if count == 2 else Labels("classes", names)
-        self._learn(Rows(X, targets, labels, weights), self._loss_for(count), before, epochs)
+        self._learn(Sample(X, targets, labels, weights), self._loss_for(count), before, epochs)
 
     def _loss_for(self, classes: int) -> str:
         """The loss of paceline for so many classes."""
@@ -191,7 +191,8 @@ class Classifier(ClassifierMixin, Estimator):
         """The number of each label among the classes."""
         known = np.isin(y, self.classes_)
         if not known.all():
-            raise ValueError(f"y has the label {y[~known].tolist()[0]!r}, which is not one of the classes {self.classes_}")
+            unknown = y[~known].tolist()[0]
+            raise ValueError(f"y has the label {unknown!r}, which is not one of the classes {self.classes_}")
         return np.searchsorted(self.classes_, y)
 
     def _keep(self, learned: Learned) -> None:

@@ -17,7 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from paceline.data.sparse.scaling import Scaling
 from paceline.settings import LossConfig
 from paceline.sklearn.learned import Doubles, Numbers
-from paceline.sklearn.rows import Rows
+from paceline.sklearn.sample import Sample
 
 MOST_STEPS = 100
 MOST_PRODUCTS = 1000
@@ -101,7 +101,7 @@ class At(NamedTuple):
 class Problem:
     """The objective over rows of a matrix."""
 
-    def __init__(self, rows: Rows, scaling: Scaling, loss: LossConfig, l2: float) -> None:
+    def __init__(self, rows: Sample, scaling: Scaling, loss: LossConfig, l2: float) -> None:
         count, features = rows.matrix.shape
         shares = np.ones(count) if rows.weights is None else rows.weights
         self._shares = (shares / shares.sum())[:, None]

@@ -13,7 +13,7 @@ from paceline.models.loss_entries import LOSSES
 from paceline.sklearn.base import MATRIX, Estimator
 from paceline.sklearn.fitting import State
 from paceline.sklearn.learned import Doubles, Learned
-from paceline.sklearn.rows import Rows
+from paceline.sklearn.sample import Sample
 
 NUMBERS = Labels("numbers", ())
 # What a score predicts, if it is not the prediction itself.
@@ -90,7 +90,7 @@ class Regressor(RegressorMixin, Estimator):
         targets = np.asarray(y, np.float64)
         if np.abs(targets).max() > np.finfo(np.float32).max:
             raise ValueError(f"y has {targets[np.abs(targets).argmax()]:g}, which is too large for float32")
-        self._learn(Rows(X, targets, NUMBERS, self._weights(sample_weight, X)), self.loss, before, epochs)
+        self._learn(Sample(X, targets, NUMBERS, self._weights(sample_weight, X)), self.loss, before, epochs)
 
     def _keep(self, learned: Learned) -> None:
         self.coef_, self.intercept_ = learned.weights[0], float(learned.bias[0])

@@ -37,7 +37,7 @@ def test_blocks_are_those_of_a_folder(tmp_path: Path, matrix: object) -> None:
     assert [block.rows for block in memory.split("train").blocks] == [200, 200, 100]
     for number in range(3):
         for ours, theirs in zip(memory.block("train", number), folder.block("train", number), strict=True):
-            assert ours is None or (ours.dtype == theirs.dtype and (ours == theirs).all())
+            np.testing.assert_array_equal(ours, theirs, strict=True)
 
 
 def test_a_scaling_that_is_given_is_used() -> None:

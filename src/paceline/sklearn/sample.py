@@ -10,7 +10,7 @@ from paceline.data.labels import Labels
 from paceline.sklearn.learned import Doubles
 
 
-class Rows(NamedTuple):
+class Sample(NamedTuple):
     """Checked rows to learn from: a matrix, and per row its target, a number or that of a class, and maybe a weight."""
 
     matrix: Any
