@@ -18,7 +18,8 @@ def test_the_lowest_loss_is_first_and_what_is_not_done_is_last() -> None:
     assert (found.order, found.rows) == ([2, 1, 0], "test")
     told = verdict_on(["x", "b", "c"], results, found)
     assert told == (
-        "`c` has the lowest test loss, 0.40000: 20% lower than `b`. `b` trains 2.0× as fast, and its test loss is 25% higher."
+        "`c` has the lowest test loss, 0.40000: 20% lower than `b`. "
+        "`b` trains 2.0× as fast, and its test loss is 25% higher."
     )
 
 
