@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import json
-import re
 import signal
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from tests.diagnosis.conftest import quick as quick
 from tests.diagnosis.folders import make_planted
 from tests.reports.conftest import HOSTILE
 from tests.reports.folders import DIAGNOSIS, make_half_run
+from tests.reports.test_markup import Reader
 
 
 def planted(path: Path, plant: str, data: str = "data/nowhere") -> Run:
@@ -30,23 +28,6 @@ def planted(path: Path, plant: str, data: str = "data/nowhere") -> Run:
 
 def half(path: Path) -> Run:
     return Run(make_half_run(path).path)
-
-
-class OneTag(HTMLParser):
-    """Notes all tags, and what stands outside of them."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.outside = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.outside += data
 
 
 @pytest.mark.usefixtures("quick")
@@ -82,18 +63,15 @@ class TestRun:
     def test_a_half_run_has_a_report_too(self, tmp_path: Path) -> None:
         assert "No verdict" in half(tmp_path / "half").report().read_text("utf-8")
 
-    def test_in_a_notebook_it_is_a_frame_and_nothing_else(self, tmp_path: Path) -> None:
-        run = planted(tmp_path / HOSTILE, "network", data="</iframe><script>alert(1)</script>")
+    def test_in_a_notebook_it_is_the_page_and_nothing_else(self, tmp_path: Path) -> None:
+        run = planted(tmp_path / HOSTILE, "network", data="</style></main><script>alert(1)</script>")
         shown = run._repr_html_()
         files = sorted(run.path.rglob("*"))
-        found = OneTag(shown)
-        ((tag, attributes),) = found.tags
-        assert (tag, found.outside.strip()) == ("iframe", "")
-        assert set(attributes) == {"srcdoc", "style"}
-        # Between the quotes there is no character that could end the value or begin a tag.
-        inside = re.fullmatch(r'<iframe srcdoc="([^"<>]*)" style="[^"<>]*"></iframe>', shown)
-        assert inside
-        assert html.unescape(inside[1]) == run.report(tmp_path / "page.html").read_text("utf-8")
+        tags = {tag for tag, _ in Reader(shown).elements}
+        assert not tags & {"script", "img", "iframe", "link"}
+        assert shown.startswith("<style>.paceline-page {")
+        assert shown.endswith("</main>")
+        assert "Network-bound" in shown
         assert sorted(run.path.rglob("*")) == files
 
 

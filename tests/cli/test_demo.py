@@ -15,7 +15,13 @@ def test_demo(command: Command, tmp_path: Path) -> None:
     assert lines[0].split() == titles.split()
     assert [line.split()[1] for line in lines[1:3]] == ["sync", "async"]
     page = tmp_path / "demo" / "comparison.html"
-    assert lines[3:] == [f"run: {tmp_path}/demo/run-{pace}" for pace in ("sync", "async")] + [f"comparison: {page}"]
-    assert "run-sync and run-async" in page.read_text("utf-8")
+    assert " has the lowest test loss, " in lines[3]
+    runs = [f"run: {tmp_path}/demo/run-{pace}" for pace in ("sync", "async")]
+    assert lines[lines.index(runs[0]) :][:3] == [*runs, "next:"]
+    assert lines[-1] == f"comparison: {page}"
+    told = page.read_text("utf-8")
+    assert "sync or async?" in told
+    assert "What to try next" in told
+    assert 'aria-label="Test loss, by rows"' in told
     again = command("demo", "--rows", 3000, "--folder", tmp_path / "demo")
-    assert again.out.splitlines()[-2].endswith("run-async-2")
+    assert f"run: {tmp_path}/demo/run-async-2" in again.out.splitlines()

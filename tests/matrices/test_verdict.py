@@ -30,3 +30,11 @@ def test_the_gain_is_without_the_waiting() -> None:
     assert judge({"compute": 4.0, "pull": 6.0}, 10.0)["gain_if_removed"] == pytest.approx(2.5)
     assert judge({"compute": 10.0}, 10.0)["gain_if_removed"] is None
     assert judge({}, 0.0)["bottleneck"] == "inconclusive"
+
+
+def test_a_half_idle_machine_is_not_said_to_multiply_all_the_time() -> None:
+    found = judge({"compute": 10.0}, 10.0, used=0.5)
+    assert found["sentence"] == "Limited by the processors, of whose time the job could use only 50%."
+    assert (found["phases"]["compute"], found["phases"]["other"]) == (0.5, 0.5)
+    busy = judge({"compute": 10.0}, 10.0, used=0.97)
+    assert busy["sentence"] == "Limited by the processors, which the job kept 97% busy."

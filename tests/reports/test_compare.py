@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from paceline.reports import terminal
 from paceline.reports.compare import compare, write_comparison
 from paceline.run_folder import RunFolder
 from tests.conftest import Command
@@ -20,23 +23,24 @@ def two_runs(folder: Path) -> list[RunFolder]:
 
 def test_only_what_differs_is_told_and_the_best_is_marked(tmp_path: Path) -> None:
     comparison = compare(two_runs(tmp_path))
-    assert comparison.names == ["slow", "fast"]
+    assert comparison.names == ["fast", "slow"]
+    assert comparison.sentence.startswith("`fast` has the lowest test loss, ")
     assert [row.name for row in comparison.settings] == ["pace", "optimizer.learning_rate"]
     rows = {row.name: row for row in comparison.results}
-    assert rows["rows/s"].texts == ["200,000", "400,000"]
-    assert rows["rows/s"].best == {1}
-    assert rows["test AUC"].best == {1}
-    assert rows["test loss"].best == {1}
+    assert rows["rows/s"].texts == ["400,000", "200,000"]
+    assert rows["rows/s"].best == {0}
+    assert rows["test AUC"].best == {0}
+    assert rows["test loss"].best == {0}
     assert rows["seconds"].best == set()
     assert rows["rows"].best == set()
-    assert rows["bottleneck"].texts == ["network", "–"]
+    assert rows["bottleneck"].texts == ["–", "network"]
 
 
 def test_a_run_that_is_not_done_is_never_best(tmp_path: Path) -> None:
     failed = make_run(tmp_path / "failed", speed=9.0, status="failed")
     runs = [*two_runs(tmp_path), failed, make_half_run(tmp_path / "half")]
     rows = {row.name: row for row in compare(runs).results}
-    assert rows["rows/s"].best == {1}
+    assert rows["rows/s"].best == {0}
     assert rows["rows/s"].texts[3] == "–"
 
 
@@ -44,10 +48,13 @@ def test_the_terminal_shows_it(tmp_path: Path, command: Command) -> None:
     slow, fast = two_runs(tmp_path)
     outcome = command("compare", slow.path, fast.path, "--out", tmp_path / "c.html")
     assert outcome.code == 0
-    lines = {line.split("  ")[0]: line.split() for line in outcome.out.splitlines()}
-    assert lines["rows/s"] == ["rows/s", "200,000", "400,000", "*"]
-    assert lines["pace"] == ["pace", "sync", "async"]
-    assert outcome.out.splitlines()[-2] == "* the best of its row"
+    head, best, second, star, *_ = outcome.out.splitlines()
+    assert head.split()[:4] == ["run", "test", "loss", "pace"]
+    assert best.split()[0] == "fast"
+    assert "400,000 *" in best
+    assert second.split()[0] == "slow"
+    assert star == "* the best of its column"
+    assert outcome.out.splitlines()[-2].startswith("fast has the lowest test loss, ")
     assert outcome.out.splitlines()[-1] == f"comparison: {tmp_path}/c.html"
     assert (tmp_path / "c.html").exists()
 
@@ -62,7 +69,7 @@ def test_runs_of_different_jobs_are_refused(run: RunFolder, tmp_path: Path, comm
 
 def test_names_are_not_markup(tmp_path: Path, command: Command) -> None:
     runs = [make_run(tmp_path / name, telemetry=False) for name in ("[red]a[", "<b>b")]
-    assert "[red]a[" in command("compare", *(run.path for run in runs)).out.splitlines()[0]
+    assert "[red]a[" in command("compare", *(run.path for run in runs)).out
 
 
 def test_fewer_than_two_runs(run: RunFolder, command: Command) -> None:
@@ -92,6 +99,7 @@ def test_curves_lie_over_each_other(tmp_path: Path, browser: Browser, hostile_ru
         assert browser.evaluate("document.documentElement.scrollWidth") == width
         each = "[...document.querySelectorAll('svg.chart')].map(s => s.querySelectorAll('polyline').length)"
         assert browser.evaluate(each) == [3] * 8
+        assert browser.evaluate("[...document.querySelectorAll('tbody th')][0].textContent") == "fast"
 
 
 def test_nothing_was_evaluated(tmp_path: Path) -> None:
@@ -99,3 +107,16 @@ def test_nothing_was_evaluated(tmp_path: Path) -> None:
     text = (tmp_path / "c.html").read_text("utf-8")
     assert "No run has been evaluated yet" in text
     assert "the runs have the same configuration" in text
+
+
+def test_a_dozen_runs_fit_a_terminal(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"20260101-1200{number:02}-linear-sync-with-a-long-name" for number in range(12)]
+    runs = [make_run(tmp_path / name, speed=1 + place, rate=0.01 * (1 + place), telemetry=False)
+            for place, name in enumerate(names)]  # fmt: skip
+    for width in (80, 120):
+        monkeypatch.setattr(terminal, "WIDTH", width)
+        lines = command("compare", *(run.path for run in runs)).out.splitlines()
+        table = lines[: next(place for place, line in enumerate(lines) if line.startswith("* the best"))]
+        assert max(map(len, table)) <= width
+        assert "optimizer.learning_rate" in table[0]
+        assert "".join(table).count("linear-sync") == 12 or width == 80

@@ -103,8 +103,8 @@ class TestNode:
         prober = NodeProber()
         missing = left_out(prober.take())
         pressures = {"cpu pressure", "io pressure", "memory pressure"}
-        assert pressures | {"cores", "memory", "network"} <= set(missing) <= pressures | {
-            "cores", "memory", "network", "disk",
+        assert pressures | {"cores", "memory", "network", "loopback"} <= set(missing) <= pressures | {
+            "cores", "memory", "network", "loopback", "disk",
         }  # fmt: skip
         assert missing["cpu pressure"] == f"{tmp_path}/pressure/cpu: No such file or directory"
         probe = take_probe(prober)
