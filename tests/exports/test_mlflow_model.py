@@ -33,7 +33,7 @@ def test_a_model_of_rows_takes_sparse_matrices(tmp_path: Path) -> None:
     model = paceline.load(run.path)
     # The folder is enough: the run may be gone.
     run.path.rename(tmp_path / "elsewhere")
-    np.testing.assert_array_equal(loaded(out).predict(matrix), model.link(matrix))
+    np.testing.assert_array_equal(loaded(out).predict(matrix), model.predict_proba(matrix))
     assert not [path for path in out.rglob("*") if path.suffix == ".pkl"]
     assert (out / "requirements.txt").read_text().endswith(f"\npaceline=={paceline.__version__}")
 
@@ -44,6 +44,6 @@ def test_a_module_of_ones_own_takes_images(tmp_path: Path, drawings: Path) -> No
         paceline.export(run, to="mlflow", out=tmp_path / "model")
     out = paceline.export(run, to="mlflow", out=tmp_path / "model", model=NORMALISED)
     images = np.zeros((3, 12, 12, 1), np.uint8)
-    expected = paceline.load(run.path, allow_code=True).link(images)
+    expected = paceline.load(run.path, allow_code=True).predict_proba(images)
     np.testing.assert_array_equal(loaded(out).predict(images), expected)
     assert (out / "requirements.txt").read_text().endswith(f"\npaceline[torch]=={paceline.__version__}")

@@ -1,4 +1,4 @@
-"""ONNX Runtime predicts for images what `link` does."""
+"""ONNX Runtime predicts for images what `predict_proba` does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_images_as_bytes(tmp_path: Path, drawings: Path, model: str, crop: int) 
     code: dict[str, Any] = {"model": model} if ":" in model else {}
     out = paceline.export(run, to="onnx", out=tmp_path / "model.onnx", **code)
     images = np.random.default_rng(1).integers(0, 256, (1_000, 12, 12, 1), np.uint8)
-    expected = paceline.load(run.path, allow_code=True).link(images)
+    expected = paceline.load(run.path, allow_code=True).predict_proba(images)
     found = onnxruntime.InferenceSession(out).run(None, {"images": images})[0]
     assert expected.std(axis=0).max() > 0.001
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)

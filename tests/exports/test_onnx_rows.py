@@ -1,4 +1,4 @@
-"""ONNX Runtime predicts what `link` does, for every loss and every model over rows."""
+"""ONNX Runtime predicts what `predict_proba` does, for every loss and every model over rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def assert_same(tmp_path: Path, run: paceline.Run, fields: bool = False) -> None
     # A row without the key that every training row had, and one with a key that is unknown.
     rows.keys[0], rows.keys[rows.offsets[5]] = 17, FEATURES + 3
     rows = rows if fields else rows._replace(fields=None)
-    found, expected = predictions(out, padded(rows)), model.link(rows)
+    found, expected = predictions(out, padded(rows)), model.predict_proba(rows)
     assert len(found) == ROWS > 1_000
     assert expected.std(axis=0).min() > 0.01
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-4 * np.abs(expected).max())
@@ -53,5 +53,5 @@ def test_factorization_machines_without_scaled_values(tmp_path: Path, clicks: Pa
     run = paceline.train(data=clicks, model="fm", dim=4, run=tmp_path / "run", progress=False)
     out = paceline.export(run, to="onnx", out=tmp_path / "model.onnx")
     rows = paceline.Batch.from_lists([0, 0], [[3, 5, 99], [7]], [[1.0, 0.5, 1.0], [2.0]])
-    expected = paceline.load(run.path).link(rows)
+    expected = paceline.load(run.path).predict_proba(rows)
     np.testing.assert_allclose(predictions(out, padded(rows)), expected, rtol=1e-5)

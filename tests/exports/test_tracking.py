@@ -54,7 +54,7 @@ def test_settings_curves_result_page_and_model_are_there(tmp_path: Path, clicks:
         warnings.simplefilter("ignore")
         served = import_mlflow().pyfunc.load_model(model)
     row = scipy.sparse.csr_matrix([[0.0, 1.0, 0.0, 2.0]])
-    assert served.predict(row) == paceline.load(run.path).link(row)
+    assert served.predict(row) == paceline.load(run.path).predict_proba(row)
 
 
 def test_a_stopped_run_is_killed_and_a_resumed_one_is_the_same(

@@ -43,7 +43,7 @@ def test_the_weights_and_the_constant_make_the_scores(tmp_path: Path, labels: st
         [weights[116060] + sum(weights.get(int(k), 0) * v for k, v in zip(*row, strict=True)) for row in pairs]
     )
     links = {"logistic": 1 / (1 + np.exp(-scores)), "poisson": np.exp(scores), "huber": scores}
-    np.testing.assert_allclose(links[loss], model.link(rows), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(links[loss], model.predict_proba(rows), rtol=1e-3, atol=1e-4)
 
 
 def test_the_constant_has_a_number_that_no_feature_has() -> None:

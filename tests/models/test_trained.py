@@ -52,7 +52,6 @@ def test_predict_proba_takes_batches_and_csr(run: paceline.Run, clicks: Path) ->
     matrix = scipy.sparse.csr_matrix((rows.values, rows.keys.astype(np.int32), rows.offsets), shape=(2_000, 5_000))
     assert np.array_equal(model.predict_proba(matrix), by_batch)
     assert by_batch.shape == (2_000, 2)
-    assert np.array_equal(model.link(rows), by_batch[:, 1])
     assert (model.predict(rows) != rows.labels).mean() == pytest.approx(run.result["test"]["error"])
     assert ((by_batch[:, 1] > 0.5) != rows.labels).mean() == pytest.approx(run.result["test"]["error"])
     with pytest.raises(UsageError, match="the data is a list of list"):

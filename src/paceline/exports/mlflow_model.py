@@ -42,8 +42,8 @@ class ServedModel:
         self._model = model
 
     def predict(self, rows: Any, params: dict[str, Any] | None = None) -> Any:
-        """What `TrainedModel.link` returns: probabilities, or numbers."""
-        return self._model.link(rows)
+        """What `predict_proba` returns."""
+        return self._model.predict_proba(rows)
 
 
 def _load_pyfunc(path: str) -> ServedModel:

@@ -140,12 +140,6 @@ class TrainedModel:
         """The class of each row, as the training data called it, or the number predicted for it."""
         return predicted(self.model.output, self.decision_function(rows), self.class_names)
 
-    def link(self, rows: Any) -> Floats:
-        """What the link of the loss makes of scores: the probability of label 1 or a number [rows], or the probability
-        of each class [rows, classes]. Exported models give the same.
-        """
-        return self.model.output.probabilities(self.decision_function(rows))
-
     def decision_function(self, rows: Any) -> Floats:
         """The score of each row [rows], or of each row and class [rows, classes]."""
         parts = self.input.parts_of(self.trained, rows, partial(self.model.scores, self.parameters))
