@@ -2,7 +2,7 @@
 
 >>> import paceline
 >>> [name for name in sorted(paceline.__all__) if name.islower()]
-['compare', 'evaluate', 'export', 'load', 'plan', 'predict', 'prepare', 'resume', 'sweep', 'train']
+['compare', 'evaluate', 'export', 'info', 'load', 'plan', 'predict', 'prepare', 'resume', 'sweep', 'top', 'train']
 """
 
 from __future__ import annotations
@@ -14,7 +14,21 @@ from paceline.errors import PacelineError, PacelineWarning
 from paceline.version import VERSION
 
 if TYPE_CHECKING:
-    from paceline.api import Run, compare, evaluate, export, load, plan, predict, prepare, resume, sweep, train
+    from paceline.api import (
+        Run,
+        compare,
+        evaluate,
+        export,
+        info,
+        load,
+        plan,
+        predict,
+        prepare,
+        resume,
+        sweep,
+        top,
+        train,
+    )
     from paceline.data.sparse.batch import Batch
     from paceline.matrices.matrix import BlockMatrix
     from paceline.models.trained import TrainedModel
@@ -23,7 +37,7 @@ if TYPE_CHECKING:
 __version__ = VERSION
 __all__ = [
     "Batch", "BlockMatrix", "PacelineError", "PacelineWarning", "Run", "Status", "TrainedModel",
-    "compare", "evaluate", "export", "load", "plan", "predict", "prepare", "resume", "sweep", "train",
+    "compare", "evaluate", "export", "info", "load", "plan", "predict", "prepare", "resume", "sweep", "top", "train",
 ]  # fmt: skip
 
 _HOMES = {

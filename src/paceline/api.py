@@ -27,6 +27,8 @@ from paceline.diagnosis.plan import predict as predict_speed
 from paceline.errors import RunError, in_short
 from paceline.exports.export import export_model
 from paceline.given_data import RowOptions, dataset_for, dataset_like, prepare_config, without_rows, write_rows
+from paceline.inside.info import info_of
+from paceline.inside.top import top_features
 from paceline.matrices.settings import TraceSettings
 from paceline.models.trained import TrainedModel, load_model
 from paceline.reports.compare import Comparison, write_comparison
@@ -235,6 +237,28 @@ def export(run: StrPath | RunFolder, *, to: str, out: StrPath, model: str = "") 
     """
     folder = run.path if isinstance(run, RunFolder) else Path(run)
     return export_model(folder, to, Path(out), model)
+
+
+def top(path: StrPath | RunFolder, count: int = 20, *, model: str = "") -> dict[str, Any]:
+    """The features with the largest weights in a run's model, by name, with how many training rows have them.
+
+    Returns what `paceline top --json` prints. `TrainedModel.top` does without the dataset.
+
+    >>> paceline.top(run, 3)["features"][0]["weight"] != 0
+    True
+    """
+    return top_features(path.path if isinstance(path, RunFolder) else Path(path), count, model)
+
+
+def info(path: StrPath) -> dict[str, Any]:
+    """What is in a dataset, how good the best constant prediction is, and what will hurt: `warnings`.
+
+    Returns what `paceline info --json` prints.
+
+    >>> paceline.info("data/mine")["kind"]
+    'rows'
+    """
+    return info_of(str(path))
 
 
 def sweep(

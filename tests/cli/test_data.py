@@ -115,3 +115,27 @@ def test_one_bad_row_is_not_several(command: Command, tmp_path: Path) -> None:
     outcome = command("prepare", tmp_path / "a.svm", "--out", tmp_path / "data", "--skip-bad-rows", 1)
     assert "note: skipped 1 bad row\n" in outcome.err
     assert "2 training rows, 0 test rows" in outcome.out
+
+
+def test_flags_of_columns(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        'label,"a,b",shop,town,age,at\n' + "1,x,3,Rome,20,2026-11-18 21:30\n0,y,4,Oslo,50,\n" * 9
+    )
+    outcome = command(
+        "prepare", tmp_path / "a.csv", "--drop", '"a,b"', "--categorical", "shop", "--timestamp", "at", "--cross",
+        "shop,town", "--cross", "town,at.hour", "--bins", "age=30,40", "--hash-bits", 10, "--out", tmp_path / "data",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert (
+        "text columns: shop, town; columns in bins: age (3); timestamps (hour and day of the week): at" in outcome.err
+    )
+    assert "crosses: shop×town, town×at.hour" in outcome.err
+    for flag, value, words in (
+        ("--drop", "twon", "did you mean `town`?"),
+        ("--bins", "age", "--bins age=10"),
+        ("--cross", "town", "it must be two or more columns"),
+    ):
+        outcome = command("prepare", tmp_path / "a.csv", flag, value, "--out", tmp_path / "other")
+        assert outcome.code == 2
+        assert words in outcome.err
+        assert not (tmp_path / "other").exists()

@@ -67,6 +67,14 @@ class TestOwnRay:
         assert f"run: {running.path}" in running.end()
         assert running.result["model_sha256"] == local.result["model_sha256"]
 
+    def test_a_token_that_is_asked_for_and_missing(
+        self, begin: Any, clicks: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+        for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+            monkeypatch.delenv(name, raising=False)
+        begin(clicks, workers=1).end()
+
     def test_failed(self, begin: Any, clicks: Path) -> None:
         running = begin(clicks, entry="bug_in_a_worker", workers=2)
         said = running.end(1)

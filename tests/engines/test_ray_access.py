@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from importlib import import_module
@@ -11,10 +14,9 @@ from pathlib import Path
 import pytest
 
 import paceline
-from paceline.engines.ray_access import quick_start
+from paceline.engines.ray_access import quick_start, without_ray_log
 from paceline.errors import UsageError
 from tests.faults.conftest import arguments
-from tests.faults.running import Running
 from tests.ray_cluster import RayCluster
 
 
@@ -56,22 +58,47 @@ def test_a_silent_one(clicks: Path) -> None:
         assert "no Ray answers" in refused(clicks, f"127.0.0.1:{server.getsockname()[1]}").message
 
 
-def test_a_cluster_that_does_not_let_us_in(ray_cluster: RayCluster, clicks: Path, tmp_path: Path) -> None:
-    other = tmp_path / "token"
-    other.write_text("0" * 64)
-    flags = arguments(data=clicks, engine="ray", address=ray_cluster.address)
-    running = Running(ray_cluster, ["train", *flags], tmp_path / "run")
-    running.close()
-    environment = {**ray_cluster.environment, "RAY_AUTH_TOKEN_PATH": str(other)}
-    ray_cluster.environment, old = environment, ray_cluster.environment
-    try:
-        began = time.monotonic()
-        said = Running(ray_cluster, ["train", *flags], tmp_path / "run").end(2, seconds=20)
-    finally:
-        ray_cluster.environment = old
-    assert "denies access" in said
-    assert "RAY_AUTH_TOKEN_PATH" in said
+NO_TOKEN = {"RAY_AUTH_TOKEN_PATH": "", "RAY_AUTH_TOKEN": ""}
+WRONG = "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({"RAY_AUTH_TOKEN_PATH": "", "RAY_AUTH_TOKEN": WRONG}, "denies access: the token here is not the cluster's"),
+        ({**NO_TOKEN, "RAY_AUTH_MODE": ""}, "denies access: it asks for a token, and there is none here"),
+        ({**NO_TOKEN, "RAY_AUTH_MODE": "token"}, "`RAY_AUTH_MODE` is `token`, but there is no token here"),
+    ],
+    ids=["wrong", "none", "none-but-asked-for"],
+)
+def test_a_cluster_that_does_not_let_us_in(
+    ray_cluster: RayCluster, clicks: Path, tmp_path: Path, environment: dict[str, str], why: str
+) -> None:
+    """Two lines, and nothing of what Ray prints."""
+    changed = {**ray_cluster.environment, **environment, "HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "paceline", "train", *arguments(data=clicks, engine="ray"), "--address"]
+    began = time.monotonic()
+    done = subprocess.run(
+        [*command, ray_cluster.address, "--run", str(tmp_path / "run")], check=False, capture_output=True, text=True,
+        env={name: value for name, value in changed.items() if value}, timeout=60,
+    )  # fmt: skip
     assert time.monotonic() - began < 10
+    *progress, error, hint = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert error.startswith("error: ")
+    assert error.endswith(why)
+    assert "RAY_AUTH_TOKEN_PATH" in hint
+    assert len(progress) <= 2, done.stderr
+    assert WRONG not in done.stderr
+
+
+def test_only_what_ray_logs_is_kept_off_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    with without_ray_log():
+        os.write(2, b"[2026-01-01 12:00:00,000 W 12 34] gcs_client.cc:210: Failed\n")
+        print("a notice of another thread", file=sys.__stderr__)
+        os.write(2, b"50 %\r")
+    os.write(2, b"later\n")
+    assert capfd.readouterr().err == "a notice of another thread\n50 %\rlater\n"
 
 
 def test_a_web_server_is_not_a_cluster_that_denies_access(clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import paceline
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import sparse_writer
+from paceline.models.trained import TrainedModel
 
 ROWS, FEATURES, FIELDS = 1_200, 40, 4
 
@@ -59,15 +60,23 @@ def write_rows(folder: Path, labels: str = "two-classes", fields: bool = False) 
 def train(tmp_path: Path, labels: str = "two-classes", fields: bool = False, **flags: Any) -> paceline.Run:
     """A run on such rows."""
     data = write_rows(tmp_path / "data", labels, fields)
-    flags = {"workers": 1, "pace": "sync", "epochs": 3} | flags
-    return paceline.train(data=data, run=tmp_path / "run", progress=False, **flags)
+    usual: dict[str, Any] = {"workers": 1, "pace": "sync", "epochs": 3}
+    return paceline.train(data=data, run=tmp_path / "run", progress=False, **(usual | flags))
+
+
+def predicted(model: TrainedModel, rows: Any) -> NDArray[Any]:
+    """What an exported model must predict: of two classes, the probability of label 1."""
+    return model.model.output.probabilities(model.decision_function(rows))
 
 
 def padded(rows: Batch, padding: int = -1) -> dict[str, NDArray[Any]]:
     """Rows as an ONNX model takes them, some longer than they are."""
     lengths = np.diff(rows.offsets)
     inside = np.arange(lengths.max() + 2) < lengths[:, None]
-    made = {"ids": np.full(inside.shape, padding, np.int64), "values": np.zeros(inside.shape, np.float32)}
+    made: dict[str, NDArray[Any]] = {
+        "ids": np.full(inside.shape, padding, np.int64),
+        "values": np.zeros(inside.shape, np.float32),
+    }
     made["ids"][inside], made["values"][inside] = rows.keys, rows.values
     if rows.fields is not None:
         made["fields"] = np.zeros(inside.shape, np.int64)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 
@@ -36,6 +37,15 @@ def test_a_model_of_rows_takes_sparse_matrices(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded(out).predict(matrix), model.predict_proba(matrix))
     assert not [path for path in out.rglob("*") if path.suffix == ".pkl"]
     assert (out / "requirements.txt").read_text().endswith(f"\npaceline=={paceline.__version__}")
+
+
+def test_a_model_of_a_table_takes_frames(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"label": [0, 1] * 100, "town": ["Oslo", "Rome"] * 100, "age": range(200)})
+    run = paceline.train(data=frame, label="label", categorical=["town"], run=tmp_path / "run", progress=False)
+    out = paceline.export(run, to="mlflow", out=tmp_path / "model")
+    expected = paceline.load(run.path).predict_proba(frame)
+    assert expected[1, 1] > 0.5 > expected[0, 1]
+    np.testing.assert_array_equal(loaded(out).predict(frame.drop(columns="label")), expected)
 
 
 def test_a_module_of_ones_own_takes_images(tmp_path: Path, drawings: Path) -> None:

@@ -13,7 +13,7 @@ import paceline
 from paceline.models.loss_entries import LOSSES
 from paceline.models.registry import MODELS
 from tests.conformance.labelled_rows import DATA_OF_LOSS
-from tests.exports.models import FEATURES, ROWS, make_rows, padded, train
+from tests.exports.models import FEATURES, ROWS, make_rows, padded, predicted, train
 
 MACHINES = [name for name, entry in MODELS.items() if entry.has_factors]
 
@@ -29,7 +29,7 @@ def assert_same(tmp_path: Path, run: paceline.Run, fields: bool = False) -> None
     # A row without the key that every training row had, and one with a key that is unknown.
     rows.keys[0], rows.keys[rows.offsets[5]] = 17, FEATURES + 3
     rows = rows if fields else rows._replace(fields=None)
-    found, expected = predictions(out, padded(rows)), model.predict_proba(rows)
+    found, expected = predictions(out, padded(rows)), predicted(model, rows)
     assert len(found) == ROWS > 1_000
     assert expected.std(axis=0).min() > 0.01
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-4 * np.abs(expected).max())
@@ -53,5 +53,5 @@ def test_factorization_machines_without_scaled_values(tmp_path: Path, clicks: Pa
     run = paceline.train(data=clicks, model="fm", dim=4, run=tmp_path / "run", progress=False)
     out = paceline.export(run, to="onnx", out=tmp_path / "model.onnx")
     rows = paceline.Batch.from_lists([0, 0], [[3, 5, 99], [7]], [[1.0, 0.5, 1.0], [2.0]])
-    expected = paceline.load(run.path).predict_proba(rows)
+    expected = predicted(paceline.load(run.path), rows)
     np.testing.assert_allclose(predictions(out, padded(rows)), expected, rtol=1e-5)

@@ -11,7 +11,7 @@ import pytest
 import paceline
 from paceline.errors import UsageError
 from paceline.exports.vw import bits_for
-from tests.exports.models import make_rows, train
+from tests.exports.models import make_rows, predicted, train
 
 
 def read(path: Path) -> tuple[dict[str, str], dict[int, float]]:
@@ -43,7 +43,7 @@ def test_the_weights_and_the_constant_make_the_scores(tmp_path: Path, labels: st
         [weights[116060] + sum(weights.get(int(k), 0) * v for k, v in zip(*row, strict=True)) for row in pairs]
     )
     links = {"logistic": 1 / (1 + np.exp(-scores)), "poisson": np.exp(scores), "huber": scores}
-    np.testing.assert_allclose(links[loss], model.predict_proba(rows), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(links[loss], predicted(model, rows), rtol=1e-3, atol=1e-4)
 
 
 def test_the_constant_has_a_number_that_no_feature_has() -> None:

@@ -207,6 +207,29 @@ def make_parquet(folder: Path) -> None:
     pa.parquet.write_table(make_table(), folder / "b.parquet", row_group_size=15, **plain)
 
 
+def make_times(folder: Path) -> None:
+    """Times and lists, in a file and in a stream."""
+    count = range(ROWS)
+    table = pa.table({
+        "label": [i % 2 for i in count],
+        "at": pa.array([i * 10**9 if i % 5 else None for i in count], pa.timestamp("ms", "Europe/Rome")),
+        "day": pa.array(count, pa.date32()),
+        "hour": pa.array(count, pa.time32("s")),
+        "tags": [[f"t{j}" for j in range(i % 4)] for i in count],
+        "sizes": [list(range(i % 3)) for i in count],
+        "age": pa.array([i / 2 for i in count]),
+    })  # fmt: skip
+    with pa.ipc.new_file(folder / "a.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=15)
+    with pa.ipc.new_stream(folder / "b.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=15)
+
+
+def make_timed_csv(folder: Path) -> None:
+    lines = ["label,at,age,shop"] + [f"{i % 2},2026-11-18 21:{i % 60:02d}:00,{i / 3},s{i % 4}" for i in range(ROWS)]
+    (folder / "a.csv").write_text("\n".join(lines) + "\n")
+
+
 def make_libsvm(folder: Path) -> None:
     lines = [f"{1 - 2 * (i % 2)} {i + 1}:{i / 7} 99:1e-3 {100 + i}:-2.5 # c" for i in range(ROWS)]
     (folder / "a.svm").write_text("\n".join(lines) + "\n")
@@ -399,6 +422,7 @@ def edit_manifest(path: Path, chance: random.Random) -> str:
 
 DATASET = {"damaged": "*.arrow", "mend": mend_checksums}
 MANIFEST = {"damaged": "manifest.json", "mend": mend_checksums}
+CROSSED: dict[str, Any] = {"bins": {"age": 4}, "cross": [["age", "at.hour"]], "fields": True}
 
 FORMATS: dict[str, FuzzFormat] = {
     "libsvm": FuzzFormat(make_libsvm, prepare_as("libsvm", skip_bad_rows=3)),
@@ -407,6 +431,10 @@ FORMATS: dict[str, FuzzFormat] = {
     "names": FuzzFormat(make_names, prepare_as("csv", labels="classes", weight="w", fields=True, skip_bad_rows=3)),
     "criteo": FuzzFormat(make_criteo, prepare_as("criteo", hash_bits=8, skip_bad_rows=3)),
     "csv": FuzzFormat(make_csv, prepare_as("csv", hash_bits=8, skip_bad_rows=3)),
+    "csv-times": FuzzFormat(
+        make_timed_csv, prepare_as("csv", hash_bits=8, skip_bad_rows=3, timestamp=["at"], **CROSSED)
+    ),
+    "times": FuzzFormat(make_times, prepare_tables("arrow", **CROSSED)),
     "tfrecord": FuzzFormat(make_tfrecord, prepare_as("tfrecord", skip_bad_rows=3)),
     "parquet": FuzzFormat(make_parquet, prepare_tables("parquet")),
     "full-parquet": FuzzFormat(make_parquet, prepare_tables("parquet", weight="cost", fields=True)),

@@ -4,11 +4,15 @@ better than its best one.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
+import sklearn.metrics
 
+import paceline
 from paceline.kernels.losses import measure_rows
 from paceline.models.loss_entries import LOSSES, LOSSES_OF_ONE_SCORE
 from paceline.models.losses import (
@@ -18,6 +22,7 @@ from paceline.models.losses import (
     best_score,
     predictions,
     rule_of,
+    rule_to_train,
     scales_of,
     total_loss,
 )
@@ -108,6 +113,31 @@ def test_class_weights_multiply_the_losses_and_slopes_of_their_classes() -> None
         expected = weight * measure_rows(Logistic(), scores, labels, None, plain)
         assert measure_rows(weighted, scores, labels, None, slopes) == pytest.approx(expected, rel=1e-6)
         assert slopes == pytest.approx(weight * plain, rel=1e-6)
+
+
+def test_slopes_of_poisson_in_training_stop_growing_far_above_the_labels() -> None:
+    """One row with a mean of exp(50) must not count as much as all others together; means near the labels do."""
+    config, labels = LossConfig(name="poisson"), np.array([0.0, 2.0, 9.0])
+    rule = rule_to_train(config, scales_of(rule_of(config), labels))
+    slopes = np.empty(4)
+    measure_rows(rule, np.log([1.0, 36.0, 40.0, 1e20]), np.full(4, 2.0), None, slopes)
+    assert slopes == pytest.approx([-1, 34, 34, 34], rel=1e-5)
+    # A later label may be larger than all that were seen before.
+    measure_rows(rule, np.log([1.0, 900.0, 1e9, 1e20]), np.full(4, 1_000.0), None, slopes)
+    assert slopes == pytest.approx([-999, -100, 3_000, 3_000], rel=1e-5)
+
+
+def test_a_poisson_model_recovers_from_first_steps_that_are_too_long(tmp_path: Path) -> None:
+    """Forty columns of values up to 16 at a rate of 0.3: the first row moves its own score by about 100."""
+    rng = np.random.default_rng(4)
+    values = rng.integers(0, 17, (1_000, 40)).astype(np.float32)
+    counts = rng.poisson(np.exp(1 + (values - 8) @ rng.normal(0, 0.015, 40)))
+    run = paceline.train(
+        data=(values, counts), loss="poisson", learning_rate=0.3, epochs=100, workers=1, run=tmp_path / "run",
+        progress=False,
+    )  # fmt: skip
+    means = paceline.load(run.path).predict_proba(scipy.sparse.csr_matrix(values))
+    assert sklearn.metrics.mean_poisson_deviance(counts, means) < 1.15
 
 
 def test_labels_that_are_all_the_same_have_a_unit_too() -> None:

@@ -27,6 +27,8 @@ TESTED_IN = {
         "training/pace.py",
     ),
     "conformance/test_stores.py": ("parameters/dense.py", "parameters/store.py"),
+    "exports/test_onnx_file.py": ("exports/graph.py",),
+    "inside/test_info.py": ("inside/concerns.py", "inside/keys.py"),
     "data/blocks/test_dataset.py": ("data/blocks/manifests.py", "data/blocks/reader.py", "data/datasets.py"),
     "data/images/test_dataset.py": ("data/images/blocks.py",),
     "data/sources/test_columnar.py": ("data/sources/cells.py", "data/sources/csv_text.py", "kernels/columns.py"),

@@ -20,9 +20,14 @@ from paceline.training.interrupts import remember_interrupts
 # The module of each command, imported when it is needed.
 SECTIONS = {
     "Start here": ["paceline.cli.demo:demo"],
-    "Data": ["paceline.cli.data:generate", "paceline.cli.data:prepare"],
+    "Data": ["paceline.cli.data:generate", "paceline.cli.data:prepare", "paceline.cli.inside:info"],
     "Train": ["paceline.cli.train:train", "paceline.cli.train:resume", "paceline.cli.train:sweep"],
-    "Use a model": ["paceline.cli.use:evaluate", "paceline.cli.use:predict", "paceline.cli.use:export"],
+    "Use a model": [
+        "paceline.cli.use:evaluate",
+        "paceline.cli.use:predict",
+        "paceline.cli.inside:top",
+        "paceline.cli.use:export",
+    ],
     "Understand a run": [
         f"paceline.cli.explain:{name}" for name in ("diagnose", "plan", "doctor", "report", "compare")
     ],

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from paceline.cli.completion import BY_METAVAR, Completion, any_of
 from paceline.imports import import_from
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "terminal_width": 80}
@@ -94,15 +95,18 @@ def write_examples(formatter: click.HelpFormatter, examples: Iterable[str]) -> N
 
 
 def option(
-    flag: str, takes: str | None, text: str, kind: Any = str, also: tuple[str, ...] = (), **settings: Any
-) -> Callable[[F], F]:
+    flag: str, takes: str | None, text: str, kind: Any = str, also: tuple[str, ...] = (),
+    complete: Completion | None = None, **settings: Any,
+) -> Callable[[F], F]:  # fmt: skip
     """An option with a value. Help shows what it `takes`, the `text`, and the default if there is one.
 
-    `also` are other flags for the same thing.
+    `also` are other flags for the same thing. `complete` says which values a shell offers; those of `completion.py` for
+    files and folders need not be named.
     """
     return click.option(
-        flag, *also, metavar=takes, help=text, type=kind, show_default=settings.get("default", "") != "", **settings
-    )
+        flag, *also, metavar=takes, help=text, type=kind, show_default=settings.get("default", "") != "",
+        shell_complete=complete or BY_METAVAR.get(takes), **settings,
+    )  # fmt: skip
 
 
 def number(flag: str, text: str, **settings: Any) -> Callable[[F], F]:
@@ -116,7 +120,7 @@ def flag(flag: str, name: str, text: str, value: bool) -> Callable[[F], F]:
 
 
 def address(text: str = "Ray cluster to join: auto or HOST:PORT.  [default: start Ray here]") -> Callable[[F], F]:
-    return option("--address", "ADDRESS", text)
+    return option("--address", "ADDRESS", text, complete=any_of(["auto"]))
 
 
 def setting(text: str) -> Callable[[F], F]:

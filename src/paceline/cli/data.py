@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli.commands import Command, CommandGroup, command, number, option
+from paceline.cli.completion import files
 from paceline.cli.progress import print_notice
 from paceline.data.limits import INDEX_BASES, INTEGERS, LABEL_KINDS, SCALES, SKEW_NAMES
 from paceline.data.prepare_settings import FORMATS, PrepareConfig, PrepareProgress, read_bins, split_names
@@ -113,13 +114,13 @@ class PrepareCommand(Command):
     "paceline prepare a9a --test a9a.t --features 123 --out data/a9a",
     "paceline prepare 'part-*.tfrecord' --test last.tfrecord --out data/records",
     "paceline prepare clicks.parquet --label clicked --weight w --out data/mine",
-    "paceline prepare sales.csv --label bought --drop id --cross shop,hour --out data/sales",
+    "paceline prepare sales.csv --drop id --cross shop,day --out data/sales",
     "paceline prepare train.ffm --validation-fraction 0.1 --out data/fields",
     "paceline prepare mnist --out data/mnist",
     "paceline prepare photos --size 256 --test-fraction 0.1 --out data/photos",
     cls=PrepareCommand,
 )
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...", shell_complete=files)
 @new_dataset
 @option("--format", "NAME", f"{one_of(FORMAT_CHOICES)}.", click.Choice(FORMAT_CHOICES), default="auto")
 @number("--features", "Number of features.  [default: from the largest key]")

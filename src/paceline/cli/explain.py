@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli.commands import PATH, address, as_json, command, option
+from paceline.cli.completion import runs as run_folders
 from paceline.cli.progress import print_notice
 from paceline.errors import printable
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @command("paceline diagnose runs/my-run", "paceline diagnose runs/my-run --ops --json")
-@click.argument("run")
+@click.argument("run", shell_complete=run_folders)
 @click.option("--ops", is_flag=True, help="Also time each operation of a gradient step, on the run's data.")
 @as_json("Print diagnosis.json.")
 def diagnose(run: str, ops: bool, as_json: bool) -> None:
@@ -62,7 +63,7 @@ def print_operations(operations: list[dict[str, Any]]) -> None:
     "paceline plan runs/my-run --workers 1..16",
     "paceline plan runs/my-run --workers 1..64 --bandwidth 1Gbit..25Gbit",
 )
-@click.argument("run")
+@click.argument("run", shell_complete=run_folders)
 @option("--workers", "N..M", "Number of workers, or a range.", default="1..8")
 @option("--shards", "N..M", "Number of shards, or a range.", default="1")
 @option("--bandwidth", "B..C", "Bandwidth or range, with one machine per worker and shard.  [default: as recorded]")
@@ -171,7 +172,7 @@ def print_ceilings(best: Ceilings) -> None:
 
 
 @command("paceline report runs/my-run", "paceline report runs/my-run --out my-run.html --trace my-run.trace.json")
-@click.argument("run")
+@click.argument("run", shell_complete=run_folders)
 @option("--out", "FILE", "Page to write.  [default: RUN/report.html]", PATH)
 @option("--trace", "FILE", "Also write sampled steps, as JSON for a trace viewer.", PATH)
 def report(run: str, out: Path | None, trace: Path | None) -> None:
@@ -189,7 +190,7 @@ def report(run: str, out: Path | None, trace: Path | None) -> None:
 
 
 @command("paceline compare runs/sync runs/async", "paceline compare runs/* --out comparison.html")
-@click.argument("runs", nargs=-1, metavar="RUN RUN...")
+@click.argument("runs", nargs=-1, metavar="RUN RUN...", shell_complete=run_folders)
 @option("--out", "FILE", "Also write a page with the curves.", PATH)
 def compare(runs: tuple[str, ...], out: Path | None) -> None:
     """Compare runs: settings that differ, speed, quality, verdicts."""

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from paceline.cli.commands import address, command, given, new_run, number, option
+from paceline.cli.completion import files
 from paceline.cli.progress import job_with_progress, print_notice
 from paceline.engines import ENGINES
 from paceline.errors import one_of
@@ -43,8 +44,8 @@ def trace(**options: Any) -> None:
     "paceline matmul A.npy B.npy --out C.npy --memory 4GB",
     "paceline matmul A.npy B.npy --out C.npy --engine ray --address auto",
 )
-@click.argument("left", metavar="A")
-@click.argument("right", metavar="B")
+@click.argument("left", metavar="A", shell_complete=files)
+@click.argument("right", metavar="B", shell_complete=files)
 @option("--out", "FILE", "The .npy file to write. It appears when it is complete.", required=True)
 @option("--memory", "BYTES", "Memory limit of each process.", default="4GB")
 @number("--block", "Rows and columns of a block.  [default: what fits in --memory]")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli.commands import PATH, address, code, command, flag, given, new_run, number, option, setting
+from paceline.cli.completion import any_of, datasets, runs
 from paceline.cli.progress import (
     job_with_progress,
     print_notice,
@@ -39,19 +40,24 @@ if TYPE_CHECKING:
     "paceline train --from runs/monday --data data/tuesday --run runs/tuesday",
 )
 @click.argument("recipe", required=False, type=PATH, metavar="[RECIPE.toml]")
-@option("--data", "DIR", "Dataset folder, made by `prepare` or `generate`.")
+@option("--data", "DIR", "Dataset folder, made by `prepare` or `generate`.", complete=datasets)
 @option("--from", "RUN", "Go on with the model of this run, its optimizer's state and its settings.",
-        also=("start_from",))  # fmt: skip
+        also=("start_from",), complete=runs)  # fmt: skip
 @option("--model", "NAME",
-        f"{', '.join(MODELS)}, or PACKAGE.MODULE:FUNCTION for your own.  [default: linear]")  # fmt: skip
-@option("--loss", "NAME", f"{one_of(CHOICES['loss.name'])}.  [default: by the labels]")
-@option("--class-weight", "balanced", "Let all classes count the same in training.  [default: rows do]")
-@option("--pace", "PACE", "sync, async, or how many steps a worker may run ahead.  [default: async; sync for PyTorch]")
+        f"{', '.join(MODELS)}, or PACKAGE.MODULE:FUNCTION for your own.  [default: linear]",
+        complete=any_of(MODELS))  # fmt: skip
+@option("--loss", "NAME", f"{one_of(CHOICES['loss.name'])}.  [default: by the labels]",
+        complete=any_of(CHOICES["loss.name"]))  # fmt: skip
+@option("--class-weight", "balanced", "Let all classes count the same in training.  [default: rows do]",
+        complete=any_of(CHOICES["loss.class_weight"]))  # fmt: skip
+@option("--pace", "PACE", "sync, async, or how many steps a worker may run ahead.  [default: async; sync for PyTorch]",
+        complete=any_of(["sync", "async"]))  # fmt: skip
 @number("--workers", "Threads or processes that train.  [default: one per free core; 1 for PyTorch]")
 @number("--shards", "Processes that hold the model, with --engine ray.  [default: 1]")
 @number("--batch-size", "Rows per worker per step.  [default: by model, pace and engine]")
 @number("--dim", "Factors per key of a factorization machine, 1 to 64.  [default: 8]")
-@option("--optimizer", "NAME", f"{one_of(CHOICES['optimizer.name'])}.  [default: adagrad]")
+@option("--optimizer", "NAME", f"{one_of(CHOICES['optimizer.name'])}.  [default: adagrad]",
+        complete=any_of(CHOICES["optimizer.name"]))  # fmt: skip
 @option("--learning-rate", "R", "Factor on the mean gradient of each update.  [default: 0.05]", float, also=("--lr",))
 @option("--momentum", "M", "Momentum of sgd, for dense models.  [default: 0]", float)
 @option("--l1", "X", "L1 penalty on the keys of each update, except the bias.  [default: 0]", float)
@@ -63,14 +69,17 @@ if TYPE_CHECKING:
 @option("--test-every", "ROWS", "Evaluate every ROWS rows and at the end.  [default: at the end]", int)
 @number("--early-stopping", "Stop after N evaluations without a lower validation loss; 0 for never.  [default: 0]")
 @option("--checkpoint-every", "SECONDS", "Seconds between checkpoints; 0 for none.  [default: 60]", float)
-@option("--engine", "NAME", f"{one_of(CHOICES['engine'])}: threads here, or processes on a cluster.  [default: local]")
+@option("--engine", "NAME", f"{one_of(CHOICES['engine'])}: threads here, or processes on a cluster.  [default: local]",
+        complete=any_of(CHOICES["engine"]))  # fmt: skip
 @address()
-@option("--exchange", "NAME", f"{one_of(CHOICES['exchange'])}, for PyTorch modules in sync.  [default: shard]")
-@option("--device", "NAME", f"{one_of(CHOICES['device'])}, for PyTorch modules.  [default: cpu]")
+@option("--exchange", "NAME", f"{one_of(CHOICES['exchange'])}, for PyTorch modules in sync.  [default: shard]",
+        complete=any_of(CHOICES["exchange"]))  # fmt: skip
+@option("--device", "NAME", f"{one_of(CHOICES['device'])}, for PyTorch modules.  [default: cpu]",
+        complete=any_of(CHOICES["device"]))  # fmt: skip
 @number("--seed", "Random seed.  [default: 0]")
 @flag("--no-shuffle", "shuffle", "Train on rows in the order of the data.  [default: shuffled]", value=False)
 @new_run
-@option("--track", "mlflow", "Log the run to MLflow, too.  [default: do not]")
+@option("--track", "mlflow", "Log the run to MLflow, too.  [default: do not]", complete=any_of(["mlflow"]))
 @setting("Set any setting of a recipe; may be repeated.")
 def train(recipe: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
     """Train a model.
@@ -86,7 +95,7 @@ def train(recipe: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
     "paceline resume runs/20260101-120000-linear-sync",
     "paceline resume runs/my-run --model mine.nets:build",
 )
-@click.argument("run")
+@click.argument("run", shell_complete=runs)
 @address("Ray cluster to join: auto or HOST:PORT.  [default: the same as before]")
 @code
 def resume(run: str, address: str | None, model: str) -> None:
@@ -102,7 +111,7 @@ def resume(run: str, address: str | None, model: str) -> None:
     "paceline sweep recipes/mnist-batch-size.toml --data data/mnist",
 )
 @click.argument("recipe", type=PATH, metavar="RECIPE.toml")
-@option("--data", "DIR", "Dataset folder, instead of the recipe's.")
+@option("--data", "DIR", "Dataset folder, instead of the recipe's.", complete=datasets)
 @address("Ray cluster to join: auto or HOST:PORT.  [default: as the recipe says]")
 @option("--out", "DIR", "Folder for the runs.  [default: runs/RECIPE]", PATH)
 @setting("Set any setting, for all runs; may be repeated.")

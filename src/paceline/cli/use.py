@@ -7,19 +7,20 @@ from typing import Any
 import click
 
 from paceline.cli.commands import as_json, code, command, number, option
+from paceline.cli.completion import any_of, datasets, runs
 from paceline.cli.progress import print_notice
 from paceline.data.prepare_settings import FORMATS
 from paceline.errors import UsageError, one_of
 
 FORMAT_CHOICES = ("auto", *FORMATS)
-data = option("--data", "DIR", "Dataset folder.", required=True)
+data = option("--data", "DIR", "Dataset folder.", complete=datasets, required=True)
 split = option(
     "--split", None, "Which rows.  [default: test if any, else train]", click.Choice(["train", "validation", "test"])
 )
 
 
 @command("paceline evaluate runs/my-run --data data/clicks")
-@click.argument("run")
+@click.argument("run", shell_complete=runs)
 @data
 @split
 @code
@@ -48,9 +49,9 @@ def evaluate(run: str, data: str, split: Any, model: str, as_json: bool) -> None
     "paceline predict runs/my-run customers.parquet --id customer --out scores.parquet",
     "paceline predict runs/my-run --data data/clicks --out scores.parquet",
 )
-@click.argument("run")
+@click.argument("run", shell_complete=runs)
 @click.argument("sources", nargs=-1, metavar="[SOURCE...]")
-@option("--data", "DIR", "Dataset folder, instead of a SOURCE.")
+@option("--data", "DIR", "Dataset folder, instead of a SOURCE.", complete=datasets)
 @option("--out", "FILE", "File to write: .parquet or .csv, or - for CSV to standard output.", required=True)
 @option("--id", "COLUMN", "Column of Parquet, Arrow and CSV files to write instead of file and row.", default="")
 @option("--format", "NAME", f"{one_of(FORMAT_CHOICES)}.", click.Choice(FORMAT_CHOICES), default="auto")
@@ -100,8 +101,9 @@ def check_what(sources: tuple[str, ...], data: str | None, split: str | None, se
     "paceline export runs/my-run --to mlflow --out model",
     "paceline export runs/my-run --to text --out weights.tsv",
 )
-@click.argument("run")
-@option("--to", "TOOL", "onnx, mlflow, text or vw (Vowpal Wabbit).", required=True)
+@click.argument("run", shell_complete=runs)
+@option("--to", "TOOL", "onnx, mlflow, text or vw (Vowpal Wabbit).", complete=any_of(("onnx", "mlflow", "text", "vw")),
+        required=True)  # fmt: skip
 @option("--out", "PATH", "File to write; for mlflow, a folder.", required=True)
 @code
 def export(run: str, to: str, out: str, model: str) -> None:

@@ -17,6 +17,7 @@ from paceline.data.sources.parsed import BadRow, Format, Parsed
 from paceline.data.sources.weights import pair_up
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import SparseDataset, sparse_writer
+from paceline.data.sparse.stray import LargestKeys
 from paceline.errors import ConfigError, DataError, counted, printable
 
 
@@ -40,6 +41,8 @@ class RawRows:
         weights = {"weights": config.weights} if config.weights else {}
         self.settings: dict[str, Any] = {**labels, **fields, **weights, **self._reading.settings}
         self.bad_rows = 0
+        # Where features are declared, the user knows how many there are.
+        self._largest = LargestKeys() if self._reading.features is None else None
         self._first_negatives: dict[int, str] = {}
         self._classes = ClassNumbers(2 if config.labels == "two-classes" else MOST_CLASSES)
 
@@ -47,7 +50,11 @@ class RawRows:
     def notes(self) -> tuple[str, ...]:
         """What the user should know; when all rows are read, what was found in them, too."""
         names = self._reading.names
-        return self._reading.notes + (names.notes if names is not None else ())
+        found = names.notes if names is not None else ()
+        if self._largest is not None and (stray := self._largest.stray) is not None:
+            base = int(self._reading.settings.get("index_base", 0))
+            found += (f"{stray.words(base)}: {stray.hint}",)
+        return self._reading.notes + found
 
     def writer(self, source: dict[str, Any]) -> DatasetWriter[Batch, SparseDataset]:
         features, labels = self._reading.features, self._config.labels
@@ -68,6 +75,8 @@ class RawRows:
             self._check(chunk.source, numbered, parsed, negatives)
             if self._reading.names is not None:
                 self._reading.names.take(parsed.texts)
+            if self._largest is not None:
+                self._largest.take(parsed.batch, f"`{chunk.source.name}`", numbered + parsed.rows)
             numbered += parsed.num_numbered
             yield self._weigh(chunk.source, parsed), chunk.bytes_read - bytes_before
             bytes_before = chunk.bytes_read

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from paceline.engines import ProcessRequest
 from paceline.engines.leftovers import OwnFolder
-from paceline.engines.ray_access import content_of, import_ray, join, quick_start, read_token_again
+from paceline.engines.ray_access import content_of, import_ray, join, lacks_token, quick_start, read_token_again
 from paceline.engines.ray_head import HeadWatch
 from paceline.errors import ConfigError
 from paceline.imports import import_from
@@ -38,7 +38,7 @@ class RayEngine:
         self.num_processes = len(requests)
         self._folder: OwnFolder | None = None
         self._head: HeadWatch | None = None
-        self._token_is_ours = False
+        self._environment_before: dict[str, str | None] = {}
         self._actors: list[Any] = []
         self._attempts = 0
         self._begun: dict[int, Any] = {}
@@ -73,10 +73,11 @@ class RayEngine:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Ray lets its processes give way to all others; here they are what the machine is for.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        if "RAY_AUTH_MODE" not in os.environ:
+        if "RAY_AUTH_MODE" not in os.environ or lacks_token():
             # Ray would leave a token of its own in the user's home.
-            self._token_is_ours = True
-            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+            own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+            self._environment_before = {name: os.environ.get(name) for name in own}
+            os.environ |= own
             read_token_again()
         with quick_start():
             self._ray.init(
@@ -205,9 +206,12 @@ class RayEngine:
                     stack.callback(self._ray.kill, actor, no_restart=True)
             self._actors, self._group = [], None
         # What a Ray of our own needed.
-        if self._token_is_ours:
-            self._token_is_ours = False
-            del os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"]
+        if self._environment_before:
+            for name, value in self._environment_before.items():
+                os.environ.pop(name)
+                if value is not None:
+                    os.environ[name] = value
+            self._environment_before = {}
             read_token_again()
         if self._folder is not None:
             self._folder.remove()

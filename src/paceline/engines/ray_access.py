@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +17,11 @@ from paceline.engines.ray_head import greet
 from paceline.errors import ConfigError, UsageError
 
 LONGEST_QUOTE = 120
+STDERR = 2
+# [2026-01-01 12:00:00,000 W 123 124] gcs_client.cc:210: …
+RAY_LOG = re.compile(rb"\[[-\d]+ [\d:,]+ [A-Z] \d+ \d+\] ")
 TOKEN_FILE = "~/.ray/auth_token"
+GIVE_TOKEN = f"put the cluster's token into {TOKEN_FILE}, or into a file that RAY_AUTH_TOKEN_PATH names"
 NO_RAY = "`ray status` shows whether one runs; `ray start --head` starts one; without --address paceline does"
 # Ray ends a process that has not reached its head for this long; a run that has lost it ends itself, much sooner.
 HEAD_SECONDS = 120
@@ -45,11 +52,24 @@ def import_ray() -> Any:
     return ray
 
 
+def has_token() -> bool:
+    """Whether Ray finds a token: in the environment, or in a file."""
+    file = os.environ.get("RAY_AUTH_TOKEN_PATH") or str(Path(TOKEN_FILE).expanduser())
+    return bool(os.environ.get("RAY_AUTH_TOKEN", "").strip() or content_of(file).strip())
+
+
+def lacks_token() -> bool:
+    """Whether Ray is told to use a token, and there is none."""
+    return os.environ.get("RAY_AUTH_MODE") == "token" and not has_token()
+
+
 def join(ray: Any, address: str) -> None:
     """Join the cluster at an address, `auto` or HOST:PORT."""
-    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", TOKEN_FILE)).expanduser()
-    if "RAY_AUTH_MODE" not in os.environ and ("RAY_AUTH_TOKEN" in os.environ or token.exists()):
+    if "RAY_AUTH_MODE" not in os.environ and has_token():
         os.environ["RAY_AUTH_MODE"] = "token"
+    if lacks_token():
+        # Ray would end this process with its stack.
+        raise UsageError("`RAY_AUTH_MODE` is `token`, but there is no token here", GIVE_TOKEN)
     # Ray may have been loaded before the environment was as it is now.
     read_token_again()
     try:
@@ -78,14 +98,39 @@ def _probe(address: str) -> None:
     client = getattr(importlib.import_module("ray._raylet"), "GcsClient", None)
     try:
         if client is not None:
-            client(address=address)
+            with without_ray_log():
+                client(address=address)
     except Exception as error:  # noqa: BLE001 (Ray's own kinds are not public)
         if "status: 404" in str(error):  # a web server or proxy, which speaks HTTP/2 as Ray does
             raise UsageError(f"what answers at `{address}` is not Ray: {_first_line(error)}", NO_RAY) from None
-        raise UsageError(
-            f"the Ray at `{address}` denies access: {_first_line(error)}",
-            f"put the cluster's token into {TOKEN_FILE}, or into a file that RAY_AUTH_TOKEN_PATH names",
-        ) from None
+        raise UsageError(f"the Ray at `{address}` denies access: {_why_denied(error)}", GIVE_TOKEN) from None
+
+
+def _why_denied(error: Exception) -> str:
+    """Which token is wrong, if it is about tokens; Ray says much more."""
+    if type(error).__name__ != "AuthenticationError":
+        return _first_line(error)
+    if not has_token():
+        return "it asks for a token, and there is none here"
+    mode = os.environ.get("RAY_AUTH_MODE", "")
+    return "the token here is not the cluster's" if mode == "token" else f"`RAY_AUTH_MODE` is `{mode}`, not `token`"
+
+
+@contextmanager
+def without_ray_log() -> Iterator[None]:
+    """Keeps what Ray's compiled part logs off the terminal; what others write meanwhile follows."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as kept:
+        terminal = os.dup(STDERR)
+        os.dup2(kept.fileno(), STDERR)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(terminal, STDERR)
+            os.close(terminal)
+            kept.seek(0)
+            os.write(STDERR, b"".join(line for line in kept if not RAY_LOG.match(line)))
 
 
 def _find_cluster() -> str:

@@ -6,6 +6,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from paceline.errors import UsageError
 from paceline.models.trained import TrainedModel, load_model
 from paceline.version import VERSION
@@ -42,8 +44,12 @@ class ServedModel:
         self._model = model
 
     def predict(self, rows: Any, params: dict[str, Any] | None = None) -> Any:
-        """What `predict_proba` returns."""
-        return self._model.predict_proba(rows)
+        """The probability of each class [rows, classes]; for losses without probabilities, what they predict [rows]."""
+        scores, output = self._model.decision_function(rows), self._model.model.output
+        found = output.probabilities(scores)
+        return (
+            np.stack([1 - found, found], axis=1) if output.task.column == "probability" and found.ndim == 1 else found
+        )
 
 
 def _load_pyfunc(path: str) -> ServedModel:

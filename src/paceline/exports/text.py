@@ -38,9 +38,10 @@ def write_text(model: TrainedModel, _run: Path, path: Path) -> None:
     order = np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)]
     with path.open("x", encoding="utf-8") as file:
         file.writelines(f"# {line}\n" for line in _of_whole_model(model, tensors, scaling))
-        file.write("\t".join(["feature", *columns]) + "\n")
+        file.write("\t".join(["feature", "key", *columns]) + "\n")
         for start in range(0, len(order), LINES_AT_ONCE):
-            file.writelines(_lines(columns, order[start : start + LINES_AT_ONCE]))
+            keys = order[start : start + LINES_AT_ONCE]
+            file.writelines(_lines(model.names.of(keys), keys, columns))
 
 
 def weights_of_source(model: TrainedModel) -> tuple[dict[str, Any], Scaling]:
@@ -83,8 +84,8 @@ def _of_whole_model(model: TrainedModel, tensors: dict[str, Floats], scaling: Sc
         yield f"the value of feature {key} counts as (value - {centre:g}) / {scale:g}"
 
 
-def _lines(columns: Columns, keys: NDArray[np.int64]) -> Iterator[str]:
+def _lines(names: list[str], keys: NDArray[np.int64], columns: Columns) -> Iterator[str]:
     """The lines of these features."""
     cells = [numbers[keys].astype(str).tolist() for numbers in columns.values()]
-    for key, *row in zip(keys.tolist(), *cells, strict=True):
-        yield "\t".join([str(key), *(" ".join(cell) for cell in row)]) + "\n"
+    for name, key, *row in zip(names, keys.tolist(), *cells, strict=True):
+        yield "\t".join([name, str(key), *(" ".join(cell) for cell in row)]) + "\n"

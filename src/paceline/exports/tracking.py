@@ -41,7 +41,8 @@ class Tracking:
     """Logs one run to MLflow, if `track` says so. As a context, it tells MLflow at the end how the run ended."""
 
     def __init__(self, track: str, notice: Callable[[str], None]) -> None:
-        self._mlflow = import_from("paceline.exports.mlflow_model:import_mlflow")() if track else None
+        self._is_asked = bool(track)
+        self._mlflow: Any = import_from("paceline.exports.mlflow_model:import_mlflow")() if track else None
         self._goes_on = False
         self._notice = notice
         self._client: Any = None
@@ -58,7 +59,7 @@ class Tracking:
 
     def begin(self, run: RunFolder) -> None:
         """Begin a run of MLflow, or continue that of a run which was stopped."""
-        if self._mlflow is not None:
+        if self._is_asked:
             self._folder = run
             self._goes_on = True
             self._going_on(self._begin)

@@ -12,7 +12,7 @@ import numpy as np
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import STRICT, compiled
+from paceline.kernels.jit import STRICT, compiled, inlined
 from paceline.kernels.keys import GOLDEN
 from paceline.kernels.optional import is_missing
 from paceline.kernels.text import Bytes
@@ -26,9 +26,14 @@ Notes = NDArray[np.uint32]
 
 
 class NameRoom(NamedTuple):
-    """Where a thread notes texts: one bit for each key that it has `met`, the notes of this chunk, and how many [1]."""
+    """Where a thread notes texts: one bit for each key that it has `met`, the notes of this chunk, and how many [1].
+
+    `merged` has the bits of all keys in chunks that were merged. These come before any chunk that is still parsed, so
+    other threads may set bits there meanwhile.
+    """
 
     met: NDArray[np.uint64]
+    merged: NDArray[np.uint64]
     notes: Notes
     count: NDArray[np.int64]
 
@@ -48,12 +53,13 @@ def _compile_note_name(room, place, column, start, length):  # type: ignore[no-u
         bit = np.uint64(1) << (place & np.uint64(63))
         if room.met[word] & bit == 0:
             room.met[word] |= bit
-            at = room.count[0]
-            room.notes[at, PLACE] = place
-            room.notes[at, COLUMN] = column
-            room.notes[at, START] = start
-            room.notes[at, LENGTH] = length
-            room.count[0] = at + 1
+            if room.merged[word] & bit == 0:
+                at = room.count[0]
+                room.notes[at, PLACE] = place
+                room.notes[at, COLUMN] = column
+                room.notes[at, START] = start
+                room.notes[at, LENGTH] = length
+                room.count[0] = at + 1
 
     return note_one
 
@@ -110,6 +116,49 @@ def keep_new(notes: Notes, packed: Bytes, met: NDArray[np.uint64]) -> tuple[int,
             written += length
             kept += 1
     return kept, written
+
+
+@inlined
+def _count_bits(word: Any) -> Any:
+    """How many bits of 64 are set."""
+    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return (word * np.uint64(0x0101010101010101)) >> np.uint64(56)
+
+
+@compiled
+def count_before(met: NDArray[np.uint64], before: NDArray[np.int64]) -> None:
+    """`before[i]` becomes the number of bits that are set in the words before word i; it has one entry more."""
+    before[0] = 0
+    for i in range(met.size):
+        before[i + 1] = before[i] + np.int64(_count_bits(met[i]))
+
+
+@compiled
+def rank_notes(notes: Notes, met: NDArray[np.uint64], before: NDArray[np.int64], first_key: int, keys: Notes,
+               columns: NDArray[np.uint16], ends: NDArray[np.int32]) -> None:  # fmt: skip
+    """Put the keys, columns and lengths of notes where they are among all `met` keys in order.
+
+    COLUMN then says which place that is.
+    """
+    for i in range(notes.shape[0]):
+        place = np.uint64(notes[i, PLACE])
+        word, bit = np.int64(place >> np.uint64(6)), np.uint64(1) << (place & np.uint64(63))
+        rank = before[word] + np.int64(_count_bits(met[word] & (bit - np.uint64(1))))
+        keys[rank] = place + np.uint64(first_key)
+        columns[rank] = notes[i, COLUMN]
+        ends[rank + 1] = notes[i, LENGTH]
+        notes[i, COLUMN] = rank
+
+
+@compiled
+def lay_out_texts(notes: Notes, packed: Bytes, ends: NDArray[np.int32], texts: Bytes) -> None:
+    """Copy the texts of ranked notes to their places: text r begins at `ends[r]`."""
+    for i in range(notes.shape[0]):
+        start, to = np.int64(notes[i, START]), np.int64(ends[notes[i, COLUMN]])
+        for k in range(np.int64(notes[i, LENGTH])):
+            texts[to + k] = packed[start + k]
 
 
 @compiled

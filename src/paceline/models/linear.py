@@ -21,7 +21,7 @@ from paceline.kernels.losses import curvature
 from paceline.kernels.row_loop import train_rows
 from paceline.models.label_statistics import class_weights, first_labels, refuse_below, refuse_unseen
 from paceline.models.loss_entries import LOSSES
-from paceline.models.losses import PLAIN, ClassWeighted, LabelUnits, Scales, constant_loss, rule_of, scales_of
+from paceline.models.losses import PLAIN, LabelUnits, Scales, constant_loss, rule_of, rule_to_train, scales_of
 from paceline.models.model import Compute, Floats, Model, Parameters, Step, Tensor
 from paceline.models.registry import Entry
 from paceline.models.sparse import Columns, LossOutput, table_layout
@@ -45,7 +45,7 @@ class LinearModel:
                  weights: Floats | None = None, start_loss: float = 0.0) -> None:  # fmt: skip
         """`weights` are those of the classes 0 and 1 in training."""
         plain = rule_of(config.loss)
-        trained = plain if weights is None else ClassWeighted(plain, *weights)
+        trained = rule_to_train(config.loss, scales, weights)
         self._said = {"features": features, "loss": msgspec.to_builtins(config.loss)}
         self._kernel = Linear(trained)
         table = table_layout((Columns("weight", 1),), scaled(config, scales), features, bias=True, start=scales.start)
@@ -123,8 +123,7 @@ class OnLabels(NamedTuple):
     @property
     def rule(self) -> Any:
         """The loss to train with."""
-        plain = rule_of(self.config.loss)
-        return plain if self.weights is None else ClassWeighted(plain, *self.weights)
+        return rule_to_train(self.config.loss, self.scales, self.weights)
 
     @property
     def units(self) -> LabelUnits:

@@ -23,13 +23,16 @@ Doubles = NDArray[np.float64]
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
 # Scores beyond this make no difference that float32 could hold, and exp() of them is still a number.
 LARGEST_LOG = np.float32(60)
+# Means under the Poisson loss this many times above the largest label are too large for any row.
+FAR = np.float32(4)
+ANY = np.finfo(np.float32).max
 # Labels whose deviation is at most this share of their mean count as all the same.
 SAME = 1e-9
 
 
 class Scales(NamedTuple):
-    """How large things are under a loss with the labels of some rows: the score to begin with, and the units of scores
-    and slopes.
+    """How large things are under a loss with the labels of some rows: the score to begin with, the units of scores and
+    slopes, and the largest label.
 
     Steps of a fixed learning rate suit labels of any size if they are measured in these units (decision 0028).
     """
@@ -37,6 +40,7 @@ class Scales(NamedTuple):
     start: float = 0.0
     score: float = 1.0
     slope: float = 1.0
+    largest: float = 1.0
 
 
 PLAIN = Scales()
@@ -71,7 +75,12 @@ class SquaredHinge(NamedTuple):
 
 
 class Poisson(NamedTuple):
-    """l = exp(z) − y z, the negative log-likelihood of counts y without its constant; the link is the mean, exp(z)."""
+    """l = exp(z) − y z, the negative log-likelihood of counts y without its constant; the link is the mean, exp(z).
+
+    In training, slopes stop growing where exp(z) is far above all labels, at `largest` or at `FAR` times the label.
+    """
+
+    largest: np.float32 = ANY
 
 
 class Quantile(NamedTuple):
@@ -128,7 +137,7 @@ def _measure_squared_hinge(loss: Any, score: Any, label: Any) -> tuple[Any, Any,
 
 def _measure_poisson(loss: Any, score: Any, label: Any) -> tuple[Any, Any, Any]:
     mean = np.exp(min(score, LARGEST_LOG))
-    return mean - label, mean - label * score, ONE
+    return min(mean, max(loss.largest, FAR * label)) - label, mean - label * score, ONE
 
 
 def _link_poisson(loss: Any, score: Any) -> Any:
@@ -198,6 +207,16 @@ def rule_of(config: LossConfig) -> Any:
     return import_from(entry.rule)(*(np.float32(getattr(config, name)) for name in entry.settings))
 
 
+def rule_to_train(config: LossConfig, scales: Scales, weights: NDArray[np.float32] | None = None) -> Any:
+    """The loss with these settings in training: with slopes that suit the labels, and with the weights of the classes 0
+    and 1, if they differ.
+    """
+    rule = rule_of(config)
+    if type(rule) in _IN_TRAINING:
+        rule = _IN_TRAINING[type(rule)](rule, scales)
+    return rule if weights is None else ClassWeighted(rule, *weights)
+
+
 def total_loss(loss: Any, scores: NDArray[np.float32], labels: NDArray[Any], weights: Any = None) -> float:
     """The sum of the losses of rows with these scores, in float64; each counts as much as its weight says.
 
@@ -251,7 +270,9 @@ def scales_of(loss: Any, labels: NDArray[Any], weights: NDArray[Any] | None = No
     if deviation <= SAME * abs(mean):
         deviation = abs(mean) or 1.0
     units = _UNITS.get(type(loss))
-    return PLAIN if units is None else Scales(best_score(loss, labels, shares), *units(loss, mean, deviation))
+    if units is None:
+        return PLAIN
+    return Scales(best_score(loss, labels, shares), *units(loss, mean, deviation), float(labels.max()))
 
 
 def _best_logistic(loss: Logistic, labels: Doubles, shares: Doubles) -> float:
@@ -297,4 +318,9 @@ _UNITS: dict[type, Callable[[Any, float, float], tuple[float, float]]] = {
     Poisson: lambda loss, mean, deviation: (1.0, max(mean, 1e-6)),
     Quantile: lambda loss, mean, deviation: (deviation, 1.0),
     Huber: lambda loss, mean, deviation: (deviation, min(float(loss.delta), deviation)),
+}
+# Losses whose slopes have no bound of their own. One row with exp(z) far too large would leave AdaGrad and FTRL a sum
+# of squares next to which no other row counts (decision 0028).
+_IN_TRAINING: dict[type, Callable[[Any, Scales], Any]] = {
+    Poisson: lambda loss, scales: Poisson(FAR * np.float32(scales.largest or 1)),
 }

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -66,6 +66,15 @@ class LinearInfo(SparseInfo, frozen=True, kw_only=True):
     class_names: tuple[str, ...] = ("0", "1")
 
 
+class TopFeature(NamedTuple):
+    """A feature, its key and its weight, and the class that the weight is for, if there are several."""
+
+    feature: str
+    key: int
+    weight: float
+    label: str = ""
+
+
 Loaded = tuple[Model, Parameters, Input]
 
 
@@ -89,6 +98,26 @@ class TrainedModel:
     def weights(self) -> Floats:
         """The weights of a linear model, [features], for values as the source has them."""
         return self._linear()[0]
+
+    def top(self, count: int = 20) -> list[TopFeature]:
+        """The features with the largest weights, by absolute value, for values as the source has them.
+
+        If there are several classes, `count` features for each of them. Features of weight 0 are left out.
+        """
+        weights = self.weights
+        columns = weights.reshape(len(weights), -1)
+        labels = getattr(self.model.output, "names", ()) if columns.shape[1] > 1 else ("",)
+        found: list[TopFeature] = []
+        for column, label in zip(columns.T, labels, strict=True):
+            sizes = np.abs(column)
+            keys = np.argpartition(-sizes, min(count, len(sizes)) - 1)[:count]
+            keys = keys[np.lexsort((keys, -sizes[keys]))]
+            keys = keys[sizes[keys] > 0]
+            found += [
+                TopFeature(name, int(key), float(column[key]), label)
+                for name, key in zip(self.names.of(keys), keys.tolist(), strict=True)
+            ]
+        return found
 
     @property
     def bias(self) -> float:

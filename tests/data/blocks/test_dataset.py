@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 
 from paceline.data.blocks.reader import EpochBlocks, Reader
 from paceline.data.datasets import AnyDataset, open_dataset
@@ -118,3 +120,32 @@ def test_a_manifest_without_content_does_not_fill_the_memory(tmp_path: Path) -> 
     os.truncate(tmp_path / "manifest.json", 40 << 30)
     with pytest.raises(DataError, match=r"manifest\.json` has 42\.9 GB; the limit is 512 MiB"):
         open_dataset(tmp_path)
+
+
+def test_manifests_can_be_read_by_people(tmp_path: Path) -> None:
+    source = {"format": "csv", "columns": {f"column{i}": "number" for i in range(20)}}
+    with sparse_writer(tmp_path / "a", features=9, source=source) as writer:
+        writer.add("train", Batch.from_lists([1, 0], [[3, 5], [7]], [[1.0, 0.5], [2.0]]))
+        writer.finish()
+    text = (tmp_path / "a" / "manifest.json").read_text()
+    lines = text.splitlines()
+    assert lines[2:5] == ['  "source": {', '    "format": "csv",', '    "columns": {']
+    assert '      "column0": "number",' in lines
+    assert lines[-4:-1] == ['  "hot_keys": [3, 5, 7],', '  "hot_counts": [1, 1, 1],', lines[-2]]
+    assert json.loads(text)["source"] == source
+
+
+def test_manifests_on_one_line_still_open(tmp_path: Path) -> None:
+    with sparse_writer(tmp_path / "a", features=9, source={}) as writer:
+        writer.add("train", Batch.from_lists([1, 0], [[3, 5], [7]], [[1.0, 0.5], [2.0]]))
+        made = writer.finish()
+    path = tmp_path / "a" / "manifest.json"
+    found = json.loads(path.read_text())
+    del found["checksum"]
+    line = json.dumps(found, separators=(",", ":")).encode()
+    sealed = line[:-1] + b',"checksum":"' + xxhash.xxh3_64_hexdigest(line).encode() + b'"}'
+    path.write_bytes(sealed)
+    assert SparseDataset(tmp_path / "a").fingerprint == made.fingerprint
+    path.write_bytes(sealed.replace(b'"features":9', b'"features":8'))
+    with pytest.raises(DataError, match="wrong checksum"):
+        SparseDataset(tmp_path / "a")

@@ -46,6 +46,21 @@ class KeyOrder:
         """Replace the input's keys by the blocks' in place; `counts[i]` grows with each key that becomes i."""
         renumber(keys, self._front, self._dictionary, counts)
 
+    def input_keys(self, keys: NDArray[Any]) -> NDArray[np.uint64]:
+        """The input's keys for keys of blocks.
+
+        >>> KeyOrder(np.array([7, 1], np.uint64)).input_keys(np.array([0, 1, 2, 7], np.uint32)).tolist()
+        [7, 1, 2, 0]
+        """
+        found: NDArray[np.uint64] = keys.astype(np.uint64)
+        order = np.argsort(self._block_keys)
+        block_keys, input_keys = self._block_keys[order], self._input_keys[order]
+        if len(block_keys):
+            places = np.minimum(np.searchsorted(block_keys, found), len(block_keys) - 1)
+            moved = block_keys[places] == found
+            found[moved] = input_keys[places[moved]]
+        return found
+
     def to_input(self, values: NDArray[Any]) -> NDArray[Any]:
         """Values laid out by the blocks' keys (first axis), permuted in place to the input's; returned."""
         values[self._input_keys] = values[self._block_keys]

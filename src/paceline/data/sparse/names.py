@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,17 +23,19 @@ from paceline.data.blocks.files import BlockInfo, read_table, write_table
 from paceline.data.blocks.folders import Folder
 from paceline.errors import DataError, printable, warn
 from paceline.kernels.names import (
-    COLUMN,
     LARGE_BUCKET,
     LENGTH,
-    PLACE,
     START,
     NameRoom,
     Notes,
+    count_before,
     keep_new,
+    lay_out_texts,
     note_cells,
     pack_texts,
+    rank_notes,
 )
+from paceline.machine import num_cores
 
 FILE = "names.arrow"
 LONGEST_TEXT = 256  # bytes of a text that are kept
@@ -90,7 +93,9 @@ class NameCollector:
         most = min(most, self._places)
         if room is None or len(room.notes) < most:
             met = self._no_bits() if room is None else room.met
-            room = self._rooms.room = NameRoom(met, np.empty((most + most // 4, 4), np.uint32), np.zeros(1, np.int64))
+            assert self._met is not None
+            notes = np.empty((most + most // 4, 4), np.uint32)
+            room = self._rooms.room = NameRoom(met, self._met, notes, np.zeros(1, np.int64))
         room.count[0] = 0
         return room
 
@@ -141,7 +146,7 @@ class NameCollector:
             kept, num_bytes = keep_new(notes, packed, self._met)
             self._num_bytes += num_bytes + NOTE_BYTES * kept
             self._full = self._num_bytes > MOST_BYTES
-            if kept and not self._full:
+            if kept:
                 self._taken.append(FoundTexts(notes[:kept].copy(), packed[:num_bytes].copy()))
 
     @property
@@ -157,30 +162,33 @@ class NameCollector:
         """Write the file of names to a dataset's folder, if there are any."""
         if not self._taken:
             return NamesInfo(numeric=numeric, complete=not self._full)
-        notes = np.concatenate([found.notes for found in self._taken])
-        lengths = notes[:, LENGTH].astype(np.int32)
-        texts = pa.BinaryArray.from_buffers(
-            pa.binary(),
-            len(notes),
-            [
-                None,
-                pa.py_buffer(np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])),
-                pa.py_buffer(np.concatenate([found.packed for found in self._taken])),
-            ],
-        )
+        assert self._met is not None
+        before = np.empty(len(self._met) + 1, np.int64)
+        count_before(self._met, before)
+        count = int(before[-1])
+        keys, columns = np.empty(count, np.uint32), np.empty(count, np.uint16)
+        ends = np.zeros(count + 1, np.int32)
+        with ThreadPoolExecutor(num_cores(), thread_name_prefix="paceline-names") as threads:
+            ranked = [
+                threads.submit(rank_notes, found.notes, self._met, before, self.first_key, keys, columns, ends)
+                for found in self._taken
+            ]
+            for done in ranked:
+                done.result()
+            np.cumsum(ends, out=ends)
+            texts = np.empty(int(ends[-1]), np.uint8)
+            for done in [threads.submit(lay_out_texts, *found, ends, texts) for found in self._taken]:
+                done.result()
         self._taken.clear()
-        order = np.argsort(notes[:, PLACE])
-        keys = notes[order, PLACE].astype(np.uint64) + np.uint64(self.first_key)
-        columns = pa.array(notes[order, COLUMN].astype(np.uint16))
-        table = pa.RecordBatch.from_arrays([pa.array(keys), columns, texts.take(pa.array(order))], schema=SCHEMA)
+        column = pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(texts)])
+        table = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(columns), column], schema=SCHEMA)
         checksum = write_table(folder / FILE, table)
         return NamesInfo(
-            numeric=numeric, columns=self.columns, file=FILE, rows=len(keys), checksum=checksum,
-            complete=not self._full,
-        )  # fmt: skip
+            numeric=numeric, columns=self.columns, file=FILE, rows=count, checksum=checksum, complete=not self._full
+        )
 
 
-SCHEMA = pa.schema([("key", pa.uint64()), ("column", pa.uint16()), ("text", pa.binary())])
+SCHEMA = pa.schema([("key", pa.uint32()), ("column", pa.uint16()), ("text", pa.binary())])
 
 
 def _spell_out(notes: Notes, buckets: NDArray[np.int64], text: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -203,7 +211,8 @@ def _put_texts(notes: Notes, texts: Sequence[bytes], start: int) -> NDArray[np.u
 
 
 class FeatureNames:
-    """The names of a dataset's or a model's keys; those without a name are called by their number.
+    """The names of a dataset's or a model's keys; those without a name are called by their index in the
+    source, which counts from 0 or 1.
 
     `folder` has the file of names, and `source` says how the data was made: it names the numeric columns of data that
     older versions prepared.
@@ -216,6 +225,8 @@ class FeatureNames:
         self._folder = folder
         self.info = info
         self._numeric = info.numeric or _numeric_of(source)
+        base = source.get("index_base", 0)
+        self._base = base if isinstance(base, int) else 0
 
     def of(self, keys: Iterable[int] | NDArray[Any]) -> list[str]:
         """The names of keys, in their order."""
@@ -224,7 +235,7 @@ class FeatureNames:
         numeric, columns = self._numeric, self.info.columns
         return [
             f"{printable(columns[column])}={_shown(text)}" if is_named
-            else printable(numeric[key]) if key < len(numeric) else str(key)
+            else printable(numeric[key]) if key < len(numeric) else str(key + self._base)
             for key, is_named, (column, text) in zip(wanted.tolist(), found.tolist(), texts, strict=True)
         ]  # fmt: skip
 
@@ -233,6 +244,13 @@ class FeatureNames:
         wanted = np.asarray([*keys] if not isinstance(keys, np.ndarray) else keys, np.uint64)
         named: NDArray[np.bool_] = self._find(wanted)[1] | (wanted < len(self._numeric))
         return named
+
+    def count_by_column(self) -> dict[str, int]:
+        """How many hashed keys are called by each column."""
+        if self._table is None:
+            return {}
+        counts = np.bincount(self._table.column("column").to_numpy(), minlength=len(self.info.columns))
+        return {name: count for name, count in zip(self.info.columns, counts.tolist(), strict=True) if count}
 
     @cached_property
     def _table(self) -> pa.RecordBatch | None:

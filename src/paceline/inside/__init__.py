@@ -1,0 +1,1 @@
+"""What is inside a model, and inside a dataset?"""
