@@ -23,7 +23,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     updates: Count = 0
     labels: str = ""
     class_names: tuple[str, ...] = ()
-    scales: tuple[float, Positive, Positive] | None = None
+    scales: tuple[float, Positive, Positive, float] | None = None
     class_weights: tuple[Positive, ...] = ()
     optimizer: str = ""
     checksum: str = ""

@@ -40,7 +40,7 @@ class Trained(NamedTuple):
     memory: Tensors | None = None
 
 
-class Columns(NamedTuple):
+class OptimizedColumns(NamedTuple):
     """Where a group of a table is: its values, and in its states the first number of each value and what is beyond the
     values that a model's file has.
     """
@@ -132,12 +132,12 @@ def _table_states(layout: TableLayout, before: TableLayout, values: NDArray[np.f
     return states
 
 
-def _columns(layout: TableLayout) -> Iterator[Columns]:
+def _columns(layout: TableLayout) -> Iterator[OptimizedColumns]:
     """The columns of each group."""
     value = state = 0
     for group in layout.groups:
         beyond = state + group.dim if OPTIMIZERS[group.optimizer.name].keeps_weights else state
-        yield Columns(
+        yield OptimizedColumns(
             group, slice(value, value + group.dim), slice(state, state + group.dim), slice(beyond, state + group.width)
         )
         value, state = value + group.dim, state + group.width
