@@ -30,6 +30,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)")
 # What the help of `paceline train` does not say, because there is no flag.
 MEANINGS = {
     "precision": "bfloat16 is mixed precision, for PyTorch modules.",
+    "save_optimizer": "Keep the state of the optimizer with the model, so that `--from` can go on with it.",
     "loss.quantile": "The share of labels below predictions, for the loss `quantile`: above 0 and below 1.",
     "loss.delta": "Errors above this count linearly, for the loss `huber`: above 0.",
     "optimizer.decay_rows": "The learning rate falls with the rows trained on; 0 for a constant rate (see below).",
@@ -71,7 +72,8 @@ def settings_of_recipes() -> list[str]:
     helps = {SETTING_OF_FLAG.get(name, name): option.help.partition("  [") for name, option in flags.items()}
     lines = ["| setting | default | values | meaning |", "|---|---|---|---|"]
     for name, default in flat(msgspec.to_builtins(RunConfig())).items():
-        if name != "optimizer.own":
+        # `start` is what a run with `--from` found in the model, not for recipes.
+        if name != "optimizer.own" and not name.startswith("start."):
             values = ", ".join(CHOICES.get(name, ())) or TYPES[type(default).__name__].replace("text", "")
             shown = f"`{tomli_w.dumps({'': default}).partition(' = ')[2].strip()}`"
             if name in DEFAULTS:

@@ -107,7 +107,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     labels: str = ""
     class_names: tuple[str, ...] = ()
     scaling: dict[str, Any] = {}
-    scales: tuple[float, Positive, Positive] | None = None
+    scales: tuple[float, Positive, Positive, float] | None = None
     class_weights: tuple[Positive, ...] = ()
 
 

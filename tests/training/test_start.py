@@ -57,8 +57,8 @@ def test_other_data_and_other_models_are_refused(tmp_path: Path, command: Comman
         paceline.train(data=rows(labels=("no", "yes")), start_from=first, progress=False)
     for flags, what in (({"loss": "hinge"}, "`loss` is `hinge`, but the model of .* was trained with `logistic`"),
                         ({"start_from": tmp_path / "none"}, "does not exist")):  # fmt: skip
+        settings: dict[str, Any] = {"start_from": first, "progress": False, **flags}
         with pytest.raises(ConfigError, match=what):
-            settings: dict[str, Any] = {"start_from": first, "progress": False, **flags}
             paceline.train(data=rows(), **settings)
     found = command("train", "--from", first.path, "--data", tmp_path / "first")
     assert found.code == 2
