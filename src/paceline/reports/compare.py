@@ -26,7 +26,7 @@ BEST = " *"
 # Every run has its own; it says nothing about how the run trained.
 OWN_SETTINGS = ("run",)
 # What follows the runs' names, the measure by which they are ordered, and the settings that differ.
-FIRST = ("rows/s", "seconds", "elements/s", "GFLOP/s", "bottleneck")
+FIRST = ("rows/s", "seconds", "test error", "test AUC", "elements/s", "GFLOP/s", "bottleneck")
 MOST_VERDICTS = 8
 
 
