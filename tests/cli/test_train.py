@@ -19,7 +19,7 @@ def test_result_has_what_scripts_rely_on(clicks: Path, tmp_path: Path) -> None:
     assert set(result) == {
         "status", "model", "pace", "engine", "device", "workers", "shards", "batch_size", "loss", "optimizer", "rows",
         "steps", "data_fingerprint", "startup_seconds", "train_seconds", "rows_per_second", "test", "wire",
-        "max_staleness", "restarts", "recoveries", "peak_memory_bytes", "model_sha256",
+        "max_staleness", "restarts", "recoveries", "peak_memory_bytes", "model_sha256", "started", "machine",
     }  # fmt: skip
     assert set(result["test"]) == {"loss", "baseline_loss", "error", "auc"}
     assert result["wire"] == {"bytes_sent": 0, "bytes_received": 0, "bytes_per_row": 0.0, "refused": 0}

@@ -46,7 +46,7 @@ def evaluate(run: str, data: str, split: Any, model: str, as_json: bool) -> None
 @command(
     "paceline predict runs/my-run rows.tsv.gz --out scores.csv",
     "zcat rows.tsv.gz | paceline predict runs/my-run - --out -",
-    "paceline predict runs/my-run customers.parquet --id customer --out scores.parquet",
+    "paceline predict runs/my-run day.parquet --id customer --out scores.csv",
     "paceline predict runs/my-run --data data/clicks --out scores.parquet",
 )
 @click.argument("run", shell_complete=runs)
