@@ -173,7 +173,7 @@ def test_it_is_saved_loaded_and_scored(home: Path, clicks: Path) -> None:
         (tensors["table.factors"][3] + 0.5 * tensors["table.factors"][5]) @ tensors["mix"],
         2 * tensors["table.factors"][7] @ tensors["mix"],
     ]
-    assert paceline.load(run.path, allow_code=True).predict_proba(rows)[:, 1] == pytest.approx(expected, rel=1e-5)
+    assert paceline.load(run.path, allow_code=True).predict(rows) == pytest.approx(expected, rel=1e-5)
     for command in (["evaluate", "run", f"--data={clicks}"], ["predict", "run", f"--data={clicks}", "--out=out.csv"]):
         words = [sys.executable, "-m", "paceline", *command]
         found = subprocess.run([*words, "--model=mine:build"], capture_output=True, text=True, timeout=60)
