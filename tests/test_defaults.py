@@ -154,4 +154,6 @@ def test_validation_rows_are_looked_at_more_than_once(tmp_path: Path) -> None:
     assert config_of(dict(recipe), {"seconds": 5}).test_every == 457
     assert config_of(dict(recipe), {"test_every": 9}).test_every == 9
     patient = config_of(dict(recipe), {"early_stopping": 2})
-    assert (patient.epochs, patient.test_every) == (100, 457)
+    assert (patient.epochs, patient.test_every) == (116, 457)
+    long = config_of(manifest(tmp_path, 6_513, 117, validation=50), {"early_stopping": 2})
+    assert long.epochs == 100
