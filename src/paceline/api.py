@@ -213,8 +213,8 @@ def predict(
     """Write what a run's model predicts to a .parquet or .csv file; returns how many rows.
 
     `data` is the folder of a dataset, raw rows in a file (or a list of files), or rows in memory, as for `train`. Rows
-    need no labels. `id` names a column of a table to write instead of the numbers of rows. `format` and `skip_bad_rows`
-    are for files.
+    need no labels. If two classes have names, `probability` is that of `load(run).classes[1]`. `id` names
+    a column of a table to write instead of the numbers of rows. `format` and `skip_bad_rows` are for files.
 
     >>> paceline.predict(run, X, "scores.csv")
     5000
@@ -223,7 +223,7 @@ def predict(
     names = [data] if not is_in_memory(data) else data
     if isinstance(names, list) and names and not any(is_in_memory(name) for name in names):
         if len(names) == 1 and Path(names[0], "manifest.json").is_file():
-            return predictions.write_predictions(folder, str(names[0]), str(out), split, model)
+            return predictions.write_predictions(folder, str(names[0]), str(out), split, model).rows
         sources = [str(name) for name in names]
         return raw_predictions.write_raw_predictions(folder, sources, str(out), settings, model).rows
     return raw_predictions.write_predictions_for(folder, data, str(out), settings.get("id", ""), model)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv
@@ -16,6 +17,14 @@ from paceline.files import refuse_existing, translated_disk_errors
 
 STANDARD_OUTPUT = "-"
 WRITERS = {".parquet": pa.parquet.ParquetWriter, ".csv": pa.csv.CSVWriter}
+
+
+class Written(NamedTuple):
+    """How many rows were written, how many bad ones were left out, and what to tell the user."""
+
+    rows: int
+    bad_rows: int
+    notes: tuple[str, ...]
 
 
 def check_target(out: str | Path) -> None:

@@ -86,6 +86,31 @@ def test_predictions_name_the_classes_of_any_split(command: Command, tmp_path: P
     assert command("evaluate", tmp_path / "run", "--data", data, "--split", "test").code == 2
 
 
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [("logistic", "probability is that of `yes`"), ("hinge", "score is above 0 for `yes`, and below for `no`")],
+)
+def test_predictions_say_of_which_class_they_are(command: Command, tmp_path: Path, loss: str, words: str) -> None:
+    lines = [f"{'no' if i % 3 else 'yes'},{i % 7}" for i in range(60)]
+    (tmp_path / "a.csv").write_text("label,x\n" + "\n".join(lines) + "\n")
+    data, run = tmp_path / "data", tmp_path / "run"
+    prepare = ("prepare", tmp_path / "a.csv", "--labels", "two-classes", "--out", data)
+    assert command(*prepare).code == 0
+    assert command("train", "--data", data, "--loss", loss, "--run", run).code == 0
+    raw = command("predict", run, tmp_path / "a.csv", "--out", tmp_path / "raw.csv")
+    prepared = command("predict", run, "--data", data, "--out", tmp_path / "prepared.csv")
+    for done in (raw, prepared):
+        assert done.code == 0
+        assert done.err == f"note: {words}\n"
+    column = words.split()[0]
+    assert f'"{column}"' in (tmp_path / "raw.csv").read_text().splitlines()[0]
+
+
+def test_classes_without_names_need_no_words(command: Command, clicks: Path, tmp_path: Path) -> None:
+    run = paceline.train(data=clicks, run=tmp_path / "run", progress=False)
+    assert command("predict", run.path, "--data", clicks, "--out", tmp_path / "scores.csv").err == ""
+
+
 def test_classes_are_the_same_by_name_not_by_number(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

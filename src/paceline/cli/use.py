@@ -65,7 +65,8 @@ def predict(run: str, sources: tuple[str, ...], data: str | None, out: str, spli
     A SOURCE is a file, a folder, a glob in quotes, a URL, or - for standard input. Rows are read as those that the
     model was trained on, and need no labels. The columns are file, row (or the --id) and probability.
 
-    For a dataset, they are row, label and probability; rows are test rows, or --split.
+    For a dataset, they are row, label and probability; rows are test rows, or --split. If two classes have names, a
+    line says of which one the probability is.
 
     If there are several classes, the column class is the most likely one, and probability is its probability. If labels
     are numbers, the column prediction replaces probability.
@@ -74,9 +75,8 @@ def predict(run: str, sources: tuple[str, ...], data: str | None, out: str, spli
     from paceline.raw_predictions import write_raw_predictions
 
     check_what(sources, data, split, settings)
-    notes: tuple[str, ...] = ()
     if data is not None:
-        rows = write_predictions(run, data, out, split, model)
+        rows, _, notes = write_predictions(run, data, out, split, model)
     else:
         rows, _, notes = write_raw_predictions(run, sources, out, settings, model)
     for note in notes:
