@@ -29,6 +29,29 @@ def test_each_node_of_a_run_has_its_line(recipe: Path, tmp_path: Path) -> None:
     assert node_table([outcome]) == ([], [])
 
 
+@pytest.mark.parametrize(("data", "rows"), [("clicks", "test"), ("one_key_per_row", "train")])
+def test_a_loss_stands_beside_that_of_a_constant(
+    tmp_path: Path, command: Command, request: pytest.FixtureRequest, data: str, rows: str
+) -> None:
+    """In the tables of a sweep and of a comparison, and without test rows, too."""
+    recipe, out = tmp_path / "rates.toml", tmp_path / "out"
+    found = request.getfixturevalue(data)
+    recipe.write_text(f'data = "{found}"\n[sweep]\n"optimizer.learning_rate" = [0.05, 0.2]\n')
+    swept = command("sweep", recipe, "--out", out)
+    assert swept.code == 0, swept.err
+    for line in read_csv(out / "summary.csv"):
+        assert float(line[f"{rows}_baseline_loss"]) == pytest.approx(0.69315, abs=1e-5)
+        assert float(line[f"{rows}_loss"]) > 0
+    runs = sorted(path.parent for path in out.glob("*/config.toml"))
+    compared = command("compare", *runs)
+    for told in (swept.out, compared.out):
+        assert f"{rows} baseline" in told
+        assert told.count("0.69315") == 2
+    page = (out / "comparison.html").read_text()
+    assert page.count("0.69315</td>") == 2
+    assert f"{rows} baseline 0.69315" not in page
+
+
 def test_the_page_names_what_failed(
     recipe: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from paceline.reports.curves import curves_of_several, with_choice
 from paceline.reports.header import data_of, when_and_where
 from paceline.reports.layout import command_line, document, missing, note, prose, section, table
 from paceline.reports.markup import Markup, element
-from paceline.reports.measures import MEASURES, NOTHING, best_places
+from paceline.reports.measures import MEASURES, NOTHING, best_places, label_of
 from paceline.reports.quality import quality_of
 from paceline.reports.ranking import Ranking, rank, verdict_on
 from paceline.reports.terminal import fitting, print_table
@@ -26,8 +26,11 @@ BEST = " *"
 # Every run has its own; it says nothing about how the run trained.
 OWN_SETTINGS = ("run",)
 # What follows the runs' names, the measure by which they are ordered, and the settings that differ.
-FIRST = ("rows/s", "seconds", "test error", "test AUC", "elements/s", "GFLOP/s", "bottleneck")
+FIRST = ("rows/s", "seconds", "train loss", "test error", "test AUC", "elements/s", "GFLOP/s", "bottleneck")
 MOST_VERDICTS = 8
+# The labels of losses, and of those of the best constant predictions for the same rows.
+BASELINE_OF = {f"{rows} loss": label_of(f"{rows}_baseline_loss") for rows in ("validation", "test", "train")}
+BASELINES = BASELINE_OF.values()
 
 
 class Row(NamedTuple):
@@ -58,12 +61,19 @@ class Comparison(NamedTuple):
         order = {name: place for place, name in enumerate((decided, *FIRST))}
         known = sorted((row for row in differ if row.name in order), key=lambda row: order[row.name])
         first = [row for row in known if row.name == decided]
-        return [*first, *self.settings, *known[len(first) :], *(row for row in differ if row.name not in order)]
+        columns = [*first, *self.settings, *known[len(first) :], *(row for row in differ if row.name not in order)]
+        return [beside for row in columns if row.name not in BASELINES for beside in (row, *self._baseline_of(row))]
+
+    def _baseline_of(self, loss: Row) -> list[Row]:
+        """The losses of the best constant predictions, which say what a loss means. Those may all be the same."""
+        return [row for row in self.results if row.name == BASELINE_OF.get(loss.name)]
 
     @property
     def same(self) -> str:
         """What is the same in all runs, in words."""
-        return ", ".join(f"{row.name} {row.texts[0]}" for row in self.results if len(set(row.texts)) == 1)
+        shown = [row.name for row in self.columns]
+        same = [row for row in self.results if len(set(row.texts)) == 1 and row.name not in shown]
+        return ", ".join(f"{row.name} {row.texts[0]}" for row in same)
 
 
 def compare(runs: Sequence[RunFolder], names: Sequence[str] = ()) -> Comparison:

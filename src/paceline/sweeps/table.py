@@ -39,7 +39,8 @@ def print_outcomes(outcomes: list[Outcome]) -> None:
     ranking = rank([outcome.run.result for outcome in done if outcome.run])
     ordered = [done[place] for place in ranking.order] + [one for one in outcomes if one not in done]
     columns, rows = summarise(ordered)
-    decided = [ranking.measure.name] if ranking.measure else []
+    # With what a constant prediction has, a loss means something.
+    decided = [ranking.measure.name, ranking.measure.name.replace("_loss", "_baseline_loss")] if ranking.measure else []
     wanted = [*_varied(outcomes), *decided, *(name for name in columns if name in ON_TERMINAL)]
     kept = [columns.index(name) for name in dict.fromkeys(wanted) if name in columns]
     words = [[in_words(row[place]) for place in kept] for row in rows]
