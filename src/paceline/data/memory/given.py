@@ -43,7 +43,7 @@ def is_table(data: Any) -> bool:
 def refuse_mixture(given: Given, *, matrices: bool) -> None:
     """Raise for a batch of the other form than the first."""
     if is_matrix(given.features) != matrices:
-        raise UsageError("some batches are tables, and some are matrices", "give all in one form")
+        raise UsageError("some batches are tables, and some are matrices", "give only tables, or only matrices")
 
 
 def is_in_memory(data: Any) -> bool:
