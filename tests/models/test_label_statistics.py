@@ -110,7 +110,7 @@ def test_the_manifest_tells_what_a_constant_prediction_has(tmp_path: Path, kind:
 
 
 def test_class_weights_count_in_the_constant_of_training(tmp_path: Path) -> None:
-    write(tmp_path / "data", [0] * 90 + [1] * 10, "two-classes")
+    write(tmp_path / "data", [0.0] * 90 + [1.0] * 10, "two-classes")
     run = paceline.train(data=tmp_path / "data", class_weight="balanced", run=tmp_path / "run", progress=False)
     assert run.result["train"]["baseline_loss"] == pytest.approx(np.log(2))
 
