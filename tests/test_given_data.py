@@ -81,7 +81,7 @@ def test_what_is_said_about_rows_is_told_apart() -> None:
 def test_rows_for_a_model_are_read_as_those_that_it_was_trained_on(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"shop": rng.integers(100, 110, 500), "age": rng.integers(18, 90, 500)})
-    bought = (frame["shop"] % 2 == 0).astype(int)
+    bought = (frame["shop"] % 2 == 0).astype(int).rename("bought")
     columns: dict[str, Any] = {"categorical": ["shop"], "bins": {"age": 4}}
     run = paceline.train(data=(frame, bought), run=tmp_path / "first", progress=False, **columns)
     # Alone, half of the rows would have other bins.
