@@ -195,10 +195,10 @@ def test_categories_that_are_numbers_are_spelled_alike_everywhere(tmp_path: Path
     whole = frame.assign(shop=frame["shop"].astype("Int64"))
     as_text = frame.assign(shop=whole["shop"].astype("string"))
     for i, data in enumerate((frame, tmp_path / "floats.csv", tmp_path / "floats.parquet", whole)):
-        files = {} if isinstance(data, pd.DataFrame) else {"out": tmp_path / f"{i}.data"}
-        if files:
-            paceline.prepare(data, label="y", categorical=["shop"], **files)
-        rows = {"data": str(files["out"])} if files else {"data": data, "label": "y", "categorical": ["shop"]}
+        rows: dict[str, Any] = {"data": data, "label": "y", "categorical": ["shop"]}
+        if isinstance(data, Path):
+            paceline.prepare(data, tmp_path / f"{i}.data", label="y", categorical=["shop"])
+            rows = {"data": tmp_path / f"{i}.data"}
         run = paceline.train(**rows, run=tmp_path / f"{i}.run", epochs=5, workers=1, progress=False)
         model = paceline.load(run.path)
         expected = model.predict_proba(frame)[:, 1]

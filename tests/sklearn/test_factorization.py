@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,8 +27,8 @@ def test_pairs_are_learned_that_a_linear_model_cannot_see() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_columns_of_any_size_may_be_multiplied(dtype: type) -> None:
-    area = np.column_stack([RNG.normal(5000, 1000, 600), RNG.normal(200, 50, 600)]).astype(dtype)
+def test_columns_of_any_size_may_be_multiplied(dtype: Any) -> None:
+    area: Any = np.column_stack([RNG.normal(5000, 1000, 600), RNG.normal(200, 50, 600)]).astype(dtype)
     regressor = FMRegressor(random_state=0).fit(area, area[:, 0] * area[:, 1])
     assert regressor.score(area, area[:, 0] * area[:, 1]) > 0.99
 
