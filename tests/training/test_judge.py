@@ -8,7 +8,7 @@ import pytest
 
 from paceline.models.losses import LabelUnits, Scales
 from paceline.training.best import Best
-from paceline.training.judge import Beginning, Found, found_in, has_diverged, is_good, why_worse
+from paceline.training.judge import Beginning, Standing, found_in, has_diverged, is_good, why_worse
 
 ZERO, UNKNOWN = Beginning(0.7), Beginning(0.7, is_known=False)
 
@@ -61,10 +61,10 @@ def test_the_first_values_of_some_models_may_be_anything() -> None:
 
 def test_rows_by_which_a_run_is_judged() -> None:
     line = {"train_loss": 0.2, "validation_loss": 0.4, "validation_baseline_loss": 0.6, "test_loss": 0.5}
-    assert found_in(line | {"test_baseline_loss": 0.65}, 0.7) == Found("test", 0.5, 0.65, 0.2)
+    assert found_in(line | {"test_baseline_loss": 0.65}, 0.7) == Standing("test", 0.5, 0.65, 0.2)
     del line["test_loss"]
-    assert found_in(line, 0.7) == Found("validation", 0.4, 0.6, 0.2)
-    assert found_in({"train_loss": 0.2}, 0.7) == Found("train", 0.2, 0.7)
+    assert found_in(line, 0.7) == Standing("validation", 0.4, 0.6, 0.2)
+    assert found_in({"train_loss": 0.2}, 0.7) == Standing("train", 0.2, 0.7)
     assert found_in({"train_loss": None}, 0.7) is None
 
 

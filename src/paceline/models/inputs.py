@@ -20,21 +20,25 @@ from paceline.settings import Count, RunConfig
 INPUTS = {ROWS: "rows of features", IMAGES: "images"}
 
 
-class SplitRows(msgspec.Struct, frozen=True):
+class RowCount(msgspec.Struct, frozen=True):
     """The part of a split's manifest that counts here."""
 
     rows: Count = 0
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class ManifestHead(msgspec.Struct, frozen=True):
     """The part of a manifest of any kind that counts here. Labels and fields are those of rows of features."""
 
-    train: SplitRows
-    validation: SplitRows = SplitRows()
+    train: RowCount
+    validation: RowCount = RowCount()
     kind: str = ROWS
     labels: Labels = Labels()
     fields: tuple[str, ...] = ()
     label_statistics: LabelStatistics | None = None
+
+    def __post_init__(self) -> None:
+        if self.label_statistics is not None:
+            self.label_statistics.check_for(self.labels)
 
 
 class Described(NamedTuple):
@@ -50,7 +54,7 @@ def check_manifest(config: RunConfig) -> None:
     """
     folder = open_folder(config.data)
     try:
-        manifest = msgspec.json.decode(read_text(folder), type=Manifest)
+        manifest = msgspec.json.decode(read_text(folder), type=ManifestHead)
     except (OSError, PacelineError, *BAD_TEXT):
         return
     if manifest.kind in INPUTS:

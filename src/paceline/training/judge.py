@@ -45,7 +45,7 @@ class Beginning(NamedTuple):
         return max(abs(baseline), abs(self.loss), self.unit)
 
 
-class Found(NamedTuple):
+class Standing(NamedTuple):
     """What is known about a model when it is judged: on which rows, its loss there, that of the best constant
     prediction, and the loss in training, if there are other rows.
     """
@@ -70,14 +70,14 @@ class Found(NamedTuple):
         return training is not None and training < self.baseline and self.loss - training > FAR_BELOW * size
 
 
-def found_in(line: Metrics, start: float) -> Found | None:
+def found_in(line: Metrics, start: float) -> Standing | None:
     """What a line of `metrics.jsonl` says about the model; None without any loss. Older runs have no baseline."""
     rows = next((rows for rows in JUDGED if line.get(f"{rows}_loss") is not None), None)
     if rows is None:
         return None
     baseline = line.get(f"{rows}_baseline_loss")
     training = None if rows == "train" else line.get("train_loss")
-    return Found(rows, line[f"{rows}_loss"], start if baseline is None else baseline, training)
+    return Standing(rows, line[f"{rows}_loss"], start if baseline is None else baseline, training)
 
 
 def has_diverged(losses: Sequence[float], baseline: float, began: Beginning) -> bool:
