@@ -117,7 +117,7 @@ class TestTrain:
         with pytest.raises(paceline.PacelineError, match="`pace`"):
             paceline.train(data=rows(), pace="hurried", run=tmp_path / "run")
         with pytest.raises(paceline.PacelineError, match="unknown setting `epoch`"):
-            paceline.train(data=rows(), epoch=3, run=tmp_path / "run")
+            paceline.train(data=rows(), epoch=3, run=tmp_path / "run")  # type: ignore[call-arg]
 
     def test_callbacks_see_the_run(self, tmp_path: Path) -> None:
         seen: list[paceline.Status] = []
@@ -159,7 +159,21 @@ def test_prepare_takes_files_too(tmp_path: Path) -> None:
     assert made.rows == 2
     assert paceline.prepare([str(tmp_path / "rows")], tmp_path / "b").rows == 2
     with pytest.raises(paceline.PacelineError, match="indexbase"):
-        paceline.prepare(tmp_path / "rows", tmp_path / "c", indexbase="0")
+        paceline.prepare(tmp_path / "rows", tmp_path / "c", indexbase="0")  # type: ignore[call-arg]
+    (tmp_path / "more").write_text("1 0:1\n0 1:1\n")
+    held_out = paceline.prepare(tmp_path / "rows", tmp_path / "d", test=tmp_path / "more")
+    assert held_out.dataset.split("test").rows == 2
+
+
+def test_prepare_shows_progress_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("paceline.reports.progress_bar.PLAIN_LINE_SECONDS", 0)
+    (tmp_path / "rows").write_text("1 0:1\n0 1:1\n")
+    paceline.prepare(tmp_path / "rows", tmp_path / "a")
+    assert "prepare: 100%, 2 rows" in capsys.readouterr().err
+    paceline.prepare(tmp_path / "rows", tmp_path / "b", progress=False)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_sweep_over_rows_in_memory_goes_on(tmp_path: Path) -> None:

@@ -6,10 +6,9 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from os import PathLike
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import msgspec
 
@@ -26,14 +25,24 @@ from paceline.diagnosis.plan import bandwidths, choices, counts, plan_of
 from paceline.diagnosis.plan import predict as predict_speed
 from paceline.errors import RunError, in_short
 from paceline.exports.export import export_model
-from paceline.given_data import RowOptions, dataset_for, dataset_like, prepare_config, without_rows, write_rows
+from paceline.given_data import dataset_for, dataset_like, prepare_config, with_files, without_rows, write_rows
 from paceline.inside.info import info_of
 from paceline.inside.top import top_features
 from paceline.matrices.settings import TraceSettings
 from paceline.models.trained import TrainedModel, load_model
+from paceline.options import (
+    PrepareOptions,
+    RawOptions,
+    RowOptions,
+    StrPath,
+    TrainOptions,
+    keys_of,
+    refuse_other_keywords,
+)
 from paceline.reports.compare import Comparison, write_comparison
 from paceline.reports.compare import compare as compare_runs
 from paceline.reports.page import report_fragment, write_report
+from paceline.reports.progress_bar import prepare_meter
 from paceline.reports.training_bar import training_bar
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
@@ -43,18 +52,14 @@ from paceline.sweeps.table import Outcome
 from paceline.training.cluster.placement import engine_for
 from paceline.training.coordinator import Status, Watch
 
-StrPath = str | PathLike[str]
 Callback = Callable[[Status], object]
 """Called with a run's `Status` a few times per second: `rows`, `seconds`, `share` of the run that is done,
 `train_loss`, and `quality`, the newest metrics of the test rows. An exception ends the run."""
 
 
-class RawOptions(TypedDict, total=False):
-    """What can be said about raw rows to be scored, as for the command `predict`."""
-
-    id: str
-    format: str
-    skip_bad_rows: int
+# What `train` takes: flags, rows, the other arguments, and all settings of a recipe.
+OF_TRAIN = (*keys_of(TrainOptions, RowOptions), "data", "start_from", "settings", "progress", "callbacks",
+            *RunConfig.__struct_fields__)  # fmt: skip
 
 
 class Run(RunFolder):
@@ -85,29 +90,35 @@ class Run(RunFolder):
         return report_fragment(self, uuid.uuid4().hex[:8])
 
 
-def prepare(data: Any, out: StrPath, *, progress: bool = True, **settings: Any) -> Prepared[Any]:
+def prepare(
+    data: Any, out: StrPath, *, progress: bool = True, **settings: Unpack[PrepareOptions]
+) -> Prepared[Any]:  # fmt: skip
     """Make a dataset from files or from rows in memory; returns it, with the number of rows and notes.
 
     `data` is a file, a folder, a glob, a URL, or a list of them, or whatever `train` takes. `settings` are the flags of
-    `paceline prepare` as keywords.
+    `paceline prepare` as keywords (`PrepareOptions`). `progress=False` shows no bar.
 
     >>> made = paceline.prepare((X, y), "data/mine", validation_fraction=0.1)
     >>> made.rows
     1000
     """
+    refuse_other_keywords(settings, keys_of(PrepareOptions), "prepare")
     named = not is_in_memory(data) or (isinstance(data, list) and not any(is_in_memory(item) for item in data))
     if not named:
         return write_rows(data, out, settings, progress=progress)
     sources = [str(source) for source in (data if isinstance(data, list) else [data])]
-    return prepare_files(prepare_config(sources, out, settings), lambda _: None)
+    config = prepare_config(sources, out, with_files(settings))
+    with prepare_meter() if progress else nullcontext(lambda _: None) as show:
+        return prepare_files(config, show)
 
 
 def train(
     recipe: StrPath | None = None, *, data: Any = None, label: Any = None, weight: Any = None, validation: Any = None,
     test: Any = None, start_from: StrPath | RunFolder | TrainedModel | None = None, settings: Iterable[str] = (),
-    progress: bool = True, callbacks: Sequence[Callback] = (), **flags: Any,
+    progress: bool = True, callbacks: Sequence[Callback] = (), **flags: Unpack[TrainOptions],
 ) -> Run:  # fmt: skip
-    """Train with the command's flags as keywords (`batch_size=1000` for `--batch-size 1000`); returns the `Run`.
+    """Train with the command's flags as keywords (`batch_size=1000` for `--batch-size 1000`, see `TrainOptions`);
+    returns the `Run`.
 
     `data` is the folder of a dataset, or rows in memory: a SciPy sparse matrix, a NumPy array, a pandas or Polars
     frame, an Arrow table or stream, one of these with its labels as `(X, y)` or `(X, y, weights)`, or an iterable of
@@ -131,14 +142,15 @@ def train(
     """
     began = time.time()
     given = {"label": label, "weight": weight, "validation": validation, "test": test}
-    options, flags = without_rows({**flags, **given})
+    refuse_other_keywords([name for name in flags if "." not in name], OF_TRAIN, "train")
+    options, of_run = without_rows({**flags, **given})
     path = Path(recipe) if recipe else None
     if start_from is not None:
-        flags["start_from"] = str(_folder_of(start_from))
+        of_run["start_from"] = str(_folder_of(start_from))
     if data is not None:
         # Rows are read later: first come wrong settings.
-        flags["data"] = "memory" if is_in_memory(data) else str(data)
-    config = read_config(path, flags, settings)
+        of_run["data"] = "memory" if is_in_memory(data) else str(data)
+    config = read_config(path, of_run, settings)
     if data is None:
         data = config.data
     with dataset_for(config, data, options, progress=progress) as folder:
@@ -165,6 +177,7 @@ def resume(
 
     >>> run = paceline.resume("runs/stopped", data=(X, y), progress=False)
     """
+    refuse_other_keywords(rows, keys_of(RowOptions), "resume")
     with ExitStack() as stack:
         folder = None
         if data is not None:
@@ -219,6 +232,7 @@ def predict(
     >>> paceline.predict(run, X, "scores.csv")
     1000
     """
+    refuse_other_keywords(settings, keys_of(RawOptions), "predict")
     folder = path.path if isinstance(path, RunFolder) else Path(path)
     names = [data] if not is_in_memory(data) else data
     if isinstance(names, list) and names and not any(is_in_memory(name) for name in names):
@@ -277,6 +291,7 @@ def sweep(
     """
     source = recipe if isinstance(recipe, Mapping) else Path(recipe)
     name = source.stem if isinstance(source, Path) else "sweep"
+    refuse_other_keywords(rows, keys_of(RowOptions), "sweep")
     options = without_rows(rows)[0]
     with ExitStack() as stack:
         flags: dict[str, Any] = {}

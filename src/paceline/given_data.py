@@ -5,14 +5,14 @@ to a temporary dataset.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from paceline.config import converted, refuse_unknown
-from paceline.data.limits import LABEL_KINDS, LabelKind, Scale
+from paceline.data.limits import LABEL_KINDS, LabelKind
 from paceline.data.memory.given import is_in_memory, is_table
 from paceline.data.memory.prepare import Memory, prepare_memory
 from paceline.data.preparation import config_of
@@ -23,42 +23,12 @@ from paceline.models.loss_entries import LOSSES
 from paceline.models.registry import ROWS, find
 from paceline.models.start import read_saved
 from paceline.models.trained import load_model
+from paceline.options import RowOptions, keys_of
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
 
-
-class RowOptions(TypedDict, total=False):
-    """What can be said about rows in memory.
-
-    `label` and `weight` are a column's name, or one value per row. `validation` and `test` are rows of the same kind,
-    held out. `labels` says of which kind labels are, if they do not tell: "two-classes", "classes" or "numbers".
-
-    `drop`, `categorical`, `numeric` and `timestamp` name columns, `cross` lists tuples of names, and `bins` has the
-    number of bins, or the edges between them, by column: `{"age": 10, "price": [1, 5]}`. These and the others are as
-    for `paceline prepare`.
-    """
-
-    label: Any
-    weight: Any
-    validation: Any
-    test: Any
-    labels: LabelKind
-    drop: Sequence[str]
-    categorical: Sequence[str]
-    numeric: Sequence[str]
-    timestamp: Sequence[str]
-    cross: Sequence[Sequence[str]]
-    bins: Mapping[str, int | Sequence[float]]
-    hash_bits: int
-    scale: Scale
-    fields: bool
-    skip_bad_rows: int
-    validation_fraction: float
-    test_fraction: float
-
-
 OF_MEMORY = ("label", "weight", "validation", "test", "labels")
-NAMES = tuple(RowOptions.__annotations__)
+NAMES = keys_of(RowOptions)
 
 
 def without_rows(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -160,6 +130,20 @@ def write_rows(
     config = prepare_config(["memory"], out, told)
     with _row_meter(progress) as show:
         return prepare_memory(memory, config, show)
+
+
+def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of files with the names of further files as lists of text.
+
+    >>> with_files({"test": Path("a9a.t"), "weights": ["w1", "w2"], "seed": 1})
+    {'test': ['a9a.t'], 'weights': ['w1', 'w2'], 'seed': 1}
+    """
+    found = dict(settings)
+    for name in ("validation", "test", "weights"):
+        if name in found:
+            given = found[name] if isinstance(found[name], (list, tuple)) else [found[name]]
+            found[name] = [item if is_in_memory(item) else str(item) for item in given]
+    return found
 
 
 def prepare_config(sources: list[str], out: str | PathLike[str], settings: Mapping[str, Any]) -> PrepareConfig:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.engines import ENGINES
+from paceline.engines import ENGINES, check_access
 from paceline.errors import printable
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ def train_with_progress(config: RunConfig, began: float) -> RunFolder:
     """Train with a progress bar; start-up time counts from `began`."""
     from paceline.training.cluster.placement import check_before_start, engine_for, may_be_data
 
+    # First: what is wrong is said in two lines.
     check_before_start(config)
+    check_access(config.engine, config.address)
     if may_be_data(config.data):
         print_shape(config)
     print_engine(config)
@@ -51,6 +53,7 @@ def job_with_progress(settings: Settings, work: Callable[[Callable[[float, str],
     from paceline.files import without_disk_errors
     from paceline.reports.progress_bar import meter
 
+    check_access(settings.engine, settings.address)
     print_engine(settings)
     with meter(settings.job) as bar:
         return work(without_disk_errors(bar.show))

@@ -21,10 +21,11 @@ from paceline.defaults import epochs_for, workers_for
 from paceline.models.loss_entries import LOSSES
 from paceline.parameters.optimizers import OPTIMIZERS, TABLE_OPTIMIZERS
 from paceline.settings import FactorsConfig, LossConfig, OptimizerConfig, RunConfig
-from paceline.sklearn.finish import SMOOTH, Problem, finish
+from paceline.sklearn.finish import finish
 from paceline.sklearn.fitting import Family, State, as_value_errors, train
 from paceline.sklearn.learned import Doubles, Learned
 from paceline.sklearn.sample import Sample
+from paceline.sklearn.smooth import SMOOTH
 
 ABOVE_0, AT_LEAST_0 = Interval(Real, 0, None, closed="neither"), Interval(Real, 0, None, closed="left")
 FRACTION = Interval(Real, 0, 1, closed="neither")
@@ -45,9 +46,11 @@ class Estimator(BaseEstimator):
         "shuffle": ["boolean"], "n_jobs": [None, Integral], "random_state": ["random_state"],
     }  # fmt: skip
 
-    def _learn(self, rows: Sample, loss: str, before: State | None, epochs: int | str) -> None:
-        """Train on rows, from where the last fit ended, and keep what was learned."""
-        finishing = before is None and getattr(self, "finish", None) is not None
+    def _learn(self, rows: Sample, loss: str, before: State | None, epochs: int | str | None) -> None:
+        """Train on rows, from where the last fit ended, and keep what was learned. Without `epochs`, it is one epoch
+        for a `partial_fit`, which has no finish.
+        """
+        finishing = epochs is not None and getattr(self, "finish", None) is not None
         if finishing:
             self._check_finish(loss)
         count = rows.matrix.shape[0]
@@ -55,10 +58,11 @@ class Estimator(BaseEstimator):
             dataset = self._dataset(rows, before)
             if epochs == "auto":
                 epochs = epochs_for(self._family.model, count, len(dataset.manifest.hot_keys))
-            config = self._config(loss, int(epochs), count, before)
+            epochs = 1 if epochs is None else int(epochs)
+            config = self._config(loss, epochs, count, before)
             state, values = train(self._family, config, dataset, before)
         if finishing:
-            values = finish(Problem(rows, dataset.scaling, config.loss, self.l2), values)
+            values = finish(rows, dataset.scaling, config.loss, self.l2, values)
             state.table[:, : values.shape[1]] = values
         self.epochs_ = epochs
         self._state = state

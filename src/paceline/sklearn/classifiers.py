@@ -87,7 +87,7 @@ class Classifier(ClassifierMixin, Estimator):
             self.classes_ = unique_labels(classes)
         elif classes is not None and not np.array_equal(self.classes_, unique_labels(classes)):
             raise ValueError(f"classes is {classes}; in the first call it was {self.classes_}")
-        self._learn_classes(X, y, self._numbered(y), sample_weight, before, 1)
+        self._learn_classes(X, y, self._numbered(y), sample_weight, before, None)
         return self
 
     def decision_function(self, X: Any) -> Doubles:

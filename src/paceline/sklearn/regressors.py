@@ -65,7 +65,7 @@ class Regressor(RegressorMixin, Estimator):
             The fitted estimator.
         """
         self._validate_params()
-        self._learn_numbers(X, y, sample_weight, getattr(self, "_state", None), 1)
+        self._learn_numbers(X, y, sample_weight, getattr(self, "_state", None), None)
         return self
 
     def predict(self, X: Any) -> Doubles:

@@ -54,6 +54,7 @@ class Stream:
         pd.DataFrame(COLUMNS, index=[7, 8, 9]),
         pd.DataFrame(COLUMNS).astype({"town": "category"}),
         pl.DataFrame(COLUMNS),
+        pl.LazyFrame(COLUMNS),
         pl.DataFrame(COLUMNS).with_columns(pl.col("town").cast(pl.Categorical)),
         Stream(),
         pa.table(COLUMNS).to_batches()[0],

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 
-from paceline.data.memory.given import Given, column_of
+from paceline.data.memory.given import Given, column_of, is_lazy
 from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.columnar import Columnar
 from paceline.data.sources.files import Chunk, Source
@@ -57,6 +57,8 @@ def open_table(given: Given, roles: Roles) -> Table:
 
 
 def _read(data: Any) -> Table:
+    if is_lazy(data):
+        data = data.collect()
     try:
         if hasattr(data, "__arrow_c_stream__"):
             reader = pa.RecordBatchReader.from_stream(data)
