@@ -80,7 +80,7 @@ def test_what_to_try_next_is_what_the_diagnoses_advise(
     for line in commands:
         assert f"  {line}" in outcome.out.splitlines()
         assert line in text
-    for said in ("Worker-bound: try --pace async.", "run-sync would be 3.4× as fast with --pace async",
+    for said in ("Worker-bound: try --pace async.", "run-sync would be 3.1–3.6× as fast with --pace async",
                  "Worker-bound on a busy machine.", "bottleneck", "network"):  # fmt: skip
         assert said in text
     assert "run-sync: Worker-bound: try --pace async." in outcome.out.splitlines()

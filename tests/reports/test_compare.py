@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.reports import terminal
-from paceline.reports.compare import Frame, compare, write_comparison
+from paceline.reports.compare import PageParts, compare, write_comparison
 from paceline.run_folder import RunFolder
 from tests.conftest import Command
 from tests.reports.browser import Browser
@@ -106,7 +106,7 @@ def test_curves_lie_over_each_other(tmp_path: Path, browser: Browser, hostile_ru
 @pytest.mark.parametrize("width", [1200, 390])
 def test_a_notebook_shows_the_whole_page(tmp_path: Path, browser: Browser, width: int) -> None:
     """Twice, beside something of somebody else: each as high as its content, with a choice of its own."""
-    comparison = compare(two_runs(tmp_path), frame=Frame(lead="Which pace?"))
+    comparison = compare(two_runs(tmp_path), parts=PageParts(lead="Which pace?"))
     write_comparison(comparison, tmp_path / "c.html")
     cells = "".join(f"<div class='cell'>{comparison._repr_html_()}</div>" for _ in range(2))
     outer = tmp_path / "notebook.html"

@@ -17,7 +17,7 @@ from paceline.cli.progress import train_with_progress
 from paceline.errors import printable
 
 if TYPE_CHECKING:
-    from paceline.reports.compare import Frame
+    from paceline.reports.compare import PageParts
     from paceline.run_folder import RunFolder
 
 FEATURES = 33_762_578
@@ -61,7 +61,7 @@ def demo(rows: int, folder: Path) -> None:
     traits = runs[0].facts.traits
     print_table(result_columns(traits), [result_row(run.path.name, run.result, traits) for run in runs])
     following = what_next(compare(runs).runs)
-    told, page = compare(runs, frame=story(info.rows, following)), folder / "comparison.html"
+    told, page = compare(runs, parts=story(info.rows, following)), folder / "comparison.html"
     write_comparison(told, page)
     click.echo(printable(told.sentence.replace("`", "")))
     for run in runs:
@@ -72,14 +72,14 @@ def demo(rows: int, folder: Path) -> None:
     click.echo(f"comparison: {page}")
 
 
-def story(rows: int, following: Sequence[tuple[str, str]]) -> Frame:
+def story(rows: int, following: Sequence[tuple[str, str]]) -> PageParts:
     """What the page says besides the comparison: the question, how long each run trained, and what to try next."""
-    from paceline.reports.compare import Frame
+    from paceline.reports.compare import PageParts
     from paceline.reports.layout import command_line, note, prose, section
 
     count = "A million" if rows == 1_000_000 else f"{rows:,}"
     parts = [part for command, words in following for part in (note(*prose(f"{words}:")), command_line(command))]
-    return Frame(
+    return PageParts(
         title=f"{count} clicks: sync or async?",
         lead=f"Each run trained on the same {rows:,} rows for {SECONDS} seconds, or until it had passed over them "
         f"{EPOCHS} times, and was tested while it trained.",
@@ -110,8 +110,10 @@ def _longer(run: RunFolder) -> Iterator[tuple[str, str]]:
 def _advised(run: RunFolder) -> Iterator[tuple[str, str]]:
     """What the diagnosis of a run advises."""
     for one in run.saved_diagnosis.get("advice", [])[:MOST_ADVICE]:
-        told = f"{one['gain']:.1f}× as fast" if one["gain"] else "faster"
-        yield _again(run, one["flags"]), f"`{run.path.name}` would be {told} with {one['try']}, says its diagnosis"
+        # Without bound, a gain is null.
+        gains = dict.fromkeys(f"{gain:.1f}" if gain else "∞" for gain in one["interval"])
+        told = f"`{run.path.name}` would be {'–'.join(gains)}× as fast with {one['try']}, says its diagnosis"
+        yield _again(run, one["flags"]), told
 
 
 def _clearer(run: RunFolder) -> Iterator[tuple[str, str]]:

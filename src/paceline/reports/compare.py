@@ -39,7 +39,7 @@ class Row(NamedTuple):
     best: set[int]
 
 
-class Frame(NamedTuple):
+class PageParts(NamedTuple):
     """What a page of a comparison says besides it.
 
     `title` and, below it, `lead`, a sentence. `chosen` says on which rows the best run was chosen. `sections` come
@@ -54,7 +54,7 @@ class Frame(NamedTuple):
     after: Sequence[Markup] = ()
 
 
-PLAIN = Frame()
+PLAIN = PageParts()
 
 
 class Comparison(NamedTuple):
@@ -68,7 +68,7 @@ class Comparison(NamedTuple):
     sentence: str
     runs: list[RunFolder]
     ranking: Ranking
-    frame: Frame = PLAIN
+    parts: PageParts = PLAIN
 
     def _repr_html_(self) -> str:
         """For notebooks: the whole page, whose style applies to nothing else."""
@@ -90,7 +90,7 @@ class Comparison(NamedTuple):
         return ", ".join(f"{row.name} {row.texts[0]}" for row in self.results if len(set(row.texts)) == 1)
 
 
-def compare(runs: Sequence[RunFolder], names: Sequence[str] = (), frame: Frame = PLAIN) -> Comparison:
+def compare(runs: Sequence[RunFolder], names: Sequence[str] = (), parts: PageParts = PLAIN) -> Comparison:
     """How runs differ, best first. Only finished runs can be best, and only if they differ.
 
     Without `names`, runs are named by their folders.
@@ -121,7 +121,7 @@ def compare(runs: Sequence[RunFolder], names: Sequence[str] = (), frame: Frame =
         verdict_on(names, results, ranking),
         runs,
         ranking,
-        frame,
+        parts,
     )
 
 
@@ -157,24 +157,24 @@ def write_comparison(comparison: Comparison, out: Path) -> None:
 
 def _body(comparison: Comparison, group: str) -> list[Markup]:
     """The page. `group` names the choice of the curves' axis."""
-    runs, frame = comparison.runs, comparison.frame
+    runs, parts = comparison.runs, comparison.parts
     return [
         element("h1", _title(comparison)),
         note(" · ".join(part for part in (_data(comparison), when_and_where(runs[0])) if part)),
-        *([element("p", *prose(frame.lead))] if frame.lead else []),
+        *([element("p", *prose(parts.lead))] if parts.lead else []),
         *_winner(comparison),
         element("section", *_table(comparison)),
-        *frame.sections,
+        *parts.sections,
         *_learning(comparison.names, runs, group),
         *_verdicts(comparison),
-        *([section("Failed", table(("run", "error"), [*frame.failed.items()]))] if frame.failed else []),
-        *frame.after,
+        *([section("Failed", table(("run", "error"), [*parts.failed.items()]))] if parts.failed else []),
+        *parts.after,
     ]
 
 
 def _title(comparison: Comparison) -> str:
     names = comparison.names
-    return comparison.frame.title or (" and ".join(names) if len(names) == 2 else f"{len(names)} runs")
+    return comparison.parts.title or (" and ".join(names) if len(names) == 2 else f"{len(names)} runs")
 
 
 def _data(comparison: Comparison) -> str:
@@ -183,7 +183,7 @@ def _data(comparison: Comparison) -> str:
 
 def _winner(comparison: Comparison) -> list[Markup]:
     """Which run is best, by how much, and the command that repeats it."""
-    chosen = comparison.frame.chosen
+    chosen = comparison.parts.chosen
     if not comparison.sentence:
         return []
     sentence = element("p", *prose(comparison.sentence), class_="sentence")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from paceline.errors import printable
 from paceline.files import replace_file
 from paceline.reports.commands import repeat, verb_of
-from paceline.reports.compare import Comparison, Frame, compare, write_comparison
+from paceline.reports.compare import Comparison, PageParts, compare, write_comparison
 from paceline.reports.measures import MEASURES, NOTHING, label_of
 from paceline.reports.ranking import Ranking, rank, verdict_on
 from paceline.reports.terminal import fitting, print_table
@@ -141,14 +141,14 @@ def comparison_of(outcomes: list[Outcome], out: Path) -> Comparison | None:
     runs = [run for _, run in compared]
     ranking = rank([run.result for run in runs])
     done = [(point.settings, run.result) for point, run in compared if run.result.get("status") == "done"]
-    frame = Frame(
+    parts = PageParts(
         title=f"Sweep {out.resolve().name}: {len(runs)} runs",
         chosen=chosen_on(ranking),
         sections=against_settings([point for point, _ in done], [result for _, result in done], ranking.measure)
         if ranking.measure else [],
         failed={outcome.point.name: outcome.error for outcome in outcomes if outcome.error},
     )  # fmt: skip
-    return compare(runs, [point.name for point, _ in compared], frame)
+    return compare(runs, [point.name for point, _ in compared], parts)
 
 
 def write_tables(outcomes: list[Outcome], out: Path) -> list[Path]:
