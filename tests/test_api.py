@@ -100,6 +100,17 @@ class TestTrain:
         assert run.result["status"] == "done"
         assert run.result["rows"] == 1200
 
+    def test_defaults_depend_on_the_rows(self, tmp_path: Path) -> None:
+        """As many epochs as small data needs, and evaluations on which an early stop can be decided."""
+        validation: dict[str, Any] = {"validation_fraction": 0.2, "progress": False}
+        rows = (X, np.random.default_rng(1).permutation(Y))  # nothing to learn
+        paceline.prepare(rows, tmp_path / "data", **validation)
+        prepared = paceline.train(data=tmp_path / "data", run=tmp_path / "a", early_stopping=2, progress=False)
+        given = paceline.train(data=rows, run=tmp_path / "b", early_stopping=2, **validation)
+        names = ("epochs", "workers", "batch_size", "test_every")
+        assert [given.settings[name] for name in names] == [prepared.settings[name] for name in names]
+        assert 2 < len(given.metrics) < given.settings["epochs"]
+
     def test_a_frame_with_validation_and_test_rows(self, tmp_path: Path) -> None:
         frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "shop": RNG.integers(0, 9, 400), "y": Y})
         run = paceline.train(
@@ -179,7 +190,7 @@ def test_prepare_shows_progress_of_files(
 def test_a_sweep_over_rows_in_memory_goes_on(tmp_path: Path) -> None:
     recipe = {"sweep": {"pace": ["sync", "async"]}, "epochs": 2}
 
-    def sweep() -> list[Any]:
+    def sweep() -> Any:
         return paceline.sweep(recipe, data=(X, Y), out=tmp_path / "sweep", progress=False)
 
     first = sweep()
@@ -188,4 +199,14 @@ def test_a_sweep_over_rows_in_memory_goes_on(tmp_path: Path) -> None:
     assert [(outcome.run.path / "result.json").stat().st_mtime_ns for outcome in sweep()] == written
     found = paceline.compare(*(outcome.run for outcome in first), out=tmp_path / "page.html")
     assert "pace" in [row.name for row in found.settings]
-    assert (tmp_path / "page.html").exists()
+    # A notebook shows the pages that were written.
+    assert said(found._repr_html_()) == said((tmp_path / "page.html").read_text("utf-8"))
+    again = sweep()
+    assert said(again._repr_html_()) == said((tmp_path / "sweep" / "comparison.html").read_text("utf-8"))
+    assert "against pace" in said(again._repr_html_())
+    del again[1]
+    assert again._repr_html_() is None
+
+
+def said(page: str) -> str:
+    return Reader(page[page.index("<main") :]).text.strip()

@@ -48,7 +48,7 @@ from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
 from paceline.sweeps.points import read_sweep
 from paceline.sweeps.run import Runner, run_sweep
-from paceline.sweeps.table import Outcome
+from paceline.sweeps.table import Sweep
 from paceline.training.cluster.placement import engine_for
 from paceline.training.coordinator import Status, Watch
 
@@ -154,6 +154,9 @@ def train(
     if data is None:
         data = config.data
     with dataset_for(config, data, options, progress=progress) as folder:
+        if is_in_memory(data):
+            # Epochs, workers and evaluations depend on how many rows there are.
+            config = read_config(path, {**flags, "data": folder}, settings)
         config = msgspec.structs.replace(config, data=folder)
         with engine_for(config) as engine, watching(f"train, pace {config.pace}", progress, callbacks) as watch:
             return Run(run.train(config, engine, watch, began, print_notice).path)
@@ -278,11 +281,12 @@ def info(path: StrPath) -> dict[str, Any]:
 def sweep(
     recipe: StrPath | Mapping[str, Any], *, data: Any = None, out: StrPath | None = None,
     settings: Sequence[str] = (), progress: bool = True, **rows: Unpack[RowOptions],
-) -> list[Outcome]:  # fmt: skip
+) -> Sweep:  # fmt: skip
     """Train with every combination of settings of a recipe: a file, or the same as a dictionary.
 
     Each run has a folder under `out`, which also gets tables and a page that compares them. Called again after it was
-    stopped, it goes on. A run that fails does not stop the others: its `Outcome` has the `error`.
+    stopped, it goes on. A run that fails does not stop the others: its `Outcome` has the `error`. The outcomes are a
+    list, which a notebook shows as that page.
 
     >>> recipe = {"sweep": {"optimizer.learning_rate": [0.01, 0.1]}}
     >>> found = paceline.sweep(recipe, data=(X, y), out="runs/rates", progress=False)
@@ -316,11 +320,14 @@ def sweep(
 
         tell = print_notice if progress else lambda _: None
         points = read_sweep(source, flags, settings)
-        return run_sweep(points, Path(out) if out else Path("runs") / name, Runner(start, carry_on, tell))[0]
+        folder = Path(out) if out else Path("runs") / name
+        return Sweep(run_sweep(points, folder, Runner(start, carry_on, tell))[0], folder)
 
 
 def compare(*runs: StrPath | RunFolder, out: StrPath | None = None) -> Comparison:
-    """What differs between runs: settings, speed, quality and verdicts; `out` names a page to write.
+    """What differs between runs: settings, speed, quality and verdicts. A notebook shows it as a page.
+
+    `out` names a file to write the page to.
 
     >>> paceline.compare(first, second).settings[-1].name
     'optimizer.learning_rate'
@@ -328,7 +335,10 @@ def compare(*runs: StrPath | RunFolder, out: StrPath | None = None) -> Compariso
     folders = [one if isinstance(one, RunFolder) else RunFolder(Path(one)) for one in runs]
     for folder in folders:
         ensure_diagnosis(folder)
-    return write_comparison(folders, Path(out)) if out else compare_runs(folders)
+    comparison = compare_runs(folders)
+    if out:
+        write_comparison(comparison, Path(out))
+    return comparison
 
 
 def plan(

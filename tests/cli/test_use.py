@@ -57,6 +57,27 @@ def test_every_command_says_once_that_a_manifest_has_no_checksum(command: Comman
         assert "checksum" not in outcome.out
 
 
+def test_data_with_other_hash_bits_is_refused(command: Command, tmp_path: Path) -> None:
+    """Its keys mean something else: scores would be noise. Data with the same hash bits is scored."""
+    row = "\t".join(["{}", *map(str, range(13)), *("abcdefghijklmnopqrstuvwxyz")]) + "\n"
+    (tmp_path / "rows.tsv").write_text("".join(row.format(number % 2) for number in range(40)))
+    for name, bits in (("trained", 12), ("same", 12), ("other", 14)):
+        made = ("prepare", tmp_path / "rows.tsv", "--format", "criteo", "--hash-bits", bits, "--out", tmp_path / name)
+        assert command(*made).code == 0
+    run, scores = tmp_path / "run", tmp_path / "scores.csv"
+    assert command("train", "--data", tmp_path / "trained", "--epochs", 1, "--run", run).code == 0
+    for subcommand, out in (("evaluate", ()), ("predict", ("--out", scores))):
+        refused = command(subcommand, run, "--data", tmp_path / "other", *out)
+        assert (refused.code, refused.out) == (2, "")
+        error, hint = refused.err.splitlines()
+        assert f"hash_bits 12; `{tmp_path}/other` has 14" in error
+        assert hint.startswith("hint: ")
+        assert "--hash-bits 12" in hint
+        assert not scores.exists()
+        assert command(subcommand, run, "--data", tmp_path / "same", *out).code == 0
+    assert scores.exists()
+
+
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_predictions_are_not_written_through_a_planted_link(
     command: Command, tmp_path: Path, clicks: Path, suffix: str
