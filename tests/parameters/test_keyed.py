@@ -9,6 +9,7 @@ import pytest
 
 from paceline.data.sparse.key_order import KeyOrder
 from paceline.errors import ConfigError
+from paceline.parameters import keyed
 from paceline.parameters.keyed import KeyedStore, PrivateCopies
 from paceline.parameters.layout import Group, Initial, TableLayout
 from paceline.settings import OptimizerConfig
@@ -143,6 +144,15 @@ def test_initial_values_belong_to_the_keys_of_the_input(hot: list[int], num_shar
         store.states[:] = 1
         store.begin()
         assert np.array_equal(store.states, expected[shard::num_shards])
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_initial_values_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    hot = [299, 5, 0, 17]
+    expected = KeyedStore(two_groups(), 1, 2, hot_keys=hot).states
+    monkeypatch.setattr(keyed, "num_cores", lambda: threads)
+    monkeypatch.setattr(keyed, "VALUES_PER_THREAD", 4)
+    assert np.array_equal(KeyedStore(two_groups(), 1, 2, hot_keys=hot).states, expected)
 
 
 def test_uniform_initial_values_stay_within_their_scale() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.project.test_docs import BLOCK, ROOT
 
-PAGES = ("pandas.md", "scikit-learn.md", "scoring.md")
+PAGES = ("every-day.md", "pandas.md", "scikit-learn.md", "scoring.md")
 
 # Runs the blocks that it is given as JSON: those of Python in one namespace, as in a notebook.
 RUNNER = """

@@ -7,6 +7,7 @@ worker's private copies of the hottest keys, which compiled loops use.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,15 @@ from paceline.kernels.tables import (
     gather,
     read_all,
 )
-from paceline.parameters.layout import Rules, TableLayout
+from paceline.machine import num_cores
+from paceline.parameters.layout import Group, Rules, TableLayout
 from paceline.parameters.optimizers import state_of
 from paceline.parameters.scratch import DIRECT_KEYS, Fold
 from paceline.parameters.store import Floats, check_memory
 
 KEYS_PER_LINE = 16
+# What a thread draws in some milliseconds.
+VALUES_PER_THREAD = 1 << 18
 FILLS = {"uniform": fill_uniform, "normal": fill_normal}
 
 
@@ -69,14 +73,25 @@ class KeyedStore:
         column = 0
         for group in self.layout.groups:
             if group.initial.kind != "zeros":
-                FILLS[group.initial.kind](
-                    rows, self.width, column, group.dim, self._keys_of_rows, np.uint64(self.layout.seed),
-                    np.float32(group.initial.scale),
-                )  # fmt: skip
+                self._draw(rows, column, group)
             elif self.bias >= 0 and self.layout.bias_start:
                 first = self.bias * self.width + column
                 self.table[first : first + group.dim] = state_of(group.optimizer, self.layout.bias_start)
             column += group.width
+
+    def _draw(self, rows: Floats, column: int, group: Group) -> None:
+        """Draw initial values of a group's columns, in several threads if they are many."""
+        fill, width, count = FILLS[group.initial.kind], self.width, len(rows) // self.width
+        seed, scale = np.uint64(self.layout.seed), np.float32(group.initial.scale)
+        parts = min(num_cores(), count * group.dim // VALUES_PER_THREAD + 1)
+        ends = [count * part // parts for part in range(parts + 1)]
+
+        def draw(start: int, stop: int) -> None:
+            of = _part_of(self._keys_of_rows, start, stop)
+            fill(rows[start * width : stop * width], width, column, group.dim, of, seed, scale)
+
+        with ThreadPoolExecutor(parts, thread_name_prefix="paceline-draw") as threads:
+            list(threads.map(draw, ends[:-1], ends[1:]))
 
     def rules_at(self, rows: int) -> Rules:
         """The rules in force after `rows` rows, which stay the same unless a rate decays."""
@@ -141,6 +156,12 @@ def _keys_of_rows(hot_keys: Sequence[int], shard: int, num_shards: int) -> KeysO
     own = block_keys % np.uint64(num_shards) == shard
     rows = block_keys[own] // np.uint64(num_shards)
     return KeysOfRows(shard, num_shards, rows.astype(np.int64), input_keys[own])
+
+
+def _part_of(of: KeysOfRows, start: int, stop: int) -> KeysOfRows:
+    """Which keys the rows from `start` to `stop` are for."""
+    first, last = np.searchsorted(of.rows, [start, stop])
+    return KeysOfRows(of.first + start * of.step, of.step, of.rows[first:last] - start, of.keys[first:last])
 
 
 class PrivateCopies:
