@@ -129,7 +129,7 @@ def test_bad_rows_are_named_or_skipped(folder: Path, tmp_path: Path) -> None:
     [
         ("criteo", "libsvm", "trained on Criteo's columns .* has plain indices"),
         ("libsvm", "criteo", "trained on plain indices .* has Criteo's columns"),
-        ("csv", "criteo", "trained on columns of a table .* has Criteo's columns"),
+        ("csv", "criteo", "trained on the columns of a table .* has Criteo's columns"),
     ],
 )
 def test_other_formats_are_refused(folder: Path, tmp_path: Path, name: str, other: str, words: str) -> None:
@@ -180,3 +180,32 @@ def test_matrices_of_every_type(tmp_path: Path) -> None:
     (tmp_path / "rows.svm").write_text("1:1\n")
     with pytest.raises(UsageError, match="does not say where its indices count from"):
         paceline.predict(run, tmp_path / "rows.svm", tmp_path / "out.csv")
+
+
+def test_categories_that_are_numbers_are_spelled_alike_everywhere(tmp_path: Path) -> None:
+    """pandas turns whole numbers into floats where one is missing, and writes 100.0; other tools write 0100 or 1e2."""
+    rng = np.random.default_rng(0)
+    shops = rng.integers(100, 110, ROWS).astype(float)
+    shops[::20] = np.nan
+    frame = pd.DataFrame({"shop": shops, "x": rng.normal(size=ROWS)}).assign(y=(np.nan_to_num(shops) % 2 == 0) * 1)
+    frame.to_csv(tmp_path / "floats.csv", index=False)
+    frame.to_parquet(tmp_path / "floats.parquet")
+    spelled = frame.assign(shop=["" if np.isnan(shop) else f"+0{shop:.0f}" for shop in shops])
+    spelled.to_csv(tmp_path / "zeros.csv", index=False)
+    whole = frame.assign(shop=frame["shop"].astype("Int64"))
+    as_text = frame.assign(shop=whole["shop"].astype("string"))
+    for i, data in enumerate((frame, tmp_path / "floats.csv", tmp_path / "floats.parquet", whole)):
+        rows: dict[str, Any] = {"data": data, "label": "y", "categorical": ["shop"]}
+        if isinstance(data, Path):
+            paceline.prepare(data, tmp_path / f"{i}.data", label="y", categorical=["shop"])
+            rows = {"data": tmp_path / f"{i}.data"}
+        run = paceline.train(**rows, run=tmp_path / f"{i}.run", epochs=5, workers=1, progress=False)
+        model = paceline.load(run.path)
+        expected = model.predict_proba(frame)[:, 1]
+        assert ((expected > 0.5) == frame["y"]).mean() > 0.95
+        for other in (whole, as_text):
+            np.testing.assert_array_equal(model.predict_proba(other)[:, 1], expected)
+        for name in ("floats.csv", "zeros.csv", "floats.parquet"):
+            out = tmp_path / f"{i}.{name}.scores.csv"
+            paceline.predict(run, tmp_path / name, out)
+            np.testing.assert_allclose(pd.read_csv(out)["probability"], expected, rtol=1e-6)

@@ -195,7 +195,7 @@ def evaluate(
     `label`, `weight` and `labels` are as for `train`.
 
     >>> paceline.evaluate(run, (X, y))["rows"]
-    5000
+    1000
     """
     folder = path.path if isinstance(path, RunFolder) else Path(path)
     options = {"label": label, "weight": weight, "labels": labels}
@@ -217,7 +217,7 @@ def predict(
     are for files.
 
     >>> paceline.predict(run, X, "scores.csv")
-    5000
+    1000
     """
     folder = path.path if isinstance(path, RunFolder) else Path(path)
     names = [data] if not is_in_memory(data) else data
@@ -255,7 +255,7 @@ def info(path: StrPath) -> dict[str, Any]:
 
     Returns what `paceline info --json` prints.
 
-    >>> paceline.info("data/mine")["kind"]
+    >>> paceline.info("data/made")["kind"]
     'rows'
     """
     return info_of(str(path))

@@ -21,6 +21,7 @@ from paceline.errors import UsageError
 from paceline.models.inputs import INPUTS
 from paceline.models.loss_entries import LOSSES
 from paceline.models.registry import ROWS, find
+from paceline.models.start import read_saved
 from paceline.models.trained import load_model
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
@@ -85,17 +86,32 @@ def dataset_for(config: RunConfig, data: Any, options: Mapping[str, Any], *, pro
     fits = tuple(kind for kind in LABEL_KINDS if kind in kinds)
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         out = str(Path(folder) / "memory")
-        write_rows(data, out, {**_usual(config), **options}, fits, progress=progress)
+        if config.start_from:
+            _write_more(config, data, out, options, fits, progress=progress)
+        else:
+            write_rows(data, out, {"seed": config.seed, **options}, fits, progress=progress)
         yield out
 
 
-def _usual(config: RunConfig) -> dict[str, Any]:
-    """What is not said about rows in memory. Those for a model that exists are read with its scaling and its labels."""
-    usual: dict[str, Any] = {"seed": config.seed}
-    if config.start_from:
-        usual["scale"] = "none"
-        usual |= {"labels": config.start.labels} if config.start.labels else {}
-    return usual
+def _write_more(
+    config: RunConfig, data: Any, out: str, options: Mapping[str, Any], fits: tuple[LabelKind, ...], *, progress: bool
+) -> None:
+    """Write rows in memory for a model that exists: read as those that it was trained on, unless `options` differ."""
+    recorded = read_saved(Path(config.start_from)).source
+    told = {name: value for name, value in options.items() if name not in OF_MEMORY}
+    prepare_config(["memory"], out, told)  # raises if something is wrong with them
+    edges = recorded.get("bins", {})
+    if "bins" in told:
+        # The same number of bins means the same bins.
+        told["bins"] = {
+            name: edges[name] if isinstance(said, int) and len(edges.get(name, ())) == said - 1 else said
+            for name, said in told["bins"].items()
+        }
+    given = {"label": recorded.get("label") if is_table(data) else None, "labels": config.start.labels or None}
+    memory = Memory(data, fits=fits, **{**given, **{name: options[name] for name in OF_MEMORY if name in options}})
+    usual = {"format": "auto", "weight": "", "index_base": "auto", "scale": "none", "seed": config.seed}
+    with _row_meter(progress) as show:
+        prepare_memory(memory, config_of(recorded, ["memory"], out=out, **{**usual, **with_columns(told)}), show)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def test_another_optimizer_cannot_go_on() -> None:
     config = RunConfig(data="memory", model="linear")
     first = train(LINEAR, config, memory())
     other = RunConfig(data="memory", model="linear", optimizer=OptimizerConfig(name="sgd"))
-    with pytest.raises(PacelineError, match="not the one of the fit before"):
+    with pytest.raises(PacelineError, match="`partial_fit` cannot change optimizer after the first fit"):
         train(LINEAR, other, memory(), first.state)
 
 

@@ -162,7 +162,7 @@ class ImageInput(NamedTuple):
 
     def files_of(self, trained: TrainedOn, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
         raise UsageError(
-            "the model is for images, and only rows can be scored from files",
+            "the model is for images, and raw image files cannot be scored",
             "make a dataset of the images with `paceline prepare`, and give it with --data",
         )
 

@@ -12,7 +12,7 @@ from paceline.reports.measures import MEASURES, Measure
 Results = Sequence[Mapping[str, Any]]
 
 BY_NAME = {measure.name: measure for measure in MEASURES}
-# If losses are of different kinds, they are no measure: then the metric that people compare first.
+# Losses of different kinds cannot be compared: then the metric that people compare first.
 METRIC_NAMES = [name for name in reversed(METRICS) if METRICS[name].better and name != "loss"]
 SPEEDS = ("rows_per_second", "elements_per_second", "flop_per_second")
 # Runs whose speeds differ by less are equally fast.

@@ -174,7 +174,7 @@ class Classifier(ClassifierMixin, Estimator):
         self._learn(Sample(X, targets, labels, weights), self._loss_for(count), before, epochs)
 
     def _loss_for(self, classes: int) -> str:
-        """The loss of paceline for so many classes."""
+        """The loss of paceline for this number of classes."""
         if classes == 2:
             return str(self.loss)
         if not self._takes_many_classes():

@@ -74,6 +74,8 @@ def train(family: Family, config: RunConfig, dataset: MemoryDataset, before: Sta
 
     `config.seed` is that of the first fit.
     """
+    if before is not None:
+        _refuse_other(before.on.config, config)
     on = on_labels(find(family.model), check(config), dataset) if before is None else before.on
     fits = 0 if before is None else before.fits
     # Each call shuffles in its own way.
@@ -82,7 +84,7 @@ def train(family: Family, config: RunConfig, dataset: MemoryDataset, before: Sta
     model = family.make(on, dataset.features, dataset.labels)
     with closing(EmbeddedBackend(config, dataset, _Given(model))) as backend:
         if before is not None:
-            backend.restore(Progress(), States(_of_same_shape(before.table, model).copy()))
+            backend.restore(Progress(), States(before.table.copy()))
         backend.make_ready()
         tally = backend.run_segment(NO_LIMIT, lambda _: Due.NOTHING, lambda _: None)
         states, parameters = backend.hand_over(tally.position)
@@ -96,12 +98,16 @@ def train(family: Family, config: RunConfig, dataset: MemoryDataset, before: Sta
     return Fitted(State(on, dataset.labels, dataset.scaling, states.table, config.seed - fits, fits + 1), values)
 
 
-def _of_same_shape(table: Floats, model: Model) -> Floats:
-    layout = model.layout.table
-    assert layout is not None
-    if table.shape != (layout.num_keys, layout.width):
-        raise PacelineError("the optimizer is not the one of the fit before", "call `fit`, which begins again")
-    return table
+def _refuse_other(before: RunConfig, now: RunConfig) -> None:
+    """Raise if settings differ that decide what the parameters of the fit before mean."""
+    fixed = {
+        "loss": (before.loss, now.loss if now.loss.name else before.loss),
+        "dim": (before.factors.dim, now.factors.dim),
+        "optimizer": (before.optimizer.name, now.optimizer.name),
+    }
+    if changed := [name for name, (old, new) in fixed.items() if old != new]:
+        what = " and ".join(changed)
+        raise PacelineError(f"`partial_fit` cannot change {what} after the first fit", "call `fit`, which begins again")
 
 
 @contextmanager

@@ -23,7 +23,8 @@ class Learned(NamedTuple):
     factors: Doubles | None = None
 
     def scores(self, rows: Any) -> Doubles:
-        """The scores [rows, outputs] of a matrix."""
+        """The scores [rows, outputs] of a matrix. Large terms of factors cancel, which takes float64."""
+        rows = rows.astype(np.float64)
         found = np.asarray(rows @ self.weights.T) + self.bias
         if self.factors is not None:
             squares = rows.multiply(rows).tocsr() if hasattr(rows, "multiply") else rows * rows

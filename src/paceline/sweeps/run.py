@@ -121,7 +121,8 @@ def _fixed(config: RunConfig | TraceSettings, point: Point) -> dict[str, Any]:
     """The settings that a run and its point must share: neither places nor what the recipe leaves to defaults, or to
     the labels of the data, as it may leave the name of the loss.
     """
-    free = {*PLACES, *point.defaulted}
+    # What a run takes over from the model that it starts from is not in its config.toml.
+    free = {*PLACES, *point.defaulted, "start"}
     found = {name: value for name, value in msgspec.to_builtins(config).items() if name not in free}
     if isinstance(point.config, RunConfig) and not point.config.loss.name:
         found["loss"] = {**found["loss"], "name": ""}

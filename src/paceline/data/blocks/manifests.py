@@ -63,12 +63,12 @@ def _is_sealed(text: bytes) -> bool:
 def _in_lines(value: Any, indent: str = "") -> str:
     """JSON with one line per field or element, except for what fits into one line and for lists of plain values.
 
-    >>> print(_in_lines({"a": [1, 2], "b": {"c": "x" * 50, "d": "y" * 50}}))
+    >>> print(_in_lines({"a": [1, 2], "b": {"c": "x" * 70, "d": "y" * 70}}))
     {
       "a": [1, 2],
       "b": {
-        "c": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
-        "d": "yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy"
+        "c": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+        "d": "yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy"
       }
     }
     """

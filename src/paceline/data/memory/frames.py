@@ -37,7 +37,7 @@ def roles_of(given: Given) -> Roles:
     """Which columns the labels and weights of a table are, or become.
 
     >>> roles_of(Given(None, "clicked", [1.0, 2.0]))
-    Roles(label='clicked', weight='weight')
+    Roles(label='clicked', weight='weight', id='')
     """
     return Roles(_name(given.labels, "label") or "label", _name(given.weights, "weight"))
 

@@ -43,7 +43,7 @@ def is_table(data: Any) -> bool:
 def refuse_mixture(given: Given, *, matrices: bool) -> None:
     """Raise for a batch of the other form than the first."""
     if is_matrix(given.features) != matrices:
-        raise UsageError("some batches are tables, and some are matrices", "give all in one form")
+        raise UsageError("some batches are tables, and some are matrices", "give only tables, or only matrices")
 
 
 def is_in_memory(data: Any) -> bool:
@@ -91,6 +91,8 @@ def _single(data: Any, labels: Any, weights: Any) -> Given | None:
     if isinstance(data, tuple) and len(data) in (2, 3) and (is_matrix(data[0]) or is_table(data[0])):
         if labels is not None and not isinstance(labels, str):
             raise UsageError("labels are given twice: in (X, y) and as `label`", "give them once")
+        if len(data) == 3 and weights is not None:
+            raise UsageError("weights are given twice: in (X, y, weights) and as `weight`", "give them once")
         return Given(data[0], data[1], data[2] if len(data) == 3 else weights)
     return Given(data, labels, weights) if is_matrix(data) or is_table(data) else None
 
