@@ -16,7 +16,7 @@ import pytest
 
 from tests.project.test_docs import BLOCK, ROOT
 
-PAGES = ("export.md", "pandas.md", "scikit-learn.md", "scoring.md")
+PAGES = ("every-day.md", "export.md", "pandas.md", "scikit-learn.md", "scoring.md")
 NOT_RUN = re.compile(r"^<!-- not run: .+ -->\n" + BLOCK.pattern.removeprefix("^"), BLOCK.flags)
 
 # Runs the blocks that it is given as JSON: those of Python in one namespace, as in a notebook.
