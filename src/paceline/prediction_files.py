@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from paceline.errors import UsageError
-from paceline.files import refuse_existing, translated_disk_errors
+from paceline.files import new_path, refuse_existing
 
 STANDARD_OUTPUT = "-"
 WRITERS = {".parquet": pa.parquet.ParquetWriter, ".csv": pa.csv.CSVWriter}
@@ -64,24 +64,18 @@ def write_tables(out: str | Path, tables: Iterator[pa.Table]) -> int:
         with pa.csv.CSVWriter(sys.stdout.buffer, first.schema) as writer:
             return _write(writer, first, tables)
     path = Path(out)
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with translated_disk_errors(path):
-            # In a folder of another user, it may be a link to any file of this user.
-            temporary.unlink(missing_ok=True)
-            with temporary.open("xb") as file, WRITERS[path.suffix.lower()](file, first.schema) as writer:
-                written = _write(writer, first, tables)
-            temporary.replace(path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-    return written
+    with (
+        new_path(path) as place,
+        place.open("xb") as file,
+        WRITERS[path.suffix.lower()](file, first.schema) as writer,
+    ):
+        return _write(writer, first, tables)
 
 
 def _write(writer: pa.csv.CSVWriter | pa.parquet.ParquetWriter, first: pa.Table, tables: Iterator[pa.Table]) -> int:
-    writer.write_table(first)
-    written = int(first.num_rows)
-    for table in tables:
-        writer.write_table(table)
-        written += table.num_rows
+    written = 0
+    for table in chain([first], tables):
+        if table.num_rows:
+            writer.write_table(table)
+            written += table.num_rows
     return written
