@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv
@@ -16,6 +17,14 @@ from paceline.files import refuse_existing, translated_disk_errors
 
 STANDARD_OUTPUT = "-"
 WRITERS = {".parquet": pa.parquet.ParquetWriter, ".csv": pa.csv.CSVWriter}
+
+
+class Written(NamedTuple):
+    """How many rows were written, how many bad ones were left out, and what to tell the user."""
+
+    rows: int
+    bad_rows: int
+    notes: tuple[str, ...]
 
 
 def check_target(out: str | Path) -> None:
@@ -30,6 +39,19 @@ def check_target(out: str | Path) -> None:
     refuse_existing(path)
     if not path.parent.is_dir():
         raise UsageError(f"the folder `{path.parent}` does not exist", "make it first, or write elsewhere")
+
+
+def refuse_split(split: str | None) -> None:
+    """Raise if there is one: only datasets have splits."""
+    if split:
+        raise UsageError(f"`split` is {split}, but raw rows are not in splits", "leave it out")
+
+
+def refuse_raw_settings(settings: Mapping[str, object], why: str) -> None:
+    """Raise for settings that only files of raw rows have, unless they have their default."""
+    for name, value in settings.items():
+        if value not in ("", "auto", 0):
+            raise UsageError(f"`{name}` is for files of raw rows, and {why}", "leave it out")
 
 
 def write_tables(out: str | Path, tables: Iterator[pa.Table]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,18 +14,10 @@ from paceline.data.sparse.batch import Batch
 from paceline.data.unlabelled_rows import UnlabelledRows
 from paceline.errors import DataError, UsageError, printable
 from paceline.models.trained import TrainedModel, load_model
-from paceline.prediction_files import check_target, write_tables
+from paceline.prediction_files import Written, check_target, write_tables
 from paceline.run_folder import RunFolder
 
 Columns = dict[str, NDArray[Any]]
-
-
-class Written(NamedTuple):
-    """How many rows were written, how many bad ones were left out, and what to tell the user about these."""
-
-    rows: int
-    bad_rows: int
-    notes: tuple[str, ...]
 
 
 def write_raw_predictions(
@@ -40,7 +32,7 @@ def write_raw_predictions(
     model = load_model(RunFolder(run).path, code)
     rows = model.input.files_of(model.trained, [*sources], settings)
     written = write_tables(out, _not_empty(_tables(model, rows, settings.get("id", "")), sources))
-    return Written(written, rows.bad_rows, rows.told())
+    return Written(written, rows.bad_rows, tuple(filter(None, (*rows.told(), model.meaning))))
 
 
 def write_predictions_for(run: str | Path, rows: Any, out: str | Path, id_column: str = "", code: str = "") -> int:

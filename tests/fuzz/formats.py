@@ -144,12 +144,13 @@ def resume(folder: Path, scratch: Path) -> None:
 def explain(folder: Path, scratch: Path) -> None:
     """Diagnose a run, and write its pages."""
     import paceline
-    from paceline.reports.compare import print_comparison, write_comparison
+    from paceline.reports.compare import compare, print_comparison, write_comparison
     from paceline.reports.terminal import result_row
     from paceline.reports.trace import write_trace
 
     run = paceline.Run(folder)
-    print_comparison(write_comparison([run, run], scratch / "compare.html"))
+    print_comparison(comparison := compare([run, run]))
+    write_comparison(comparison, scratch / "compare.html")
     run.report(scratch / "report.html")
     result_row("", run.result, run.facts.traits)
     write_trace(run, scratch / "trace.json")

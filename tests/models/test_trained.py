@@ -100,7 +100,7 @@ def test_evaluate_agrees_with_the_run(run: paceline.Run, clicks: Path) -> None:
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
 def test_predictions_by_suffix(run: paceline.Run, clicks: Path, tmp_path: Path, suffix: str) -> None:
     out = tmp_path / f"scores{suffix}"
-    assert write_predictions(run.path, clicks, out, None) == 2_000
+    assert write_predictions(run.path, clicks, out, None).rows == 2_000
     table = pyarrow.parquet.read_table(out) if suffix == ".parquet" else pyarrow.csv.read_csv(out)
     rows = all_rows(SparseDataset(clicks), "test")
     assert table.column_names == ["row", "label", "probability"]

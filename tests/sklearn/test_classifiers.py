@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from paceline.sklearn import FMClassifier, PacelineClassifier
 
@@ -21,6 +22,30 @@ def test_two_halves_in_order_are_one_call(kind: type) -> None:
     halves.partial_fit(X[150:] / 1000, y[150:])
     assert (halves.coef_ == whole.coef_).all()
     assert halves.epochs_ == 1
+
+
+@pytest.mark.parametrize("kind", [PacelineClassifier, FMClassifier])
+def test_two_halves_of_sparse_rows_are_one_call(kind: type) -> None:
+    """Although other columns are frequent in each, and some are only in one."""
+    parts = [sparse_rows(half) for half in range(2)]
+    both, labels = scipy.sparse.vstack(parts, format="csr"), RNG.integers(0, 2, 600)
+    settings = {"shuffle": False, "scale": "none", "random_state": 0}
+    whole = kind(**settings).partial_fit(both, labels, classes=[0, 1])
+    halves = kind(**settings)
+    for half, part in enumerate(parts):
+        halves.partial_fit(part, labels[300 * half : 300 * half + 300], classes=[0, 1])
+    assert (halves.coef_ == whole.coef_).all()
+    assert (halves.intercept_ == whole.intercept_).all()
+    if kind is FMClassifier:
+        assert (halves.factors_ == whole.factors_).all()
+
+
+def sparse_rows(half: int) -> scipy.sparse.csr_matrix:
+    """300 rows of five columns each: of the first 70 of 100 columns in one half, of the last 70 in the other."""
+    often = np.arange(70.0, 0, -1)[:: 1 if half == 0 else -1]
+    drawn = [RNG.choice(70, 5, replace=False, p=often / often.sum()) for _ in range(300)]
+    columns = np.sort(drawn, axis=1) + 30 * half
+    return scipy.sparse.csr_matrix((np.ones(1500), columns.ravel(), np.arange(0, 1501, 5)), shape=(300, 100))
 
 
 def test_each_call_learns_more() -> None:

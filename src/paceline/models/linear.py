@@ -19,7 +19,7 @@ from paceline.imports import import_from
 from paceline.kernels.linear import Linear, gradient, score
 from paceline.kernels.losses import curvature
 from paceline.kernels.row_loop import train_rows
-from paceline.models.label_statistics import class_weights, first_labels, refuse_below, refuse_unseen
+from paceline.models.label_statistics import class_weights, first_labels, refuse_below
 from paceline.models.loss_entries import LOSSES
 from paceline.models.losses import PLAIN, LabelUnits, Scales, constant_loss, rule_of, rule_to_train, scales_of
 from paceline.models.model import Compute, Floats, Model, Parameters, Step, Tensor
@@ -38,7 +38,7 @@ class LinearModel:
     holds_values = False
     tensors: tuple[Tensor, ...] = ()
     fingerprint = ""
-    scoring_threads = True
+    scoring_threads = knows_start = True
     operations = "paceline.models.linear_operations:LinearOperations"
 
     def __init__(self, config: RunConfig, features: int, labels: Labels, scales: Scales = PLAIN,
@@ -142,7 +142,6 @@ def on_labels(entry: Entry, config: RunConfig, dataset: Any) -> OnLabels:
     if config.start_from:
         weights = np.array(known.class_weights, np.float32) if known.class_weights else None
     else:
-        refuse_unseen(dataset)
         weights = class_weights(dataset) if config.loss.class_weight else None
     scales, start = PLAIN, LOSSES[name].loss_of_nothing
     if LOSSES[name].for_numbers:

@@ -68,10 +68,12 @@ def difference(measure: Measure, value: float, other: float) -> str:
 
     >>> difference(BY_NAME["test_loss"], 0.45, 0.5), difference(BY_NAME["rows_per_second"], 300.0, 100.0)
     ('10.0% lower', '3.0× higher')
+    >>> difference(BY_NAME["elements_per_second"], 101.0, 100.0)
+    '1.0% higher'
     """
     word = "lower" if value < other else "higher"
     if min(value, other) > 0:
-        if measure.name in SPEEDS:
+        if measure.name in SPEEDS and max(value, other) >= FASTER * min(value, other):
             return f"{max(value, other) / min(value, other):.1f}× {word}"
         if other < 1e100:
             percent = 100 * abs(value - other) / other

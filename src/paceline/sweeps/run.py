@@ -191,7 +191,8 @@ def check_data(points: list[Point]) -> list[str]:
     for point in points:
         config, fingerprint = point.config, ""
         if isinstance(config, RunConfig):
-            key = repr((config.data, config.model, config.train_rows, config.images, config.device))
+            fit = config.loss, config.factors, config.early_stopping
+            key = repr((config.data, config.model, config.train_rows, config.images, config.device, fit))
             try:
                 dataset, layout = opened[key] = opened.get(key) or _open(config)
                 check_updates(config, dataset, layout)

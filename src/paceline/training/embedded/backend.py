@@ -84,7 +84,9 @@ class EmbeddedBackend:
             self._private = PrivateCopies(
                 layout.table, config.workers, hot, config.batch_size, self.model.curvature or 0.0, clocks
             )
-            self._table = KeyedStore(layout.table, private_rows=self._private.num_rows)
+            self._table = KeyedStore(
+                layout.table, private_rows=self._private.num_rows, hot_keys=dataset.manifest.hot_keys
+            )
             if self._private.num_hot:
                 self._private.watch(dataset.block("train", 0))
         if layout.dense is not None:
