@@ -13,6 +13,7 @@ from paceline.config import config_of
 from paceline.data.sparse.batch import Batch
 from paceline.errors import ConfigError, DataError, UsageError
 from paceline.models.factorization import build_field_aware_for, build_for
+from paceline.models.field_weighted import build_for as build_field_weighted_for
 from tests.conftest import Command
 
 
@@ -29,7 +30,7 @@ from tests.conftest import Command
         ({"optimizer": {"row_wise": 1.0}}, "unknown setting `optimizer.row_wise`", "known are name"),
         ({"model": "logistic", "factors": {"dim": 4}}, "`factors.dim` is set, but the model `logistic` has no factors",
          "--model fm"),
-        ({"model": "fwfm", "optimizer": {"name": "ftrl"}}, "`ftrl`, which cannot train the model `fwfm`", "adagrad"),
+        ({"model": "fwfm", "optimizer": {"name": "adam"}}, "`adam`, which cannot train the model `fwfm`", "adagrad"),
     ],
 )  # fmt: skip
 def test_wrong_settings_are_refused(tree: dict[str, Any], message: str, hint: str) -> None:
@@ -63,6 +64,20 @@ def test_what_an_optimizer_remembers_of_a_key(factors: dict[str, Any], numbers: 
     table = build_for(config, 100, ()).layout.table
     assert table is not None
     assert (table.dim, table.width) == (9, 9 + numbers)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name", "penalty"), [("sgd", "sgd", 0.5), ("adagrad", "adagrad", 0.5), ("ftrl", "adagrad", 0.0)]
+)
+def test_what_trains_the_weights_of_pairs(optimizer: str, name: str, penalty: float) -> None:
+    """FTRL cannot, because it trains only tables, and its penalties mean something else."""
+    tree = {"data": "clicks", "model": "fwfm", "optimizer": {"name": optimizer, "l1": 0.5, "l2": 0.5}}
+    layout = build_field_weighted_for(config_of(tree, {}), 10, tuple("ab")).layout
+    assert layout.table is not None
+    assert layout.dense is not None
+    assert layout.table.groups[0].optimizer.name == optimizer
+    dense = layout.dense.optimizer
+    assert (dense.name, dense.learning_rate, dense.l1, dense.l2) == (name, 0.05, penalty, penalty)
 
 
 def test_predictions_need_the_fields_that_the_model_knows(tmp_path: Path) -> None:
