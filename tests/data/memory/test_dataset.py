@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 from paceline.data.labels import Labels
-from paceline.data.memory.dataset import dataset_in_memory
+from paceline.data.memory.dataset import LabelledRows, dataset_in_memory
 from paceline.data.memory.matrices import rows_of_matrix
 from paceline.data.memory.prepare import Memory, prepare_memory
 from paceline.data.prepare_settings import PrepareConfig
@@ -29,7 +29,7 @@ def test_blocks_are_those_of_a_folder(tmp_path: Path, matrix: object) -> None:
     config = PrepareConfig(sources=["memory"], out=str(tmp_path / "memory"))
     with small_blocks(200):
         folder = prepare_memory(Memory((matrix, Y, WEIGHTS)), config).dataset
-        memory = dataset_in_memory(rows_of_matrix(matrix), Y, WEIGHTS, Labels())
+        memory = dataset_in_memory(LabelledRows(rows_of_matrix(matrix), Y, WEIGHTS, Labels()))
     assert memory.manifest.hot_keys == folder.manifest.hot_keys
     assert memory.scaling == folder.scaling
     assert memory.scaling.keys
@@ -42,17 +42,19 @@ def test_blocks_are_those_of_a_folder(tmp_path: Path, matrix: object) -> None:
 
 def test_a_scaling_that_is_given_is_used() -> None:
     scaling = Scaling((3,), (2.0,), (0.0,))
-    memory = dataset_in_memory(rows_of_matrix(np.eye(4)), Y[:4], None, Labels(), scale="none", scaling=scaling)
+    memory = dataset_in_memory(
+        LabelledRows(rows_of_matrix(np.eye(4)), Y[:4], None, Labels()), scale="none", scaling=scaling
+    )
     assert memory.scaling == scaling
     assert sorted(memory.block("train", 0).values.tolist()) == [0.5, 1.0, 1.0, 1.0]
 
 
 def test_blocks_cannot_be_written_to() -> None:
-    memory = dataset_in_memory(rows_of_matrix(np.eye(4)), Y[:4], None, Labels())
+    memory = dataset_in_memory(LabelledRows(rows_of_matrix(np.eye(4)), Y[:4], None, Labels()))
     with pytest.raises(ValueError, match="read-only"):
         memory.block("train", 0).values[0] = 2
 
 
 def test_values_too_large_for_float32_are_refused() -> None:
     with pytest.raises(DataError, match="too large for float32"):
-        dataset_in_memory(rows_of_matrix(np.full((2, 2), 1e300)), Y[:2], None, Labels())
+        dataset_in_memory(LabelledRows(rows_of_matrix(np.full((2, 2), 1e300)), Y[:2], None, Labels()))
