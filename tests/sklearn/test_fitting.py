@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,20 @@ def test_two_halves_in_order_are_one_run_over_both() -> None:
     assert second.state.fits == 2
     # The state that it began with is as it was.
     assert first.state.table.tobytes() == kept.tobytes()
+
+
+def test_rows_are_freed_when_a_fit_ends() -> None:
+    """Not by the garbage collector, which comes some fits later."""
+    gc.collect()
+    gc.disable()
+    try:
+        dataset = memory()
+        train(LINEAR, RunConfig(data="memory", model="linear", pace="async", batch_size=1), dataset)
+        left = weakref.ref(dataset)
+        del dataset
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_another_optimizer_cannot_go_on() -> None:

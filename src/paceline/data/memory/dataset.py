@@ -42,6 +42,7 @@ from paceline.errors import DataError
 from paceline.kernels.keys import key_dtype
 from paceline.machine import num_cores, release_freed
 
+# Of keys and values in blocks. While they are made, nearly as much is in use besides.
 MOST_IN_MEMORY = 64 << 20
 
 
