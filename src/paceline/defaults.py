@@ -85,7 +85,7 @@ def _epochs(config: RunConfig, data: Data) -> int:
 
 
 def epochs_for(model: str, rows: int, keys: int) -> int:
-    """How many epochs a model learns from this many rows, in which so many keys occur.
+    """How many epochs a model learns from a number of rows in which a number of keys occur.
 
     >>> epochs_for("linear", 150, 10), epochs_for("linear", 1_000_000, 4)
     (112, 1)

@@ -127,8 +127,9 @@ def test_flags_of_columns(command: Command, tmp_path: Path) -> None:
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     assert (
-        "text columns: shop, town; columns in bins: age (3); timestamps (hour and day of the week): at" in outcome.err
-    )
+        "text columns: town; categories that are numbers: shop; columns in bins: age (3); "
+        "timestamps (hour and day of the week): at"
+    ) in outcome.err
     assert "crosses: shop×town, town×at.hour" in outcome.err
     for flag, value, words in (
         ("--drop", "twon", "did you mean `town`?"),

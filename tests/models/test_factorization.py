@@ -93,11 +93,23 @@ def test_predictions_need_the_fields_that_the_model_knows(tmp_path: Path) -> Non
     run = paceline.train(data=tmp_path / "data", model="ffm", dim=3, workers=1, run=tmp_path / "run")
     model = paceline.load(run.path)
     assert model.predict_proba(rows).shape == (50, 2)
+    assert model.predict_proba(Batch.from_lists([], [], [])).shape == (0, 2)
     with pytest.raises(UsageError, match="the model needs the field of each nonzero"):
         model.predict_proba(rows._replace(fields=None))
-    with pytest.raises(UsageError, match="fields from 0 to 5; the model has 5"):
+    with pytest.raises(UsageError, match="fields up to 5; the model has 5"):
         model.predict_proba(Batch.from_lists([0], [[1, 2]], [[1.0, 1.0]])._replace(fields=np.array([0, 5], np.uint16)))
     from paceline.data.sparse.dataset import SparseDataset
 
     with pytest.raises(DataError, match="the model has 5 fields, a, b, c, …"):
         model.parameters_for(SparseDataset(tmp_path / "other"))
+
+
+def test_values_of_a_key_that_a_row_has_twice_are_added(tmp_path: Path) -> None:
+    """As in training: otherwise the key would make a pair with itself."""
+    chance = np.random.default_rng(2)
+    matrix = (chance.random((300, 6)) < 0.5).astype(np.float32)
+    run = paceline.train(data=(matrix, matrix[:, 0] != matrix[:, 1]), model="fm", epochs=20, workers=1,
+                         run=tmp_path / "run", progress=False)  # fmt: skip
+    model = paceline.load(run.path)
+    once, twice = Batch.from_lists([0], [[0, 3]], [[1.0, 1.0]]), Batch.from_lists([0], [[0, 3, 0]], [[0.5, 1.0, 0.5]])
+    assert model.decision_function(twice) == pytest.approx(model.decision_function(once), abs=1e-6)

@@ -18,7 +18,7 @@ from paceline.data.sparse.batch import Batch
 from paceline.kernels.field_weighted import FieldWeighted, gradient, score
 from paceline.kernels.tables import gather
 from paceline.kernels.vectors import lanes
-from paceline.models.factorization import fields_of, layout_of, save_table
+from paceline.models.factorization import layout_of, save_table
 from paceline.models.linear import OnLabels, on_labels, with_loss
 from paceline.models.loss_entries import LOSSES
 from paceline.models.losses import Scales, rule_of
@@ -37,7 +37,7 @@ class FieldWeightedModel:
 
     make_kernel = train_rows = None
     curvature: float | None = None
-    scoring_threads = True
+    scoring_threads = knows_start = True
     fingerprint = ""
 
     def __init__(self, labels: OnLabels, features: int, fields: tuple[str, ...], epoch_rows: int,
@@ -115,7 +115,7 @@ def build(entry: Entry, config: RunConfig, dataset: Any, rows_per_update: int) -
     """The field-weighted factorization machine of a run on this dataset."""
     rows = dataset.split("train").rows
     labels = on_labels(entry, config, dataset)
-    return FieldWeightedModel(labels, dataset.features, fields_of(config, dataset), rows, rows_per_update)
+    return FieldWeightedModel(labels, dataset.features, dataset.manifest.fields, rows, rows_per_update)
 
 
 def build_for(config: RunConfig, features: int, fields: tuple[str, ...]) -> FieldWeightedModel:

@@ -77,7 +77,7 @@ class Entry(NamedTuple):
     step moves only those of its batch's keys; otherwise all parameters take part in every step. `losses` are the names
     of those that it can be trained with, and `class_weights` says that its classes may count differently. `compiled`
     says that it has a kernel, with which threads take whole steps without Python. `has_factors` says that the section
-    `factors` of a recipe is for it.
+    `factors` of a recipe is for it, and `needs_fields` that each nonzero of a row must belong to a field.
 
     `builder` and `loader` are "module:function", imported when they are needed. So are `network`, which makes a
     classifier of images for one worker; `shapes`, which tells the shapes of its tensors before it is made, if they are
@@ -107,6 +107,7 @@ class Entry(NamedTuple):
     compiled: bool = False
     class_weights: bool = False
     has_factors: bool = False
+    needs_fields: bool = False
     scaled: bool = True
 
     def build(self, config: RunConfig, dataset: Any, rows_per_update: int) -> Model:
@@ -131,11 +132,17 @@ class Entry(NamedTuple):
             return wanted
         fitting = [name for name in self.losses if labels in LOSSES[name].task.labels]
         task = LOSSES[wanted].task
-        again = f"prepare the data again with --labels {task.labels[0]}"
-        raise ConfigError(
-            f"{task.needs_labels(who)}; those of the data are `{labels}`",
-            f"--loss {one_of(fitting)}, or {again}" if fitting else again,
-        )
+        hints = [f"--loss {one_of(fitting)}"] if fitting else []
+        if labels == "classes" and not fitting:
+            hints += [f"--model {one_of([one.name for one in MODELS.values() if one.is_for(self.input, usual)])}"]
+        # Several classes are neither two nor numbers.
+        if labels != "classes":
+            hints += [f"prepare the data again with --labels {task.labels[0]}"]
+        raise ConfigError(f"{task.needs_labels(who)}; those of the data are `{labels}`", ", or ".join(hints))
+
+    def is_for(self, rows: str, loss: str) -> bool:
+        """Whether it learns from such input, with this loss."""
+        return self.input == rows and loss in self.losses
 
     def task_for(self, config: RunConfig, labels: str) -> Task:
         """What the model of a run predicts from labels of this kind."""
@@ -171,15 +178,15 @@ MODELS = {
     "fwfm": Entry(
         "fwfm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.field_weighted:build", loader="paceline.models.trained_factorization:load_fwfm",
-        defaults=OF_FIELD_WEIGHTED, operations=STEP_PARTS, has_factors=True, class_weights=True,
+        defaults=OF_FIELD_WEIGHTED, operations=STEP_PARTS, has_factors=True, needs_fields=True, class_weights=True,
         onnx=f"{ONNX}rows:fwfm",
     ),
     "ffm": Entry(
         "ffm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.factorization:build_field_aware",
         loader="paceline.models.trained_factorization:load_ffm",
-        defaults=OF_FACTORS, operations=STEP_PARTS, compiled=True, has_factors=True, class_weights=True,
-        onnx=f"{ONNX}rows:ffm",
+        defaults=OF_FACTORS, operations=STEP_PARTS, compiled=True, has_factors=True, needs_fields=True,
+        class_weights=True, onnx=f"{ONNX}rows:ffm",
     ),
     "softmax": Entry(
         "softmax", IMAGES, keyed=False, losses=("softmax",), optimizers=DENSE_OPTIMIZERS,
