@@ -40,7 +40,7 @@ def test_the_first_line_says_what_was_chosen(
     for found in (run.result, run.settings):
         assert (found["workers"], found["pace"], found["batch_size"]) == (3, "async", 1)
     alone = command("train", "--data", clicks, "--run", tmp_path / "alone", "--workers", 1, "--pace", "sync")
-    assert alone.err.splitlines()[0] == "linear: 1 worker, pace sync, batch size 100"
+    assert alone.err.splitlines()[0] == "linear: 1 worker, pace sync, batch size 12"
 
 
 def test_few_rows_have_one_worker(mostly_clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
