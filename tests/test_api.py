@@ -106,9 +106,11 @@ class TestTrain:
         rows = (X, np.random.default_rng(1).permutation(Y))  # nothing to learn
         paceline.prepare(rows, tmp_path / "data", **validation)
         prepared = paceline.train(data=tmp_path / "data", run=tmp_path / "a", early_stopping=2, progress=False)
-        given = paceline.train(data=rows, run=tmp_path / "b", early_stopping=2, **validation)
+        setting = iter(["checkpoint_every=7"])
+        given = paceline.train(data=rows, run=tmp_path / "b", early_stopping=2, settings=setting, **validation)
         names = ("epochs", "workers", "batch_size", "test_every")
         assert [given.settings[name] for name in names] == [prepared.settings[name] for name in names]
+        assert given.settings["checkpoint_every"] == 7
         assert 2 < len(given.metrics) < given.settings["epochs"]
 
     def test_a_frame_with_validation_and_test_rows(self, tmp_path: Path) -> None:

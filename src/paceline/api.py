@@ -144,7 +144,7 @@ def train(
     given = {"label": label, "weight": weight, "validation": validation, "test": test}
     refuse_other_keywords([name for name in flags if "." not in name], OF_TRAIN, "train")
     options, of_run = without_rows({**flags, **given})
-    path = Path(recipe) if recipe else None
+    path, settings = Path(recipe) if recipe else None, tuple(settings)
     if start_from is not None:
         of_run["start_from"] = str(_folder_of(start_from))
     if data is not None:
@@ -156,7 +156,7 @@ def train(
     with dataset_for(config, data, options, progress=progress) as folder:
         if is_in_memory(data):
             # Epochs, workers and evaluations depend on how many rows there are.
-            config = read_config(path, {**flags, "data": folder}, settings)
+            config = read_config(path, {**of_run, "data": folder}, settings)
         config = msgspec.structs.replace(config, data=folder)
         with engine_for(config) as engine, watching(f"train, pace {config.pace}", progress, callbacks) as watch:
             return Run(run.train(config, engine, watch, began, print_notice).path)
