@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import scipy.sparse
 
 import paceline
 from paceline.errors import DataError, UsageError
+from paceline.prediction_files import write_tables
+from tests.conftest import Command
 from tests.data.inputs import criteo_row
 
 ROWS = 400
@@ -209,3 +212,56 @@ def test_categories_that_are_numbers_are_spelled_alike_everywhere(tmp_path: Path
             out = tmp_path / f"{i}.{name}.scores.csv"
             paceline.predict(run, tmp_path / name, out)
             np.testing.assert_allclose(pd.read_csv(out)["probability"], expected, rtol=1e-6)
+
+
+def test_a_frame_without_rows_has_no_predictions(folder: Path, tmp_path: Path, table: pd.DataFrame) -> None:
+    """Services get empty batches, too."""
+    model, none = paceline.load(folder / "csv.run"), table[:0]
+    for rows in (none, pd.DataFrame(columns=table.columns), pyarrow.Table.from_pandas(none), [none, none]):
+        assert model.predict_proba(rows).shape == (0, 2)
+        assert model.predict(rows).shape == model.decision_function(rows).shape == (0,)
+    assert model.predict_proba([none, table]).shape == (ROWS, 2)
+    for number, id_column in enumerate(("", "id")):
+        assert paceline.predict(folder / "csv.run", none, tmp_path / f"{number}.csv", id=id_column) == 0
+        assert (tmp_path / f"{number}.csv").read_text() == f'"{id_column or "row"}","probability"\n'
+
+
+@pytest.mark.parametrize("name", ["csv", "parquet", "criteo", "libsvm"])
+def test_a_file_without_rows_has_no_predictions(
+    folder: Path, tmp_path: Path, table: pd.DataFrame, name: str, command: Command
+) -> None:
+    run, path = folder / f"{'csv' if name == 'parquet' else name}.run", tmp_path / name
+    if name == "csv":
+        table[:0].to_csv(path, index=False)
+    elif name == "parquet":
+        table.to_parquet(path)
+        pyarrow.parquet.write_table(pyarrow.parquet.read_table(path)[:0], path)
+    else:
+        path.touch()
+    done = command("predict", run, path, "--out", tmp_path / "out.csv")
+    assert (done.code, done.out) == (0, f"0 rows written to {tmp_path / 'out.csv'}\n")
+    assert done.err == f"note: no rows in `{path}`: nothing is predicted\n"
+    assert (tmp_path / "out.csv").read_text() == '"file","row","probability"\n'
+    if name in ("csv", "parquet"):
+        assert paceline.predict(run, path, tmp_path / "ids.parquet", id="id") == 0
+        assert pyarrow.parquet.read_table(tmp_path / "ids.parquet").column_names == ["id", "probability"]
+
+
+def test_an_empty_csv_file_has_lost_its_header(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.csv").touch()
+    with pytest.raises(DataError, match="the input is empty"):
+        paceline.predict(folder / "csv.run", tmp_path / "empty.csv", tmp_path / "out.csv")
+
+
+def test_two_predictions_to_one_file_do_not_meet(tmp_path: Path) -> None:
+    """Each has a file of its own until it is complete."""
+    part, out = pyarrow.table({"row": [1]}), tmp_path / "out.csv"
+
+    def tables() -> Iterator[pyarrow.Table]:
+        yield part
+        assert write_tables(out, iter([part])) == 1
+        yield part
+
+    assert write_tables(out, tables()) == 2
+    assert out.read_text() == '"row"\n1\n1\n'
+    assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]

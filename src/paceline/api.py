@@ -10,13 +10,12 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Unpack
 
-import msgspec
-
 from paceline import predictions, raw_predictions, run
 from paceline.config import read_config
 from paceline.data.blocks.dataset import Split
+from paceline.data.blocks.manifests import holds_dataset
 from paceline.data.limits import LabelKind
-from paceline.data.memory.given import is_in_memory
+from paceline.data.memory.given import is_in_memory, names_of_files
 from paceline.data.prepare import prepare as prepare_files
 from paceline.data.prepare_settings import Prepared
 from paceline.diagnosis.evidence import gather_evidence
@@ -39,6 +38,7 @@ from paceline.options import (
     keys_of,
     refuse_other_keywords,
 )
+from paceline.prediction_files import refuse_raw_settings, refuse_split
 from paceline.reports.compare import Comparison, write_comparison
 from paceline.reports.compare import compare as compare_runs
 from paceline.reports.page import report_fragment, write_report
@@ -103,10 +103,9 @@ def prepare(
     1000
     """
     refuse_other_keywords(settings, keys_of(PrepareOptions), "prepare")
-    named = not is_in_memory(data) or (isinstance(data, list) and not any(is_in_memory(item) for item in data))
-    if not named:
+    sources = names_of_files(data)
+    if sources is None:
         return write_rows(data, out, settings, progress=progress)
-    sources = [str(source) for source in (data if isinstance(data, list) else [data])]
     config = prepare_config(sources, out, with_files(settings))
     with prepare_meter() if progress else nullcontext(lambda _: None) as show:
         return prepare_files(config, show)
@@ -157,7 +156,6 @@ def train(
         if is_in_memory(data):
             # Epochs, workers and evaluations depend on how many rows there are.
             config = read_config(path, {**of_run, "data": folder}, settings)
-        config = msgspec.structs.replace(config, data=folder)
         with engine_for(config) as engine, watching(f"train, pace {config.pace}", progress, callbacks) as watch:
             return Run(run.train(config, engine, watch, began, print_notice).path)
 
@@ -213,12 +211,14 @@ def evaluate(
     >>> paceline.evaluate(run, (X, y))["rows"]
     1000
     """
-    folder = path.path if isinstance(path, RunFolder) else Path(path)
+    folder = _folder_of(path)
     options = {"label": label, "weight": weight, "labels": labels}
     options = {name: value for name, value in options.items() if value is not None}
+    if is_in_memory(data):
+        refuse_split(split)
+        split = "train"
     with dataset_like(folder, data, options, model) as prepared:
-        chosen: Split | None = "train" if is_in_memory(data) else split
-        rows, quality = predictions.evaluate_model(folder, prepared, chosen, model)
+        rows, quality = predictions.evaluate_model(folder, prepared, split, model)
     return {"rows": rows, **quality}
 
 
@@ -236,13 +236,14 @@ def predict(
     1000
     """
     refuse_other_keywords(settings, keys_of(RawOptions), "predict")
-    folder = path.path if isinstance(path, RunFolder) else Path(path)
-    names = [data] if not is_in_memory(data) else data
-    if isinstance(names, list) and names and not any(is_in_memory(name) for name in names):
-        if len(names) == 1 and Path(names[0], "manifest.json").is_file():
-            return predictions.write_predictions(folder, str(names[0]), str(out), split, model).rows
-        sources = [str(name) for name in names]
-        return raw_predictions.write_raw_predictions(folder, sources, str(out), settings, model).rows
+    folder, names = _folder_of(path), names_of_files(data)
+    if names is not None and len(names) == 1 and holds_dataset(names[0]):
+        refuse_raw_settings(settings, "a dataset has been prepared")
+        return predictions.write_predictions(folder, names[0], str(out), split, model).rows
+    refuse_split(split)
+    if names is not None:
+        return raw_predictions.write_raw_predictions(folder, names, str(out), settings, model).rows
+    refuse_raw_settings({name: value for name, value in settings.items() if name != "id"}, "the data is in memory")
     return raw_predictions.write_predictions_for(folder, data, str(out), settings.get("id", ""), model)
 
 
@@ -252,8 +253,7 @@ def export(run: StrPath | RunFolder, *, to: str, out: StrPath, model: str = "") 
     >>> paceline.export("runs/first", to="text", out="weights.tsv").name
     'weights.tsv'
     """
-    folder = run.path if isinstance(run, RunFolder) else Path(run)
-    return export_model(folder, to, Path(out), model)
+    return export_model(_folder_of(run), to, Path(out), model)
 
 
 def top(path: StrPath | RunFolder, count: int = 20, *, model: str = "") -> dict[str, Any]:
@@ -264,7 +264,7 @@ def top(path: StrPath | RunFolder, count: int = 20, *, model: str = "") -> dict[
     >>> paceline.top(run, 3)["features"][0]["weight"] != 0
     True
     """
-    return top_features(path.path if isinstance(path, RunFolder) else Path(path), count, model)
+    return top_features(_folder_of(path), count, model)
 
 
 def info(path: StrPath) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def test_raw_rows_are_scored(command: Command, tmp_path: Path) -> None:
         ((), "neither a SOURCE nor --data is given"),
         (("rows", "--data", "data"), "both a SOURCE and --data are given"),
         (("rows", "--split", "test"), "raw rows are not in splits"),
-        (("--data", "data", "--id", "customer"), "--id is for raw rows"),
+        (("--data", "data", "--id", "customer"), "`id` is for files of raw rows"),
     ],
 )
 def test_what_to_score_is_said_once(command: Command, arguments: tuple[str, ...], words: str) -> None:

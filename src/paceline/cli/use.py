@@ -86,14 +86,15 @@ def predict(run: str, sources: tuple[str, ...], data: str | None, out: str, spli
 
 def check_what(sources: tuple[str, ...], data: str | None, split: str | None, settings: dict[str, Any]) -> None:
     """Raise unless either raw rows or a dataset is to be scored, with settings that are for it."""
+    from paceline.prediction_files import refuse_raw_settings, refuse_split
+
     if (data is not None) == bool(sources):
         found = "both a SOURCE and --data are given" if sources else "neither a SOURCE nor --data is given"
         raise UsageError(found, "name files of raw rows, or a dataset with --data DIR")
-    if sources and split:
-        raise UsageError(f"`split` is {split}, but raw rows are not in splits", "leave --split out")
-    flags = [f"--{name.replace('_', '-')}" for name, value in settings.items() if value not in ("", "auto", 0)]
-    if data is not None and flags:
-        raise UsageError(f"{flags[0]} is for raw rows, and a dataset has been prepared", f"leave {flags[0]} out")
+    if sources:
+        refuse_split(split)
+    else:
+        refuse_raw_settings(settings, "a dataset has been prepared")
 
 
 @command(

@@ -123,6 +123,7 @@ def _refuse_labels(config: RunConfig, entry: Entry, dataset: Any) -> None:
 def _as_before(dataset: AnyDataset, config: RunConfig) -> None:
     """Read a dataset as the model from which a run starts knows data: its classes, its keys and its values."""
     # Not at the top: few runs need it.
+    from paceline.data.labels import Labels
     from paceline.data.limits import LabelKind
     from paceline.data.sparse.dataset import SparseDataset
     from paceline.data.sparse.scaling import Scaling
@@ -131,7 +132,11 @@ def _as_before(dataset: AnyDataset, config: RunConfig) -> None:
     try:
         scaling = msgspec.convert(start.scaling, Scaling)
         kind = msgspec.convert(start.labels or dataset.labels.kind, LabelKind)
-    except msgspec.ValidationError as error:
+        if start.class_names and len(set(Labels(kind, start.class_names).names)) < len(start.class_names):
+            raise ValueError("two classes have the same name")
+        if max(scaling.keys, default=-1) >= start.features:
+            raise ValueError(f"the scaled keys are not below the {start.features} features")
+    except ValueError as error:
         raise DataError(f"the model of `{config.start_from}` cannot be read: {error}", "train again") from None
     if start.class_names and dataset.labels.names:
         dataset.number_classes_as(start.class_names, kind)

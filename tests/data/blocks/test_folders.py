@@ -48,6 +48,20 @@ def test_a_file_url_is_a_folder_here(clicks: Path) -> None:
     assert SparseDataset(f"file://{clicks}").fingerprint == SparseDataset(clicks).fingerprint
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../precious", "/precious", "a\\b"])
+@pytest.mark.parametrize("place", ["store", "folder"])
+def test_files_are_those_of_the_folder(store: str, clicks: Path, tmp_path: Path, place: str, name: str) -> None:
+    """Manifests name files, and others may have made them."""
+    folder = open_folder(store if place == "store" else clicks)
+    precious, to = tmp_path / "precious", tmp_path / "to"
+    precious.write_text("precious")
+    to.mkdir()
+    for use in (folder.read, lambda file: folder.copy(file, to)):
+        with pytest.raises(DataError, match="is not the name of a file in a dataset"):
+            use(name.replace("/precious", str(precious)) if name.startswith("/") else name)
+    assert precious.read_text() == "precious"
+
+
 def test_a_new_process_can_read_from_a_store() -> None:
     """Nothing else in it has imported pyarrow's file systems."""
     code = "from paceline.data.blocks.folders import open_folder; open_folder('nonsense://bucket/clicks')"

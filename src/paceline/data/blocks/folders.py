@@ -24,10 +24,23 @@ class Folder(Protocol):
     def exists(self) -> bool: ...
 
     def read(self, file: str) -> pa.Buffer:
-        """The content of a file; raises `FileNotFoundError` if there is none."""
+        """The content of a file; raises `FileNotFoundError` if there is none, and `DataError` if it is elsewhere."""
 
     def copy(self, file: str, to: Path) -> None:
-        """Copy a file to a folder of this machine, or let both folders share it; raises `OSError` if it cannot be."""
+        """Copy a file to a folder of this machine, or let both folders share it; raises `OSError` if it cannot be,
+        and `DataError` if it is elsewhere.
+        """
+
+
+def check_file(file: str) -> str:
+    """The name of a file in a folder; raises if it could lead out of the folder.
+
+    >>> check_file("manifest.json")
+    'manifest.json'
+    """
+    if file in ("", ".", "..") or "/" in file or "\\" in file:
+        raise DataError(f"`{file}` is not the name of a file in a dataset", "prepare the data again")
+    return file
 
 
 class LocalFolder:
@@ -41,7 +54,7 @@ class LocalFolder:
         return self._path.exists()
 
     def read(self, file: str) -> pa.Buffer:
-        path = self._path / file
+        path = self._path / check_file(file)
         # Opening a named pipe would wait for a writer.
         if path.exists() and not path.is_file():
             raise DataError(f"`{path}` is not a regular file", "prepare the data again")
@@ -49,7 +62,7 @@ class LocalFolder:
             return source.read_buffer()
 
     def copy(self, file: str, to: Path) -> None:
-        (to / file).unlink(missing_ok=True)
+        (to / check_file(file)).unlink(missing_ok=True)
         try:
             # A second name: the files of a dataset never change. It stays when the dataset is removed.
             os.link(self._path / file, to / file, follow_symlinks=False)
@@ -81,11 +94,11 @@ class StoredFolder:
             raise _unreachable(self.name, error) from None
 
     def read(self, file: str) -> pa.Buffer:
-        with self._files.open_input_file(f"{self._path}/{file}") as source:
+        with self._files.open_input_file(f"{self._path}/{check_file(file)}") as source:
             return source.read_buffer()
 
     def copy(self, file: str, to: Path) -> None:
-        (to / file).unlink(missing_ok=True)
+        (to / check_file(file)).unlink(missing_ok=True)
         (to / file).write_bytes(self.read(file))
 
     def __str__(self) -> str:

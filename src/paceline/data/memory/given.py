@@ -56,6 +56,16 @@ def is_in_memory(data: Any) -> bool:
     return not (isinstance(data, str) or hasattr(data, "__fspath__"))
 
 
+def names_of_files(data: Any) -> list[str] | None:
+    """The names in `data`, a name or a list of names; None for rows in memory.
+
+    >>> names_of_files("a.csv"), names_of_files(["a.csv", "b.csv"]), names_of_files(np.eye(2)), names_of_files([])
+    (['a.csv'], ['a.csv', 'b.csv'], None, None)
+    """
+    names = data if isinstance(data, list) else [data]
+    return None if not names or any(is_in_memory(name) for name in names) else [str(name) for name in names]
+
+
 def batches_of(data: Any, labels: Any = None, weights: Any = None) -> Iterator[Given]:
     """What was given, batch by batch. `labels` and `weights` may be in `data` instead.
 

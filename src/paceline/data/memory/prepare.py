@@ -13,7 +13,7 @@ import pyarrow.fs
 
 from paceline.data.blocks.dataset import Split
 from paceline.data.limits import LABEL_KINDS, LabelKind
-from paceline.data.memory.frames import Frames, Table, open_table, roles_of
+from paceline.data.memory.frames import Frames, Table, open_first, open_table
 from paceline.data.memory.given import Given, batches_of, column_of, is_matrix, refuse_mixture
 from paceline.data.memory.matrices import Matrices, rows_of_matrix
 from paceline.data.preparation import BATCH, MATRIX, TABLE
@@ -94,8 +94,7 @@ def _open_matrices(memory: Memory, config: PrepareConfig, first: Given, batches:
 
 
 def _open_tables(memory: Memory, config: PrepareConfig, first: Given, batches: dict[str, Iterator[Given]]) -> Opened:
-    roles = roles_of(first)
-    table = open_table(first, roles)
+    table, roles = open_first(first)
     require_roles(table.schema.names, roles, Source("the table", pa.fs.LocalFileSystem(), "", None))
     head, table = table.peek()
     kind, named = label_kind(memory, None if head is None else head.column(roles.label))

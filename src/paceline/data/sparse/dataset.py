@@ -26,6 +26,7 @@ from paceline.data.limits import LabelKind, Scale
 from paceline.data.sparse.batch import Batch, concatenate
 from paceline.data.sparse.blocks import RowBuffer, SparseManifest, are_weights, fits, read_block, write_block
 from paceline.data.sparse.key_order import NO_COUNTS, KeyOrder, most_frequent
+from paceline.data.sparse.names import FILE as NAMES_FILE
 from paceline.data.sparse.names import FeatureNames, NameCollector, NamesInfo
 from paceline.data.sparse.scaling import Scaler, Scaling, choose_scaling
 from paceline.errors import DataError, printable
@@ -110,7 +111,7 @@ class SparseDataset(Dataset[Batch]):
 
     @property
     def model_files(self) -> tuple[str, ...]:
-        return (self.manifest.names.file,) if self.manifest.names.file else ()
+        return (NAMES_FILE,) if self.manifest.names.file else ()
 
     @property
     def longest_row(self) -> int:

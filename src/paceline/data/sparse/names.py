@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from paceline.data.blocks.files import BlockInfo, read_table, write_table
+from paceline.data.blocks.files import BlockInfo, MissingBlockError, read_table, write_table
 from paceline.data.blocks.folders import Folder
 from paceline.errors import DataError, printable, warn
 from paceline.kernels.names import (
@@ -37,7 +37,7 @@ from paceline.kernels.names import (
 )
 from paceline.machine import num_cores
 
-FILE = "names.arrow"
+FILE: Literal["names.arrow"] = "names.arrow"
 LONGEST_TEXT = 256  # bytes of a text that are kept
 MOST_BYTES = 256 << 20  # of texts, and of 16 bytes for each of them
 NOTE_BYTES = 16
@@ -53,7 +53,8 @@ class NamesInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     numeric: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
-    file: str = ""
+    # No other name: the file is copied to folders of runs, where it replaces what has its name.
+    file: Literal["", "names.arrow"] = ""
     rows: int = 0
     checksum: str = ""
     complete: bool = True
@@ -258,14 +259,13 @@ class FeatureNames:
         if self._folder is None or not self.info.file:
             return None
         try:
-            self._folder.read(self.info.file)
-        except OSError:
-            warn(f"`{self._folder}/{self.info.file}` is missing: features are called by their keys")
+            table = read_table(self._folder, BlockInfo(FILE, self.info.rows, 0, 0, self.info.checksum), SCHEMA)
+        except MissingBlockError:
+            warn(f"`{self._folder}/{FILE}` is missing: features are called by their keys")
             return None
-        table = read_table(self._folder, BlockInfo(self.info.file, self.info.rows, 0, 0, self.info.checksum), SCHEMA)
         keys, columns = table.column("key").to_numpy(), table.column("column").to_numpy()
         if (keys[1:] <= keys[:-1]).any() or columns.max(initial=0) >= len(self.info.columns):
-            raise DataError(f"`{self._folder}/{self.info.file}` does not match the manifest", "prepare the data again")
+            raise DataError(f"`{self._folder}/{FILE}` does not match the manifest", "prepare the data again")
         return table
 
     def _find(self, wanted: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

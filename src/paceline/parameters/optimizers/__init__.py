@@ -87,7 +87,6 @@ OPTIMIZERS = {
 }
 TABLE_OPTIMIZERS = tuple(name for name, optimizer in OPTIMIZERS.items() if optimizer.tables)
 DENSE_OPTIMIZERS = tuple(name for name, optimizer in OPTIMIZERS.items() if optimizer.keeps_weights)
-TABLE_AND_DENSE_OPTIMIZERS = tuple(name for name in TABLE_OPTIMIZERS if name in DENSE_OPTIMIZERS)
 
 
 @cache
