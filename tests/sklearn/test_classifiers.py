@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from paceline.sklearn import FMClassifier, PacelineClassifier
+from paceline.sklearn import FMClassifier, PacelineClassifier, classifiers
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(300, 4)) * [1, 1000, 1, 1]
@@ -64,6 +64,19 @@ def test_a_call_need_not_show_all_classes() -> None:
     for number in (2, 0, 1):
         classifier.partial_fit(X[number == Y], Y[number == Y], classes=[0, 1, 2])
     assert classifier.predict_proba(X).shape == (300, 3)
+
+
+@pytest.mark.parametrize("names", [[0, 1, 2], ["a", "b", "c"]])
+def test_labels_are_read_in_pieces(names: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    y = np.sort(Y)  # pieces show different classes
+    labels = np.array(names)[y]
+    whole = PacelineClassifier(random_state=0).fit(X, labels)
+    monkeypatch.setattr(classifiers, "PIECE_ROWS", 60)
+    pieces = PacelineClassifier(random_state=0).fit(X, labels)
+    assert pieces.classes_.tolist() == whole.classes_.tolist() == names
+    assert (pieces.coef_ == whole.coef_).all()
+    with pytest.raises(ValueError, match="Unknown label type"):
+        pieces.fit(X, np.where(np.arange(300) < 299, 1.0, 0.5))
 
 
 def test_classes_are_given_first_and_stay() -> None:

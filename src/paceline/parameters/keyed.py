@@ -164,6 +164,18 @@ def _part_of(of: KeysOfRows, start: int, stop: int) -> KeysOfRows:
     return KeysOfRows(of.first + start * of.step, of.step, of.rows[first:last] - start, of.keys[first:last])
 
 
+class TableValues:
+    """The values in a store after `rows` rows, [keys, columns]. A slice of keys is read when asked for."""
+
+    def __init__(self, store: KeyedStore, rows: int) -> None:
+        self._store, self._rows = store, rows
+        self.shape = store.size, store.dim
+
+    def __getitem__(self, keys: slice) -> Floats:
+        start, stop, _ = keys.indices(self._store.size)
+        return self._store.read(start, stop - start, self._rows).reshape(stop - start, self._store.dim)
+
+
 class PrivateCopies:
     """Each worker's own copies of the hottest keys and the bias, behind the rows of a store (`kernels/private.py`)."""
 

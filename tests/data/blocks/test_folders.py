@@ -11,9 +11,11 @@ import pyarrow.fs
 import pytest
 
 import paceline
+from paceline.data.blocks import folders
 from paceline.data.blocks.folders import open_folder
 from paceline.data.sparse.dataset import SparseDataset
 from paceline.errors import DataError
+from tests.skips import needs_linux
 
 
 @pytest.fixture
@@ -72,3 +74,31 @@ def test_a_new_process_can_read_from_a_store() -> None:
 def test_a_url_that_nobody_reads() -> None:
     with pytest.raises(DataError, match="cannot be reached"):
         SparseDataset("nonsense://bucket/clicks")
+
+
+@needs_linux
+def test_what_was_not_used_for_a_while_is_no_longer_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size, files = 1 << 20, ("a", "b", "c")
+    for file in files:
+        (tmp_path / file).write_bytes(file.encode() * size)
+    monkeypatch.setattr(folders, "MOST_MAPPED", 2 * size)
+    monkeypatch.setattr(folders, "num_cores", lambda: 1)
+    folder = open_folder(tmp_path)
+    for file in files:
+        content = folder.read(file)
+        folder.use(file)
+        assert content.to_pybytes() == file.encode() * size
+    assert [resident(tmp_path / file) > 0 for file in files] == [False, True, True]
+    # It is still there for whoever looks.
+    assert folder.read("a").to_pybytes() == b"a" * size
+    kept = folder.read("b")
+    for file in ("b", "a", "c"):
+        folder.use(file)
+    assert resident(tmp_path / "b") == 0
+    assert kept.to_pybytes() == b"b" * size
+
+
+def resident(path: Path) -> int:
+    """How much of a mapped file is in this process's memory, in kilobytes."""
+    areas = Path("/proc/self/smaps").read_text().split(f"{path}\n")[1:]
+    return sum(int(area.partition("Rss:")[2].split()[0]) for area in areas)

@@ -19,7 +19,9 @@ from paceline.errors import UsageError
 from paceline.kernels.keys import key_dtype
 from paceline.kernels.optional import MOST_FIELDS
 
-CHUNK_NONZEROS = 1 << 20
+# Small: some chunks per core are in memory at a time.
+CHUNK_NONZEROS = 1 << 18
+CHECKED_ROWS = 1 << 20
 MOST_KEYS = (1 << 62) - 1
 REBUILD = "rebuild the matrix: its `check_format()` says what is wrong with it"
 
@@ -27,7 +29,7 @@ REBUILD = "rebuild the matrix: its `check_format()` says what is wrong with it"
 class SparseRows(NamedTuple):
     """Rows of a sparse matrix: those of row i are from `offsets[i]` up to `offsets[i + 1]`."""
 
-    offsets: NDArray[np.int64]
+    offsets: NDArray[Any]
     columns: NDArray[Any]
     values: NDArray[Any]
     num_columns: int
@@ -37,9 +39,14 @@ class SparseRows(NamedTuple):
     def num_rows(self) -> int:
         return len(self.offsets) - 1
 
+    @property
+    def num_cells(self) -> int:
+        """At most how many nonzeros there are."""
+        return len(self.columns)
+
     def cuts(self) -> list[int]:
         """Row numbers to cut at, so that no piece has many nonzeros."""
-        marks = np.arange(CHUNK_NONZEROS, len(self.columns), CHUNK_NONZEROS)
+        marks = np.arange(CHUNK_NONZEROS, len(self.columns), CHUNK_NONZEROS).astype(self.offsets.dtype)
         inner = np.searchsorted(self.offsets, marks, side="left")
         return sorted({0, *inner.tolist(), self.num_rows})
 
@@ -54,7 +61,7 @@ class SparseRows(NamedTuple):
             values = self.values[first:last].astype(np.float32)
         fields = None if self.fields is None else self.fields[first:last].copy()
         keys: NDArray[Any] = columns.astype(key_dtype(self.num_columns))
-        offsets = self.offsets[start : stop + 1] - first
+        offsets = self.offsets[start : stop + 1].astype(np.int64) - first
         return Batch(np.zeros(stop - start, np.float32), offsets, keys, values, None, fields)
 
 
@@ -70,6 +77,11 @@ class DenseRows(NamedTuple):
     @property
     def num_columns(self) -> int:
         return int(self.array.shape[1])
+
+    @property
+    def num_cells(self) -> int:
+        """At most how many nonzeros there are."""
+        return self.array.size
 
     def cuts(self) -> list[int]:
         step = max(1, CHUNK_NONZEROS // max(1, self.num_columns))
@@ -139,10 +151,15 @@ def _sparse(
     stop = int(offsets[-1]) if len(offsets) else 0  # SciPy allows room after the last nonzero
     if len(offsets) != shape[0] + 1 or not 0 <= stop <= min(len(columns), len(values)):
         raise UsageError(f"{name} does not fit {shape[0]} rows and {len(columns)} nonzeros", hint)
-    offsets = np.ascontiguousarray(offsets, np.int64)
-    if offsets[0] != 0 or (np.diff(offsets) < 0).any():
+    if offsets[0] != 0 or not _rise(offsets):
         raise UsageError(f"offsets do not rise from 0 to the number of nonzeros, {stop}", hint)
     return SparseRows(offsets, columns[:stop], values[:stop], int(shape[1]))
+
+
+def _rise(offsets: NDArray[Any]) -> bool:
+    """Whether no offset is below the one before."""
+    parts = (offsets[start : start + CHECKED_ROWS + 1] for start in range(0, len(offsets), CHECKED_ROWS))
+    return all((part[1:] >= part[:-1]).all() for part in parts)
 
 
 class MatrixPart(NamedTuple):
