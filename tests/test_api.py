@@ -112,6 +112,19 @@ class TestTrain:
         np.testing.assert_allclose(paceline.load(whole.path).weights, expected * len(rows) / 400, rtol=1e-3, atol=1e-5)
         assert column.result["model_sha256"] == whole.result["model_sha256"]
 
+    def test_defaults_depend_on_the_rows(self, tmp_path: Path) -> None:
+        """As many epochs as small data needs, and evaluations on which an early stop can be decided."""
+        validation: dict[str, Any] = {"validation_fraction": 0.2, "progress": False}
+        rows = (X, np.random.default_rng(1).permutation(Y))  # nothing to learn
+        paceline.prepare(rows, tmp_path / "data", **validation)
+        prepared = paceline.train(data=tmp_path / "data", run=tmp_path / "a", early_stopping=2, progress=False)
+        setting = iter(["checkpoint_every=7"])
+        given = paceline.train(data=rows, run=tmp_path / "b", early_stopping=2, settings=setting, **validation)
+        names = ("epochs", "workers", "batch_size", "test_every")
+        assert [given.settings[name] for name in names] == [prepared.settings[name] for name in names]
+        assert given.settings["checkpoint_every"] == 7
+        assert 2 < len(given.metrics) < given.settings["epochs"]
+
     def test_a_frame_with_validation_and_test_rows(self, tmp_path: Path) -> None:
         frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "shop": RNG.integers(0, 9, 400), "y": Y})
         run = paceline.train(

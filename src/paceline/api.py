@@ -143,7 +143,7 @@ def train(
     given = {"label": label, "weight": weight, "validation": validation, "test": test}
     refuse_other_keywords([name for name in flags if "." not in name], OF_TRAIN, "train")
     options, of_run = without_rows({**flags, **given})
-    path = Path(recipe) if recipe else None
+    path, settings = Path(recipe) if recipe else None, tuple(settings)
     if start_from is not None:
         of_run["start_from"] = str(_folder_of(start_from))
     if data is not None:

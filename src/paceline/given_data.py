@@ -21,7 +21,6 @@ from paceline.errors import UsageError
 from paceline.models.inputs import INPUTS
 from paceline.models.loss_entries import LOSSES
 from paceline.models.registry import ROWS, find
-from paceline.models.start import read_saved
 from paceline.models.trained import load_model
 from paceline.options import RowOptions, keys_of
 from paceline.run_folder import RunFolder
@@ -67,7 +66,7 @@ def _write_more(
     config: RunConfig, data: Any, out: str, options: Mapping[str, Any], fits: tuple[LabelKind, ...], *, progress: bool
 ) -> None:
     """Write rows in memory for a model that exists: read as those that it was trained on, unless `options` differ."""
-    recorded = read_saved(Path(config.start_from)).source
+    recorded = config.start.source
     told = {name: value for name, value in options.items() if name not in OF_MEMORY}
     prepare_config(["memory"], out, told)  # raises if something is wrong with them
     edges = recorded.get("bins", {})

@@ -98,6 +98,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     The model, with the checksum `sha256`, has been trained on `rows` rows, in `updates` updates of its dense values. It
     has `features` keys, numbers classes as in `class_names`, and takes values with this `scaling`. Its loss has these
     `scales` (start, unit of scores, unit of slopes) and `class_weights`, which came from the labels of its first data.
+    `source` says how its rows were prepared.
     """
 
     sha256: str = ""
@@ -109,6 +110,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     scaling: dict[str, Any] = {}
     scales: tuple[float, Positive, Positive, float] | None = None
     class_weights: tuple[Positive, ...] = ()
+    source: dict[str, Any] = {}
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -58,5 +58,5 @@ def start_from(run: Path) -> Start:
     return Start(
         sha256=saved.sha256, rows=training.rows, updates=training.updates, features=saved.features,
         labels=training.labels, class_names=training.class_names or saved.class_names, scaling=saved.scaling,
-        scales=training.scales, class_weights=training.class_weights,
+        scales=training.scales, class_weights=training.class_weights, source=saved.source,
     )  # fmt: skip

@@ -29,8 +29,8 @@ from paceline.data.pipeline import parse_in_order
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.blocks import SparseManifest
 from paceline.data.sparse.dataset import (
+    LIMITS_BESIDE_ROWS,
     NO_SCALING,
-    ROOM_BESIDE_ROWS,
     SPARSE_ROWS,
     SparseDataset,
     SparseIntake,
@@ -100,7 +100,7 @@ class LabelledRows(NamedTuple):
     def intake(self, scale: Scale, scaling: Scaling) -> SparseIntake:
         return SparseIntake(
             self.rows.num_columns, {}, self.labels.kind, (), self.labels.names, scale, scaling=scaling,
-            room=ROOM_BESIDE_ROWS,
+            limits=LIMITS_BESIDE_ROWS,
         )  # fmt: skip
 
     def piece(self, ends: tuple[int, int]) -> Batch:
@@ -147,7 +147,7 @@ def dataset_in_memory(
         block.clear()  # what was copied need not stay in memory
         return stored.read_only()
 
-    cut = list(_cut(_taken(intake, map(given.piece, given.cuts())), intake.room.kind.fits))
+    cut = list(_cut(_taken(intake, map(given.piece, given.cuts())), intake.limits.kind.fits))
     with ThreadPoolExecutor(min(num_cores(), len(cut)), thread_name_prefix="paceline-blocks") as threads:
         blocks = list(threads.map(complete, range(len(cut)), cut))
     infos = tuple(map(_info_of, blocks))

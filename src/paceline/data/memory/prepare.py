@@ -25,7 +25,7 @@ from paceline.data.sources.files import Source
 from paceline.data.sources.parsed import Format
 from paceline.data.sources.table_columns import Roles, require_roles
 from paceline.data.sparse.batch import Batch
-from paceline.data.sparse.dataset import ROOM_BESIDE_ROWS, SparseDataset
+from paceline.data.sparse.dataset import LIMITS_BESIDE_ROWS, SparseDataset
 from paceline.errors import DataError, UsageError
 from paceline.files import refuse_existing
 from paceline.machine import release_freed
@@ -76,7 +76,7 @@ def prepare_memory(
     opened = open_rows(memory, config, first, batches)
     sources = {split: [Source(names[split], pa.fs.LocalFileSystem(), "", None)] for split in given}
     config = msgspec.structs.replace(config, labels=opened.labels)
-    prepared = write_dataset(config, opened.name, RawRows(config, opened.format, sources, ROOM_BESIDE_ROWS), progress)
+    prepared = write_dataset(config, opened.name, RawRows(config, opened.format, sources, LIMITS_BESIDE_ROWS), progress)
     release_freed()
     return prepared
 

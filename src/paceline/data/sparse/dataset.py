@@ -79,7 +79,7 @@ SPARSE_ROWS = RowKind(
 )
 
 
-class Room(NamedTuple):
+class WriterLimits(NamedTuple):
     """How much memory writing rows takes: `sample_bytes` of rows are held back, and up to `threads` threads write
     blocks of `block_bytes`, or of one row that is larger.
     """
@@ -94,9 +94,9 @@ class Room(NamedTuple):
         return dataclasses.replace(SPARSE_ROWS, fits=partial(fits, most_bytes=self.block_bytes))
 
 
-ROOM_FOR_FILES = Room()
+LIMITS_FOR_FILES = WriterLimits()
 # Rows that are in memory already leave less room (docs/promises.md).
-ROOM_BESIDE_ROWS = Room(96 << 20, 24 << 20, 3)
+LIMITS_BESIDE_ROWS = WriterLimits(96 << 20, 24 << 20, 3)
 
 
 class SparseDataset(Dataset[Batch]):
@@ -155,7 +155,7 @@ class SparseDataset(Dataset[Batch]):
 def sparse_writer(
     out: Path | str, *, features: int | None, source: dict[str, Any], labels: LabelKind = "two-classes",
     fields: tuple[str, ...] | None = (), class_names: Sequence[str] = (), scale: Scale = "none",
-    numeric: tuple[str, ...] = (), names: NameCollector | None = None, room: Room = ROOM_FOR_FILES,
+    numeric: tuple[str, ...] = (), names: NameCollector | None = None, limits: WriterLimits = LIMITS_FOR_FILES,
 ) -> DatasetWriter[Batch, SparseDataset]:  # fmt: skip
     """A writer of sparse rows; without `features`, the largest key decides. It renumbers the keys of rows in place.
 
@@ -164,13 +164,13 @@ def sparse_writer(
     them, classes are called by their numbers. With `scale` auto, values far from 1 are scaled. `numeric` are the names
     of the first keys, and `names` has those of hashed keys when all rows were added.
     """
-    intake = SparseIntake(features, source, labels, fields, class_names, scale, numeric, names, room=room)
+    intake = SparseIntake(features, source, labels, fields, class_names, scale, numeric, names, limits=limits)
     return writer_of(out, intake)
 
 
 def writer_of(out: Path | str, intake: SparseIntake) -> DatasetWriter[Batch, SparseDataset]:
     """A writer of the rows that an intake releases."""
-    return DatasetWriter(out, intake.room.kind, intake, SparseDataset, intake.room.threads)
+    return DatasetWriter(out, intake.limits.kind, intake, SparseDataset, intake.limits.threads)
 
 
 class SparseIntake:
@@ -179,10 +179,10 @@ class SparseIntake:
     def __init__(
         self, features: int | None, source: dict[str, Any], labels: LabelKind, fields: tuple[str, ...] | None,
         class_names: Sequence[str], scale: Scale, numeric: tuple[str, ...] = (), names: NameCollector | None = None,
-        scaling: Scaling = NO_SCALING, room: Room = ROOM_FOR_FILES,
+        scaling: Scaling = NO_SCALING, limits: WriterLimits = LIMITS_FOR_FILES,
     ) -> None:  # fmt: skip
         """With `scale` none, values are scaled as `scaling` says."""
-        self.room = room
+        self.limits = limits
         self._declared = features
         self._numeric = numeric
         self._names = names
@@ -236,7 +236,7 @@ class SparseIntake:
         self._sample[split].append(rows)
         train_rows = sum(batch.num_rows for batch in self._sample["train"])
         num_bytes = sum(batch.num_bytes for batches in self._sample.values() for batch in batches)
-        if train_rows >= SAMPLE_ROWS or num_bytes >= self.room.sample_bytes:
+        if train_rows >= SAMPLE_ROWS or num_bytes >= self.limits.sample_bytes:
             yield from self.rest()
 
     def rest(self) -> Iterator[tuple[Split, Batch]]:
