@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -85,7 +84,7 @@ def dataset_in_memory(
         blocks = list(threads.map(complete, range(len(cut)), cut))
     infos = tuple(map(_info_of, blocks))
     train = SplitInfo(sum(info.rows for info in infos), 0, sum(info.nonzeros for info in infos), infos)
-    manifest = intake.manifest({"train": train, "validation": SplitInfo(), "test": SplitInfo()}, Path())
+    manifest = intake.manifest({"train": train, "validation": SplitInfo(), "test": SplitInfo()})
     return MemoryDataset(msgspec.structs.replace(manifest, label_statistics=None), blocks)
 
 

@@ -15,7 +15,7 @@ from paceline.data.sources.columnar import LABEL_HINT
 from paceline.data.sources.files import Chunk, Source
 from paceline.data.sources.parsed import WEIGHT_WORDS, BadRow, Parsed
 from paceline.data.sparse.batch import Batch
-from paceline.data.sparse.names import NameCollector
+from paceline.data.sparse.name_collector import NameCollector
 from paceline.errors import UsageError
 from paceline.kernels.keys import key_dtype
 
