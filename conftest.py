@@ -24,6 +24,7 @@ def example(request: pytest.FixtureRequest) -> None:
         name: paceline.train(data=(X, y), learning_rate=rate, run=Path("runs") / name, progress=False)
         for name, rate in (("first", 0.05), ("second", 0.5))
     }
+    paceline.prepare((X, y), "data/made", progress=False)
     with pytest.raises(paceline.PacelineError):
         paceline.train(data=(X, y), epochs=1000, run="runs/stopped", progress=False, callbacks=[_Interrupt()])
     request.getfixturevalue("doctest_namespace").update(paceline=paceline, np=np, X=X, y=y, run=runs["first"], **runs)

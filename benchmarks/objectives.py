@@ -180,7 +180,7 @@ def measure(case: Case, data: Path) -> dict[str, Any]:
             return line | {"left out": str(error).splitlines()[0]}
         model = paceline.load(run.path)
         values = scipy.sparse.csr_matrix(rows.values, dtype=np.float32)
-        ours = model.model.scores(model.parameters, model.input.rows_of(values)).astype(np.float64)
+        ours = model.decision_function(values).astype(np.float64)
     found, least = case.objective(ours, rows.labels, **settings), case.objective(theirs, rows.labels, **settings)
     return line | {
         "objective": found,

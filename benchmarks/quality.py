@@ -4,10 +4,10 @@
 
 DATA holds `libsvm/a9a` and `a9a.t`, `libsvm/agaricus.txt.train` and `.test`, `criteo/criteo_80k.tsv.gz`,
 `criteo/criteo_raw_first1999.csv` and `tfrecord/criteo-80k/tfrecordsNN`; breast cancer comes with scikit-learn. What is
-missing is listed and left out. Without settings, the peer is scikit-learn's `LogisticRegression()` on the same rows,
-with the values of the source. For other losses it is the lowest training objective (`objectives.py`), and for
-factorization machines it is PyTorch (`quality_fm.py`). Prints one JSON line per case and tables; `--write` keeps them
-under benchmarks/results/.
+missing is listed and left out. Without settings, at the default pace, in sync and over Ray, the peer is scikit-learn's
+`LogisticRegression()` on the same rows, with the values of the source. For other losses it is the lowest training
+objective (`objectives.py`), and for factorization machines it is PyTorch (`quality_fm.py`). Prints one JSON line per
+case and tables; `--write` keeps them under benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import statistics
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -87,8 +88,14 @@ PLAIN: dict[str, tuple[Callable[[Path, Path], dict[str, Any]], int]] = {
 }
 
 
+# What is given in the section without settings.
+WAYS: dict[str, dict[str, Any]] = {"": {}, "--pace sync": {"pace": "sync"}, "--engine ray": {"engine": "ray"}}
+
+
 def measure_plain(data: Path) -> Iterator[dict[str, Any]]:
-    """Train each dataset of `PLAIN` as `paceline train --data D` does, and as scikit-learn does; one line per split."""
+    """Train each dataset of `PLAIN` as `paceline train --data D` does, in several ways, and as scikit-learn does; one
+    line per split and way.
+    """
     for name, (source, seeds) in PLAIN.items():
         for seed in range(seeds):
             with tempfile.TemporaryDirectory() as temporary:
@@ -99,17 +106,18 @@ def measure_plain(data: Path) -> Iterator[dict[str, Any]]:
                 except (OSError, paceline.PacelineError) as error:
                     yield {"data": name, "left out": str(error).splitlines()[0]}
                     break
-                run = paceline.train(data=folder / "data", run=folder / "run")
-                result, epochs = run.result, run.config.epochs
                 theirs = peer_loss(dataset)
-            ours = result["test"]["loss"]
-            limit = max(1.02 * theirs, theirs + 0.01)
-            rows = {"train": dataset.split("train").rows, "test": dataset.split("test").rows}
-            yield {
-                "data": name, "seed": seed, "rows": rows, "epochs": epochs,
-                "seconds": result["train_seconds"], "loss": ours, "error": result["test"]["error"],
-                "scikit_learn": theirs, "limit": limit, "holds": ours <= limit,
-            }  # fmt: skip
+                limit = max(1.02 * theirs, theirs + 0.01)
+                rows = {"train": dataset.split("train").rows, "test": dataset.split("test").rows}
+                for number, (way, flags) in enumerate(WAYS.items()):
+                    run = paceline.train(data=folder / "data", run=folder / f"run-{number}", **flags)
+                    result, ours = run.result, run.result["test"]["loss"]
+                    yield {
+                        "data": name, "given": way, "seed": seed, "rows": rows, "epochs": run.config.epochs,
+                        "workers": run.config.workers, "batch_size": run.config.batch_size,
+                        "seconds": result["train_seconds"], "loss": ours, "error": result["test"]["error"],
+                        "scikit_learn": theirs, "limit": limit, "holds": ours <= limit,
+                    }  # fmt: skip
 
 
 def peer_loss(dataset: Any) -> float:
@@ -140,19 +148,37 @@ def plain_table(lines: list[dict[str, Any]]) -> str:
     table = (
         "## Without any setting\n\n`paceline train --data D`, and scikit-learn's `LogisticRegression()` on the same "
         "rows. The limit is 2 % or 0.01 above the latter.\n\n"
-        "| data | split | rows | test rows | epochs | seconds | test loss | error | scikit-learn | limit | holds |\n"
-        "|---|---|---|---|---|---|---|---|---|---|---|\n"
+        "| data | given | split | rows | test rows | epochs | workers | batch | seconds | test loss | error "
+        "| scikit-learn | limit | holds |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
     )
-    for line in lines:
+    for line in sorted(lines, key=lambda line: [*WAYS].index(line.get("given", ""))):
         if "left out" in line:
-            table += f"| {line['data']} | left out: {line['left out']} | | | | | | | | | |\n"
+            table += f"| {line['data']} | left out: {line['left out']} {'| ' * 12}|\n"
             continue
         rows = line["rows"]
         table += (
-            f"| {line['data']} | {line['seed']} | {rows['train']:,} | {rows['test']:,} | {line['epochs']} "
-            f"| {line['seconds']:.2f} | {line['loss']:.4f} | {line['error']:.4f} | {line['scikit_learn']:.4f} "
-            f"| {line['limit']:.4f} | {HOLDS[line['holds']]} |\n"
+            f"| {line['data']} | {line['given']} | {line['seed']} | {rows['train']:,} | {rows['test']:,} "
+            f"| {line['epochs']} | {line['workers']} | {line['batch_size']} | {line['seconds']:.2f} "
+            f"| {line['loss']:.4f} | {line['error']:.4f} | {line['scikit_learn']:.4f} | {line['limit']:.4f} "
+            f"| {HOLDS[line['holds']]} |\n"
         )
+    return f"{table}\n{means_table(lines)}"
+
+
+def means_table(lines: list[dict[str, Any]]) -> str:
+    """The means over the splits of each dataset, and in how many of them the limit holds."""
+    splits: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for line in lines:
+        if "left out" not in line:
+            splits.setdefault((line["data"], line["given"]), []).append(line)
+    table = (
+        "Means over the splits:\n\n| data | given | test loss | error | scikit-learn | limit | holds in |\n"
+        "|---|---|---|---|---|---|---|\n"
+    )
+    for (name, way), found in splits.items():
+        means = (statistics.mean(line[key] for line in found) for key in ("loss", "error", "scikit_learn", "limit"))
+        figures = " | ".join(f"{mean:.4f}" for mean in means)
+        table += f"| {name} | {way} | {figures} | {sum(line['holds'] for line in found)} of {len(found)} |\n"
     return table
 
 

@@ -96,9 +96,21 @@ class TestTrain:
             assert trained(tmp_path / str(number), data, **more) == expected
 
     def test_weights_count_like_repeated_rows(self, tmp_path: Path) -> None:
-        run = paceline.train(data=(X, Y, np.full(400, 2.0)), run=tmp_path / "run", **EXACT)
-        assert run.result["status"] == "done"
-        assert run.result["rows"] == 1200
+        """In one update of all rows, to the digits of float32; the weight of a column and of an array are the same."""
+        weights = RNG.integers(0, 3, 400)
+        flags: dict[str, Any] = {**EXACT, "epochs": 1, "optimizer": "sgd"}
+        flags |= {"batch_size": 400, "learning_rate": 0.5}
+        whole = paceline.train(data=(X, Y, weights), run=tmp_path / "weights", **flags)
+        frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])]).assign(y=Y, w=weights)
+        column = paceline.train(data=frame, label="y", weight="w", run=tmp_path / "column", **flags)
+        rows = np.repeat(np.arange(400), weights)
+        flags["batch_size"] = len(rows)
+        repeated = paceline.train(data=(X[rows], Y[rows]), run=tmp_path / "rows", **flags)
+        expected = paceline.load(repeated.path).weights
+        # An update divides by rows, of which there are 400, and not by their weights.
+        assert np.abs(expected).max() > 0.01
+        np.testing.assert_allclose(paceline.load(whole.path).weights, expected * len(rows) / 400, rtol=1e-3, atol=1e-5)
+        assert column.result["model_sha256"] == whole.result["model_sha256"]
 
     def test_a_frame_with_validation_and_test_rows(self, tmp_path: Path) -> None:
         frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "shop": RNG.integers(0, 9, 400), "y": Y})
@@ -117,7 +129,7 @@ class TestTrain:
         with pytest.raises(paceline.PacelineError, match="`pace`"):
             paceline.train(data=rows(), pace="hurried", run=tmp_path / "run")
         with pytest.raises(paceline.PacelineError, match="unknown setting `epoch`"):
-            paceline.train(data=rows(), epoch=3, run=tmp_path / "run")
+            paceline.train(data=rows(), epoch=3, run=tmp_path / "run")  # type: ignore[call-arg]
 
     def test_callbacks_see_the_run(self, tmp_path: Path) -> None:
         seen: list[paceline.Status] = []
@@ -126,12 +138,16 @@ class TestTrain:
         assert seen[-1].rows > 0
         assert seen[-1].train_loss > 0
 
-    @pytest.mark.parametrize("error", [ValueError("enough"), OSError("no room")])
-    def test_a_callback_ends_the_run_with_an_error(self, tmp_path: Path, error: Exception) -> None:
+    @pytest.mark.parametrize(
+        ("error", "seen"), [(ValueError("enough"), ValueError), (OSError("no room"), paceline.PacelineError)]
+    )
+    def test_a_callback_ends_the_run_with_an_error(
+        self, tmp_path: Path, error: Exception, seen: type[Exception]
+    ) -> None:
         def stop(_: paceline.Status) -> None:
             raise error
 
-        with pytest.raises((ValueError, paceline.PacelineError), match=str(error)):
+        with pytest.raises(seen, match=str(error)):
             paceline.train(data=(X, Y), callbacks=[stop], run=tmp_path / "run", progress=False)
         assert Run(tmp_path / "run").result["status"] == "failed"
 
@@ -159,13 +175,27 @@ def test_prepare_takes_files_too(tmp_path: Path) -> None:
     assert made.rows == 2
     assert paceline.prepare([str(tmp_path / "rows")], tmp_path / "b").rows == 2
     with pytest.raises(paceline.PacelineError, match="indexbase"):
-        paceline.prepare(tmp_path / "rows", tmp_path / "c", indexbase="0")
+        paceline.prepare(tmp_path / "rows", tmp_path / "c", indexbase="0")  # type: ignore[call-arg]
+    (tmp_path / "more").write_text("1 0:1\n0 1:1\n")
+    held_out = paceline.prepare(tmp_path / "rows", tmp_path / "d", test=tmp_path / "more")
+    assert held_out.dataset.split("test").rows == 2
+
+
+def test_prepare_shows_progress_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("paceline.reports.progress_bar.PLAIN_LINE_SECONDS", 0)
+    (tmp_path / "rows").write_text("1 0:1\n0 1:1\n")
+    paceline.prepare(tmp_path / "rows", tmp_path / "a")
+    assert "prepare: 100%, 2 rows" in capsys.readouterr().err
+    paceline.prepare(tmp_path / "rows", tmp_path / "b", progress=False)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_sweep_over_rows_in_memory_goes_on(tmp_path: Path) -> None:
     recipe = {"sweep": {"pace": ["sync", "async"]}, "epochs": 2}
 
-    def sweep() -> list[Any]:
+    def sweep() -> Any:
         return paceline.sweep(recipe, data=(X, Y), out=tmp_path / "sweep", progress=False)
 
     first = sweep()
@@ -174,4 +204,40 @@ def test_a_sweep_over_rows_in_memory_goes_on(tmp_path: Path) -> None:
     assert [(outcome.run.path / "result.json").stat().st_mtime_ns for outcome in sweep()] == written
     found = paceline.compare(*(outcome.run for outcome in first), out=tmp_path / "page.html")
     assert "pace" in [row.name for row in found.settings]
-    assert (tmp_path / "page.html").exists()
+    # A notebook shows the pages that were written.
+    assert said(found._repr_html_()) == said((tmp_path / "page.html").read_text("utf-8"))
+    again = sweep()
+    assert said(again._repr_html_()) == said((tmp_path / "sweep" / "comparison.html").read_text("utf-8"))
+    assert "against pace" in said(again._repr_html_())
+    del again[1]
+    assert again._repr_html_() is None
+
+
+def said(page: str) -> str:
+    return Reader(page[page.index("<main") :]).text.strip()
+
+
+def test_what_is_scored_is_found_out_in_one_way(tmp_path: Path) -> None:
+    paceline.prepare((X, Y), tmp_path / "data", progress=False)
+    run = paceline.train(data=tmp_path / "data", run=tmp_path / "run", progress=False)
+    url = (tmp_path / "data").as_uri()
+    assert paceline.predict(run, url, tmp_path / "a.csv") == paceline.evaluate(run, url)["rows"] == 400
+    wrong: list[tuple[Any, dict[str, Any], str]] = [
+        (url, {"id": "shop"}, "`id` is for files of raw rows, and a dataset has been prepared"),
+        (X, {"split": "test"}, "raw rows are not in splits"),
+        (X, {"format": "csv"}, "`format` is for files of raw rows, and the data is in memory"),
+        (tmp_path / "rows.csv", {"split": "test"}, "raw rows are not in splits"),
+    ]
+    for data, options, words in wrong:
+        with pytest.raises(paceline.PacelineError, match=words):
+            paceline.predict(run, data, tmp_path / "b.csv", **options)
+    with pytest.raises(paceline.PacelineError, match="raw rows are not in splits"):
+        paceline.evaluate(run, (X, Y), split="test")
+
+
+def test_a_sweep_that_starts_from_a_model_goes_on(tmp_path: Path) -> None:
+    first = paceline.train(data=(X, Y), run=tmp_path / "first", progress=False)
+    recipe = {"start_from": str(first.path), "sweep": {"optimizer.learning_rate": [0.01, 0.1]}, "epochs": 1}
+    for _ in range(2):
+        found = paceline.sweep(recipe, data=(X, Y), out=tmp_path / "sweep", progress=False)
+        assert [outcome.error for outcome in found] == ["", ""]

@@ -41,6 +41,27 @@ def test_what_is_not_given_is_chosen(flags: dict[str, Any], pace: str | int, wor
     assert (config.pace, config.workers, config.batch_size) == (pace, workers, batch_size)
 
 
+@pytest.mark.parametrize(
+    ("rows", "flags", "batch_size"),
+    [
+        (6_500, {"pace": "sync"}, 13),  # 500 updates per epoch
+        (6_500, {"engine": "ray"}, 13),
+        (6_500, {"pace": "sync", "workers": 2}, 6),
+        (35_000, {"pace": "sync"}, 23),  # three workers
+        (450, {"pace": 4}, 4),
+        (450, {"model": "fwfm"}, 20),
+        (10**6, {"pace": "sync", "workers": 2}, 100),
+        (10**6, {"engine": "ray", "workers": 2}, 1000),
+        (450, {}, 1),
+        (6_500, {"pace": "sync", "batch_size": 70}, 70),
+        (6_500, {"pace": "sync", "train_rows": 2_500}, 5),
+        (6_500, {"model": "softmax"}, 100),
+    ],
+)
+def test_small_data_has_small_batches(tmp_path: Path, rows: int, flags: dict[str, Any], batch_size: int) -> None:
+    assert config_of(manifest(tmp_path, rows, 30), flags).batch_size == batch_size
+
+
 @pytest.mark.parametrize(("train_rows", "workers"), [(6_000, 1), (35_000, 3), (10**6, 16)])
 def test_small_data_has_fewer_workers(tmp_path: Path, train_rows: int, workers: int) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps({"train": {"rows": train_rows, "blocks": []}}))
@@ -102,7 +123,8 @@ def manifest(folder: Path, rows: int, keys: int, validation: int = 0) -> dict[st
     ("rows", "keys", "epochs"),
     [
         (6_513, 117, 30),  # all that the model learns from
-        (457, 30, 60),  # four per row and key
+        (457, 30, 116),  # half the square of the rows per key
+        (180, 60, 4),
         (1_803, 12_102, 2),  # many keys for few rows
         (72_092, 65_536, 2),
         (150_000, 10, 1),
@@ -119,10 +141,19 @@ def test_small_data_is_repeated_as_long_as_that_helps(tmp_path: Path, rows: int,
     assert config_of({"data": "elsewhere"}, {}).epochs == 1
 
 
+@pytest.mark.parametrize("model", ["fm", "fwfm", "ffm"])
+def test_factors_learn_small_data_in_fewer_epochs(tmp_path: Path, model: str) -> None:
+    assert config_of(manifest(tmp_path, 457, 30), {"model": model}).epochs == 38
+    assert config_of(manifest(tmp_path, 400, 4), {"model": model}).epochs == 500
+    assert config_of(manifest(tmp_path, 10**6, 4), {"model": model}).epochs == 1
+
+
 def test_validation_rows_are_looked_at_more_than_once(tmp_path: Path) -> None:
     recipe = manifest(tmp_path, 457, 30, validation=50)
-    assert config_of(dict(recipe), {}).test_every == 3 * 457
+    assert config_of(dict(recipe), {}).test_every == 5 * 457
     assert config_of(dict(recipe), {"seconds": 5}).test_every == 457
     assert config_of(dict(recipe), {"test_every": 9}).test_every == 9
     patient = config_of(dict(recipe), {"early_stopping": 2})
-    assert (patient.epochs, patient.test_every) == (100, 457)
+    assert (patient.epochs, patient.test_every) == (116, 457)
+    long = config_of(manifest(tmp_path, 6_513, 117, validation=50), {"early_stopping": 2})
+    assert long.epochs == 100

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import paceline
 from paceline.config import read_config
 from paceline.data.datasets import open_dataset
-from paceline.errors import ConfigError, UsageError
+from paceline.errors import ConfigError, DataError, UsageError
 from paceline.given_data import dataset_for, without_rows
 
 X = np.eye(6)
@@ -74,3 +76,21 @@ def test_a_wrong_option_is_named() -> None:
 def test_what_is_said_about_rows_is_told_apart() -> None:
     said = {"label": None, "weight": "w", "epochs": 3, "test_fraction": 0.1}
     assert without_rows(said) == ({"weight": "w", "test_fraction": 0.1}, {"epochs": 3})
+
+
+def test_rows_for_a_model_are_read_as_those_that_it_was_trained_on(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"shop": rng.integers(100, 110, 500), "age": rng.integers(18, 90, 500)})
+    bought = (frame["shop"] % 2 == 0).astype(int).rename("bought")
+    columns: dict[str, Any] = {"categorical": ["shop"], "bins": {"age": 4}}
+    run = paceline.train(data=(frame, bought), run=tmp_path / "first", progress=False, **columns)
+    # Alone, half of the rows would have other bins.
+    older = frame["age"] > 50
+    for number, options in enumerate(({}, columns)):
+        path = tmp_path / str(number)
+        later = paceline.train(
+            data=(frame[older], bought[older]), start_from=run, run=path, progress=False, **options
+        )  # fmt: skip
+        assert later.result["rows_before"] == run.result["rows"]
+    with pytest.raises(DataError, match="prepared with bins"):
+        paceline.train(data=(frame, bought), start_from=run, run=tmp_path / "other", progress=False, bins={"age": 5})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import scipy.sparse
 
 import paceline
 from paceline.errors import DataError, UsageError
+from paceline.prediction_files import write_tables
+from tests.conftest import Command
 from tests.data.inputs import criteo_row
 
 ROWS = 400
@@ -129,7 +132,7 @@ def test_bad_rows_are_named_or_skipped(folder: Path, tmp_path: Path) -> None:
     [
         ("criteo", "libsvm", "trained on Criteo's columns .* has plain indices"),
         ("libsvm", "criteo", "trained on plain indices .* has Criteo's columns"),
-        ("csv", "criteo", "trained on columns of a table .* has Criteo's columns"),
+        ("csv", "criteo", "trained on the columns of a table .* has Criteo's columns"),
     ],
 )
 def test_other_formats_are_refused(folder: Path, tmp_path: Path, name: str, other: str, words: str) -> None:
@@ -180,3 +183,85 @@ def test_matrices_of_every_type(tmp_path: Path) -> None:
     (tmp_path / "rows.svm").write_text("1:1\n")
     with pytest.raises(UsageError, match="does not say where its indices count from"):
         paceline.predict(run, tmp_path / "rows.svm", tmp_path / "out.csv")
+
+
+def test_categories_that_are_numbers_are_spelled_alike_everywhere(tmp_path: Path) -> None:
+    """pandas turns whole numbers into floats where one is missing, and writes 100.0; other tools write 0100 or 1e2."""
+    rng = np.random.default_rng(0)
+    shops = rng.integers(100, 110, ROWS).astype(float)
+    shops[::20] = np.nan
+    frame = pd.DataFrame({"shop": shops, "x": rng.normal(size=ROWS)}).assign(y=(np.nan_to_num(shops) % 2 == 0) * 1)
+    frame.to_csv(tmp_path / "floats.csv", index=False)
+    frame.to_parquet(tmp_path / "floats.parquet")
+    spelled = frame.assign(shop=["" if np.isnan(shop) else f"+0{shop:.0f}" for shop in shops])
+    spelled.to_csv(tmp_path / "zeros.csv", index=False)
+    whole = frame.assign(shop=frame["shop"].astype("Int64"))
+    as_text = frame.assign(shop=whole["shop"].astype("string"))
+    for i, data in enumerate((frame, tmp_path / "floats.csv", tmp_path / "floats.parquet", whole)):
+        rows: dict[str, Any] = {"data": data, "label": "y", "categorical": ["shop"]}
+        if isinstance(data, Path):
+            paceline.prepare(data, tmp_path / f"{i}.data", label="y", categorical=["shop"])
+            rows = {"data": tmp_path / f"{i}.data"}
+        run = paceline.train(**rows, run=tmp_path / f"{i}.run", epochs=5, workers=1, progress=False)
+        model = paceline.load(run.path)
+        expected = model.predict_proba(frame)[:, 1]
+        assert ((expected > 0.5) == frame["y"]).mean() > 0.95
+        for other in (whole, as_text):
+            np.testing.assert_array_equal(model.predict_proba(other)[:, 1], expected)
+        for name in ("floats.csv", "zeros.csv", "floats.parquet"):
+            out = tmp_path / f"{i}.{name}.scores.csv"
+            paceline.predict(run, tmp_path / name, out)
+            np.testing.assert_allclose(pd.read_csv(out)["probability"], expected, rtol=1e-6)
+
+
+def test_a_frame_without_rows_has_no_predictions(folder: Path, tmp_path: Path, table: pd.DataFrame) -> None:
+    """Services get empty batches, too."""
+    model, none = paceline.load(folder / "csv.run"), table[:0]
+    for rows in (none, pd.DataFrame(columns=table.columns), pyarrow.Table.from_pandas(none), [none, none]):
+        assert model.predict_proba(rows).shape == (0, 2)
+        assert model.predict(rows).shape == model.decision_function(rows).shape == (0,)
+    assert model.predict_proba([none, table]).shape == (ROWS, 2)
+    for number, id_column in enumerate(("", "id")):
+        assert paceline.predict(folder / "csv.run", none, tmp_path / f"{number}.csv", id=id_column) == 0
+        assert (tmp_path / f"{number}.csv").read_text() == f'"{id_column or "row"}","probability"\n'
+
+
+@pytest.mark.parametrize("name", ["csv", "parquet", "criteo", "libsvm"])
+def test_a_file_without_rows_has_no_predictions(
+    folder: Path, tmp_path: Path, table: pd.DataFrame, name: str, command: Command
+) -> None:
+    run, path = folder / f"{'csv' if name == 'parquet' else name}.run", tmp_path / name
+    if name == "csv":
+        table[:0].to_csv(path, index=False)
+    elif name == "parquet":
+        table.to_parquet(path)
+        pyarrow.parquet.write_table(pyarrow.parquet.read_table(path)[:0], path)
+    else:
+        path.touch()
+    done = command("predict", run, path, "--out", tmp_path / "out.csv")
+    assert (done.code, done.out) == (0, f"0 rows written to {tmp_path / 'out.csv'}\n")
+    assert done.err == f"note: no rows in `{path}`: nothing is predicted\n"
+    assert (tmp_path / "out.csv").read_text() == '"file","row","probability"\n'
+    if name in ("csv", "parquet"):
+        assert paceline.predict(run, path, tmp_path / "ids.parquet", id="id") == 0
+        assert pyarrow.parquet.read_table(tmp_path / "ids.parquet").column_names == ["id", "probability"]
+
+
+def test_an_empty_csv_file_has_lost_its_header(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.csv").touch()
+    with pytest.raises(DataError, match="the input is empty"):
+        paceline.predict(folder / "csv.run", tmp_path / "empty.csv", tmp_path / "out.csv")
+
+
+def test_two_predictions_to_one_file_do_not_meet(tmp_path: Path) -> None:
+    """Each has a file of its own until it is complete."""
+    part, out = pyarrow.table({"row": [1]}), tmp_path / "out.csv"
+
+    def tables() -> Iterator[pyarrow.Table]:
+        yield part
+        assert write_tables(out, iter([part])) == 1
+        yield part
+
+    assert write_tables(out, tables()) == 2
+    assert out.read_text() == '"row"\n1\n1\n'
+    assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]

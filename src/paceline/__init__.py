@@ -32,18 +32,24 @@ if TYPE_CHECKING:
     from paceline.data.sparse.batch import Batch
     from paceline.matrices.matrix import BlockMatrix
     from paceline.models.trained import TrainedModel
+    from paceline.options import PrepareOptions, RawOptions, RowOptions, TrainOptions
     from paceline.training.coordinator import Status
 
 __version__ = VERSION
 __all__ = [
-    "Batch", "BlockMatrix", "PacelineError", "PacelineWarning", "Run", "Status", "TrainedModel",
+    "Batch", "BlockMatrix", "PacelineError", "PacelineWarning", "PrepareOptions", "RawOptions", "RowOptions", "Run",
+    "Status", "TrainOptions", "TrainedModel",
     "compare", "evaluate", "export", "info", "load", "plan", "predict", "prepare", "resume", "sweep", "top", "train",
 ]  # fmt: skip
 
 _HOMES = {
     "Batch": "paceline.data.sparse.batch",
     "BlockMatrix": "paceline.matrices.matrix",
+    "PrepareOptions": "paceline.options",
+    "RawOptions": "paceline.options",
+    "RowOptions": "paceline.options",
     "Status": "paceline.training.coordinator",
+    "TrainOptions": "paceline.options",
     "TrainedModel": "paceline.models.trained",
 }
 

@@ -6,18 +6,16 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from os import PathLike
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
-
-import msgspec
+from typing import Any, Unpack
 
 from paceline import predictions, raw_predictions, run
 from paceline.config import read_config
 from paceline.data.blocks.dataset import Split
+from paceline.data.blocks.manifests import holds_dataset
 from paceline.data.limits import LabelKind
-from paceline.data.memory.given import is_in_memory
+from paceline.data.memory.given import is_in_memory, names_of_files
 from paceline.data.prepare import prepare as prepare_files
 from paceline.data.prepare_settings import Prepared
 from paceline.diagnosis.evidence import gather_evidence
@@ -26,35 +24,42 @@ from paceline.diagnosis.plan import bandwidths, choices, counts, plan_of
 from paceline.diagnosis.plan import predict as predict_speed
 from paceline.errors import RunError, in_short
 from paceline.exports.export import export_model
-from paceline.given_data import RowOptions, dataset_for, dataset_like, prepare_config, without_rows, write_rows
+from paceline.given_data import dataset_for, dataset_like, prepare_config, with_files, without_rows, write_rows
 from paceline.inside.info import info_of
 from paceline.inside.top import top_features
 from paceline.matrices.settings import TraceSettings
 from paceline.models.trained import TrainedModel, load_model
+from paceline.options import (
+    PrepareOptions,
+    RawOptions,
+    RowOptions,
+    StrPath,
+    TrainOptions,
+    keys_of,
+    refuse_other_keywords,
+)
+from paceline.prediction_files import refuse_raw_settings, refuse_split
 from paceline.reports.compare import Comparison, write_comparison
 from paceline.reports.compare import compare as compare_runs
 from paceline.reports.page import report_fragment, write_report
+from paceline.reports.progress_bar import prepare_meter
 from paceline.reports.training_bar import training_bar
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
 from paceline.sweeps.points import read_sweep
 from paceline.sweeps.run import Runner, run_sweep
-from paceline.sweeps.table import Outcome
+from paceline.sweeps.table import Sweep
 from paceline.training.cluster.placement import engine_for
 from paceline.training.coordinator import Status, Watch
 
-StrPath = str | PathLike[str]
 Callback = Callable[[Status], object]
 """Called with a run's `Status` a few times per second: `rows`, `seconds`, `share` of the run that is done,
 `train_loss`, and `quality`, the newest metrics of the test rows. An exception ends the run."""
 
 
-class RawOptions(TypedDict, total=False):
-    """What can be said about raw rows to be scored, as for the command `predict`."""
-
-    id: str
-    format: str
-    skip_bad_rows: int
+# What `train` takes: flags, rows, the other arguments, and all settings of a recipe.
+OF_TRAIN = (*keys_of(TrainOptions, RowOptions), "data", "start_from", "settings", "progress", "callbacks",
+            *RunConfig.__struct_fields__)  # fmt: skip
 
 
 class Run(RunFolder):
@@ -85,29 +90,34 @@ class Run(RunFolder):
         return report_fragment(self, uuid.uuid4().hex[:8])
 
 
-def prepare(data: Any, out: StrPath, *, progress: bool = True, **settings: Any) -> Prepared[Any]:
+def prepare(
+    data: Any, out: StrPath, *, progress: bool = True, **settings: Unpack[PrepareOptions]
+) -> Prepared[Any]:  # fmt: skip
     """Make a dataset from files or from rows in memory; returns it, with the number of rows and notes.
 
     `data` is a file, a folder, a glob, a URL, or a list of them, or whatever `train` takes. `settings` are the flags of
-    `paceline prepare` as keywords.
+    `paceline prepare` as keywords (`PrepareOptions`). `progress=False` shows no bar.
 
     >>> made = paceline.prepare((X, y), "data/mine", validation_fraction=0.1)
     >>> made.rows
     1000
     """
-    named = not is_in_memory(data) or (isinstance(data, list) and not any(is_in_memory(item) for item in data))
-    if not named:
+    refuse_other_keywords(settings, keys_of(PrepareOptions), "prepare")
+    sources = names_of_files(data)
+    if sources is None:
         return write_rows(data, out, settings, progress=progress)
-    sources = [str(source) for source in (data if isinstance(data, list) else [data])]
-    return prepare_files(prepare_config(sources, out, settings), lambda _: None)
+    config = prepare_config(sources, out, with_files(settings))
+    with prepare_meter() if progress else nullcontext(lambda _: None) as show:
+        return prepare_files(config, show)
 
 
 def train(
     recipe: StrPath | None = None, *, data: Any = None, label: Any = None, weight: Any = None, validation: Any = None,
     test: Any = None, start_from: StrPath | RunFolder | TrainedModel | None = None, settings: Iterable[str] = (),
-    progress: bool = True, callbacks: Sequence[Callback] = (), **flags: Any,
+    progress: bool = True, callbacks: Sequence[Callback] = (), **flags: Unpack[TrainOptions],
 ) -> Run:  # fmt: skip
-    """Train with the command's flags as keywords (`batch_size=1000` for `--batch-size 1000`); returns the `Run`.
+    """Train with the command's flags as keywords (`batch_size=1000` for `--batch-size 1000`, see `TrainOptions`);
+    returns the `Run`.
 
     `data` is the folder of a dataset, or rows in memory: a SciPy sparse matrix, a NumPy array, a pandas or Polars
     frame, an Arrow table or stream, one of these with its labels as `(X, y)` or `(X, y, weights)`, or an iterable of
@@ -131,18 +141,21 @@ def train(
     """
     began = time.time()
     given = {"label": label, "weight": weight, "validation": validation, "test": test}
-    options, flags = without_rows({**flags, **given})
+    refuse_other_keywords([name for name in flags if "." not in name], OF_TRAIN, "train")
+    options, of_run = without_rows({**flags, **given})
     path = Path(recipe) if recipe else None
     if start_from is not None:
-        flags["start_from"] = str(_folder_of(start_from))
+        of_run["start_from"] = str(_folder_of(start_from))
     if data is not None:
         # Rows are read later: first come wrong settings.
-        flags["data"] = "memory" if is_in_memory(data) else str(data)
-    config = read_config(path, flags, settings)
+        of_run["data"] = "memory" if is_in_memory(data) else str(data)
+    config = read_config(path, of_run, settings)
     if data is None:
         data = config.data
     with dataset_for(config, data, options, progress=progress) as folder:
-        config = msgspec.structs.replace(config, data=folder)
+        if is_in_memory(data):
+            # Epochs, workers and evaluations depend on how many rows there are.
+            config = read_config(path, {**of_run, "data": folder}, settings)
         with engine_for(config) as engine, watching(f"train, pace {config.pace}", progress, callbacks) as watch:
             return Run(run.train(config, engine, watch, began, print_notice).path)
 
@@ -165,6 +178,7 @@ def resume(
 
     >>> run = paceline.resume("runs/stopped", data=(X, y), progress=False)
     """
+    refuse_other_keywords(rows, keys_of(RowOptions), "resume")
     with ExitStack() as stack:
         folder = None
         if data is not None:
@@ -195,14 +209,16 @@ def evaluate(
     `label`, `weight` and `labels` are as for `train`.
 
     >>> paceline.evaluate(run, (X, y))["rows"]
-    5000
+    1000
     """
-    folder = path.path if isinstance(path, RunFolder) else Path(path)
+    folder = _folder_of(path)
     options = {"label": label, "weight": weight, "labels": labels}
     options = {name: value for name, value in options.items() if value is not None}
+    if is_in_memory(data):
+        refuse_split(split)
+        split = "train"
     with dataset_like(folder, data, options, model) as prepared:
-        chosen: Split | None = "train" if is_in_memory(data) else split
-        rows, quality = predictions.evaluate_model(folder, prepared, chosen, model)
+        rows, quality = predictions.evaluate_model(folder, prepared, split, model)
     return {"rows": rows, **quality}
 
 
@@ -213,19 +229,21 @@ def predict(
     """Write what a run's model predicts to a .parquet or .csv file; returns how many rows.
 
     `data` is the folder of a dataset, raw rows in a file (or a list of files), or rows in memory, as for `train`. Rows
-    need no labels. `id` names a column of a table to write instead of the numbers of rows. `format` and `skip_bad_rows`
-    are for files.
+    need no labels. If two classes have names, `probability` is that of `load(run).classes[1]`. `id` names
+    a column of a table to write instead of the numbers of rows. `format` and `skip_bad_rows` are for files.
 
     >>> paceline.predict(run, X, "scores.csv")
-    5000
+    1000
     """
-    folder = path.path if isinstance(path, RunFolder) else Path(path)
-    names = [data] if not is_in_memory(data) else data
-    if isinstance(names, list) and names and not any(is_in_memory(name) for name in names):
-        if len(names) == 1 and Path(names[0], "manifest.json").is_file():
-            return predictions.write_predictions(folder, str(names[0]), str(out), split, model)
-        sources = [str(name) for name in names]
-        return raw_predictions.write_raw_predictions(folder, sources, str(out), settings, model).rows
+    refuse_other_keywords(settings, keys_of(RawOptions), "predict")
+    folder, names = _folder_of(path), names_of_files(data)
+    if names is not None and len(names) == 1 and holds_dataset(names[0]):
+        refuse_raw_settings(settings, "a dataset has been prepared")
+        return predictions.write_predictions(folder, names[0], str(out), split, model).rows
+    refuse_split(split)
+    if names is not None:
+        return raw_predictions.write_raw_predictions(folder, names, str(out), settings, model).rows
+    refuse_raw_settings({name: value for name, value in settings.items() if name != "id"}, "the data is in memory")
     return raw_predictions.write_predictions_for(folder, data, str(out), settings.get("id", ""), model)
 
 
@@ -235,8 +253,7 @@ def export(run: StrPath | RunFolder, *, to: str, out: StrPath, model: str = "") 
     >>> paceline.export("runs/first", to="text", out="weights.tsv").name
     'weights.tsv'
     """
-    folder = run.path if isinstance(run, RunFolder) else Path(run)
-    return export_model(folder, to, Path(out), model)
+    return export_model(_folder_of(run), to, Path(out), model)
 
 
 def top(path: StrPath | RunFolder, count: int = 20, *, model: str = "") -> dict[str, Any]:
@@ -247,7 +264,7 @@ def top(path: StrPath | RunFolder, count: int = 20, *, model: str = "") -> dict[
     >>> paceline.top(run, 3)["features"][0]["weight"] != 0
     True
     """
-    return top_features(path.path if isinstance(path, RunFolder) else Path(path), count, model)
+    return top_features(_folder_of(path), count, model)
 
 
 def info(path: StrPath) -> dict[str, Any]:
@@ -255,7 +272,7 @@ def info(path: StrPath) -> dict[str, Any]:
 
     Returns what `paceline info --json` prints.
 
-    >>> paceline.info("data/mine")["kind"]
+    >>> paceline.info("data/made")["kind"]
     'rows'
     """
     return info_of(str(path))
@@ -264,11 +281,12 @@ def info(path: StrPath) -> dict[str, Any]:
 def sweep(
     recipe: StrPath | Mapping[str, Any], *, data: Any = None, out: StrPath | None = None,
     settings: Sequence[str] = (), progress: bool = True, **rows: Unpack[RowOptions],
-) -> list[Outcome]:  # fmt: skip
+) -> Sweep:  # fmt: skip
     """Train with every combination of settings of a recipe: a file, or the same as a dictionary.
 
     Each run has a folder under `out`, which also gets tables and a page that compares them. Called again after it was
-    stopped, it goes on. A run that fails does not stop the others: its `Outcome` has the `error`.
+    stopped, it goes on. A run that fails does not stop the others: its `Outcome` has the `error`. The outcomes are a
+    list, which a notebook shows as that page.
 
     >>> recipe = {"sweep": {"optimizer.learning_rate": [0.01, 0.1]}}
     >>> found = paceline.sweep(recipe, data=(X, y), out="runs/rates", progress=False)
@@ -277,6 +295,7 @@ def sweep(
     """
     source = recipe if isinstance(recipe, Mapping) else Path(recipe)
     name = source.stem if isinstance(source, Path) else "sweep"
+    refuse_other_keywords(rows, keys_of(RowOptions), "sweep")
     options = without_rows(rows)[0]
     with ExitStack() as stack:
         flags: dict[str, Any] = {}
@@ -301,11 +320,14 @@ def sweep(
 
         tell = print_notice if progress else lambda _: None
         points = read_sweep(source, flags, settings)
-        return run_sweep(points, Path(out) if out else Path("runs") / name, Runner(start, carry_on, tell))[0]
+        folder = Path(out) if out else Path("runs") / name
+        return Sweep(run_sweep(points, folder, Runner(start, carry_on, tell))[0], folder)
 
 
 def compare(*runs: StrPath | RunFolder, out: StrPath | None = None) -> Comparison:
-    """What differs between runs: settings, speed, quality and verdicts; `out` names a page to write.
+    """What differs between runs: settings, speed, quality and verdicts. A notebook shows it as a page.
+
+    `out` names a file to write the page to.
 
     >>> paceline.compare(first, second).settings[-1].name
     'optimizer.learning_rate'
@@ -313,7 +335,10 @@ def compare(*runs: StrPath | RunFolder, out: StrPath | None = None) -> Compariso
     folders = [one if isinstance(one, RunFolder) else RunFolder(Path(one)) for one in runs]
     for folder in folders:
         ensure_diagnosis(folder)
-    return write_comparison(folders, Path(out)) if out else compare_runs(folders)
+    comparison = compare_runs(folders)
+    if out:
+        write_comparison(comparison, Path(out))
+    return comparison
 
 
 def plan(

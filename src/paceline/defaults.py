@@ -1,5 +1,5 @@
-"""Which settings does a new run get by default? A worker per core, the pace and batch size that suit its model, and as
-many epochs as its data needs.
+"""Which settings does a new run get by default? A worker per core, the pace and batch size that suit its model, and for
+small data as many epochs and as small batches as it needs.
 
 They become plain values of its `config.toml`, so that it can be repeated and resumed, also on another machine.
 """
@@ -20,8 +20,6 @@ from paceline.settings import RunConfig
 MOST_WORKERS = 1024
 ROWS_PER_WORKER = 10_000
 UNKNOWN = 1 << 62
-# With this many epochs per row and key, small data is learned and hardly overfitted: decision 0030.
-EPOCHS_PER_ROW_AND_KEY = 4
 FEWEST_EPOCHS_OF_SMALL_DATA = 2
 EPOCHS_IF_STOPPED_EARLY = 100
 EVALUATIONS = 20
@@ -69,7 +67,13 @@ def _workers(config: RunConfig, data: Data) -> int:
 
 
 def _batch_size(config: RunConfig, data: Data) -> int:
-    return find(config.model).defaults.batch_size(config.pace, ENGINES[config.engine].has_processes)
+    """What suits the model, but less for small data: an epoch should have some hundred updates by all workers."""
+    defaults = find(config.model).defaults
+    usual = defaults.batch_size(config.pace, ENGINES[config.engine].has_processes)
+    if not defaults.least_updates:
+        return usual
+    shared = _training_rows(config, data) // (defaults.least_updates * config.workers)
+    return min(usual, max(defaults.fewest_rows, shared))
 
 
 def _epochs(config: RunConfig, data: Data) -> int:
@@ -81,13 +85,14 @@ def _epochs(config: RunConfig, data: Data) -> int:
 
 
 def epochs_for(model: str, rows: int, keys: int) -> int:
-    """How many epochs a model learns from this many rows, in which so many keys occur.
+    """How many epochs a model learns from a number of rows in which a number of keys occur.
 
-    >>> epochs_for("linear", 150, 4), epochs_for("linear", 1_000_000, 4)
-    (150, 1)
+    >>> epochs_for("linear", 150, 10), epochs_for("linear", 1_000_000, 4)
+    (112, 1)
     """
-    most = find(model).defaults.least_rows // max(1, rows)
-    return max(1, min(most, max(FEWEST_EPOCHS_OF_SMALL_DATA, EPOCHS_PER_ROW_AND_KEY * rows // max(1, keys))))
+    defaults = find(model).defaults
+    most, wanted = defaults.least_rows // max(1, rows), int(defaults.repeats * (rows / max(1, keys)) ** 2)
+    return max(1, min(most, max(FEWEST_EPOCHS_OF_SMALL_DATA, wanted)))
 
 
 def workers_for(rows: int, cores: int) -> int:

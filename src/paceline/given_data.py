@@ -5,14 +5,14 @@ to a temporary dataset.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from paceline.config import converted, refuse_unknown
-from paceline.data.limits import LABEL_KINDS, LabelKind, Scale
+from paceline.data.limits import LABEL_KINDS, LabelKind
 from paceline.data.memory.given import is_in_memory, is_table
 from paceline.data.memory.prepare import Memory, prepare_memory
 from paceline.data.preparation import config_of
@@ -21,43 +21,14 @@ from paceline.errors import UsageError
 from paceline.models.inputs import INPUTS
 from paceline.models.loss_entries import LOSSES
 from paceline.models.registry import ROWS, find
+from paceline.models.start import read_saved
 from paceline.models.trained import load_model
+from paceline.options import RowOptions, keys_of
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
 
-
-class RowOptions(TypedDict, total=False):
-    """What can be said about rows in memory.
-
-    `label` and `weight` are a column's name, or one value per row. `validation` and `test` are rows of the same kind,
-    held out. `labels` says of which kind labels are, if they do not tell: "two-classes", "classes" or "numbers".
-
-    `drop`, `categorical`, `numeric` and `timestamp` name columns, `cross` lists tuples of names, and `bins` has the
-    number of bins, or the edges between them, by column: `{"age": 10, "price": [1, 5]}`. These and the others are as
-    for `paceline prepare`.
-    """
-
-    label: Any
-    weight: Any
-    validation: Any
-    test: Any
-    labels: LabelKind
-    drop: Sequence[str]
-    categorical: Sequence[str]
-    numeric: Sequence[str]
-    timestamp: Sequence[str]
-    cross: Sequence[Sequence[str]]
-    bins: Mapping[str, int | Sequence[float]]
-    hash_bits: int
-    scale: Scale
-    fields: bool
-    skip_bad_rows: int
-    validation_fraction: float
-    test_fraction: float
-
-
 OF_MEMORY = ("label", "weight", "validation", "test", "labels")
-NAMES = tuple(RowOptions.__annotations__)
+NAMES = keys_of(RowOptions)
 
 
 def without_rows(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -85,17 +56,32 @@ def dataset_for(config: RunConfig, data: Any, options: Mapping[str, Any], *, pro
     fits = tuple(kind for kind in LABEL_KINDS if kind in kinds)
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         out = str(Path(folder) / "memory")
-        write_rows(data, out, {**_usual(config), **options}, fits, progress=progress)
+        if config.start_from:
+            _write_more(config, data, out, options, fits, progress=progress)
+        else:
+            write_rows(data, out, {"seed": config.seed, **options}, fits, progress=progress)
         yield out
 
 
-def _usual(config: RunConfig) -> dict[str, Any]:
-    """What is not said about rows in memory. Those for a model that exists are read with its scaling and its labels."""
-    usual: dict[str, Any] = {"seed": config.seed}
-    if config.start_from:
-        usual["scale"] = "none"
-        usual |= {"labels": config.start.labels} if config.start.labels else {}
-    return usual
+def _write_more(
+    config: RunConfig, data: Any, out: str, options: Mapping[str, Any], fits: tuple[LabelKind, ...], *, progress: bool
+) -> None:
+    """Write rows in memory for a model that exists: read as those that it was trained on, unless `options` differ."""
+    recorded = read_saved(Path(config.start_from)).source
+    told = {name: value for name, value in options.items() if name not in OF_MEMORY}
+    prepare_config(["memory"], out, told)  # raises if something is wrong with them
+    edges = recorded.get("bins", {})
+    if "bins" in told:
+        # The same number of bins means the same bins.
+        told["bins"] = {
+            name: edges[name] if isinstance(said, int) and len(edges.get(name, ())) == said - 1 else said
+            for name, said in told["bins"].items()
+        }
+    given = {"label": recorded.get("label") if is_table(data) else None, "labels": config.start.labels or None}
+    memory = Memory(data, fits=fits, **{**given, **{name: options[name] for name in OF_MEMORY if name in options}})
+    usual = {"format": "auto", "weight": "", "index_base": "auto", "scale": "none", "seed": config.seed}
+    with _row_meter(progress) as show:
+        prepare_memory(memory, config_of(recorded, ["memory"], out=out, **{**usual, **with_columns(told)}), show)
 
 
 @contextmanager
@@ -144,6 +130,20 @@ def write_rows(
     config = prepare_config(["memory"], out, told)
     with _row_meter(progress) as show:
         return prepare_memory(memory, config, show)
+
+
+def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of files with the names of further files as lists of text.
+
+    >>> with_files({"test": Path("a9a.t"), "weights": ["w1", "w2"], "seed": 1})
+    {'test': ['a9a.t'], 'weights': ['w1', 'w2'], 'seed': 1}
+    """
+    found = dict(settings)
+    for name in ("validation", "test", "weights"):
+        if name in found:
+            given = found[name] if isinstance(found[name], (list, tuple)) else [found[name]]
+            found[name] = [item if is_in_memory(item) else str(item) for item in given]
+    return found
 
 
 def prepare_config(sources: list[str], out: str | PathLike[str], settings: Mapping[str, Any]) -> PrepareConfig:

@@ -1,8 +1,10 @@
-"""What does this machine offer?"""
+"""What does this machine offer, and how does it get memory back?"""
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -40,3 +42,20 @@ def _limits_above(root: Path, path: str, names: tuple[str, ...]) -> Iterator[flo
                 yield quota / period
         if folder == root:
             return
+
+
+def release_mapped(address: int, size: int) -> None:
+    """Give back the pages of a file that is mapped for reading: they are read again when used. Only for such memory:
+    other memory would lose what is in it.
+    """
+    first, stop = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE, (address + size) // mmap.PAGESIZE * mmap.PAGESIZE
+    if stop > first:
+        libc = ctypes.CDLL(None)
+        libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(stop - first), ctypes.c_int(mmap.MADV_DONTNEED))
+
+
+def release_freed() -> None:
+    """Give back the memory that was freed, of which glibc keeps some for each thread."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(ctypes.c_size_t(0))

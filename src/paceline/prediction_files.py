@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
 from paceline.errors import UsageError
-from paceline.files import refuse_existing, translated_disk_errors
+from paceline.files import new_path, refuse_existing
 
 STANDARD_OUTPUT = "-"
 WRITERS = {".parquet": pa.parquet.ParquetWriter, ".csv": pa.csv.CSVWriter}
+
+
+class Written(NamedTuple):
+    """How many rows were written, how many bad ones were left out, and what to tell the user."""
+
+    rows: int
+    bad_rows: int
+    notes: tuple[str, ...]
 
 
 def check_target(out: str | Path) -> None:
@@ -32,6 +41,19 @@ def check_target(out: str | Path) -> None:
         raise UsageError(f"the folder `{path.parent}` does not exist", "make it first, or write elsewhere")
 
 
+def refuse_split(split: str | None) -> None:
+    """Raise if there is one: only datasets have splits."""
+    if split:
+        raise UsageError(f"`split` is {split}, but raw rows are not in splits", "leave it out")
+
+
+def refuse_raw_settings(settings: Mapping[str, object], why: str) -> None:
+    """Raise for settings that only files of raw rows have, unless they have their default."""
+    for name, value in settings.items():
+        if value not in ("", "auto", 0):
+            raise UsageError(f"`{name}` is for files of raw rows, and {why}", "leave it out")
+
+
 def write_tables(out: str | Path, tables: Iterator[pa.Table]) -> int:
     """Write tables of the same columns one after the other, at least one; returns how many rows they have.
 
@@ -42,24 +64,18 @@ def write_tables(out: str | Path, tables: Iterator[pa.Table]) -> int:
         with pa.csv.CSVWriter(sys.stdout.buffer, first.schema) as writer:
             return _write(writer, first, tables)
     path = Path(out)
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with translated_disk_errors(path):
-            # In a folder of another user, it may be a link to any file of this user.
-            temporary.unlink(missing_ok=True)
-            with temporary.open("xb") as file, WRITERS[path.suffix.lower()](file, first.schema) as writer:
-                written = _write(writer, first, tables)
-            temporary.replace(path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-    return written
+    with (
+        new_path(path) as place,
+        place.open("xb") as file,
+        WRITERS[path.suffix.lower()](file, first.schema) as writer,
+    ):
+        return _write(writer, first, tables)
 
 
 def _write(writer: pa.csv.CSVWriter | pa.parquet.ParquetWriter, first: pa.Table, tables: Iterator[pa.Table]) -> int:
-    writer.write_table(first)
-    written = int(first.num_rows)
-    for table in tables:
-        writer.write_table(table)
-        written += table.num_rows
+    written = 0
+    for table in chain([first], tables):
+        if table.num_rows:
+            writer.write_table(table)
+            written += table.num_rows
     return written

@@ -16,7 +16,7 @@ from paceline.machine import num_cores
 from paceline.models.inputs import INPUTS
 from paceline.models.model import Parameters
 from paceline.models.trained import TrainedModel, load_model
-from paceline.prediction_files import check_target, write_tables
+from paceline.prediction_files import Written, check_target, write_tables
 from paceline.run_folder import RunFolder
 from paceline.training.evaluate import evaluate, scores_by_block
 
@@ -45,11 +45,14 @@ def evaluate_model(
     return dataset.split(chosen).rows, {n: v if np.isfinite(v) else None for n, v in quality.items()}
 
 
-def write_predictions(run: str | Path, data: str | Path, out: str | Path, split: Split | None, code: str = "") -> int:
-    """Write `row`, `label` and what the model predicts for every row to a .parquet or .csv file; returns how many."""
+def write_predictions(
+    run: str | Path, data: str | Path, out: str | Path, split: Split | None, code: str = ""
+) -> Written:
+    """Write `row`, `label` and what the model predicts for every row to a .parquet or .csv file."""
     check_target(out)
     model, dataset, chosen = _open(run, data, split, code)
-    return write_tables(out, _tables(model, model.parameters_for(dataset), dataset, chosen))
+    rows = write_tables(out, _tables(model, model.parameters_for(dataset), dataset, chosen))
+    return Written(rows, 0, tuple(filter(None, [model.meaning])))
 
 
 def _tables(model: TrainedModel, parameters: Parameters, dataset: AnyDataset, split: Split) -> Iterator[pa.Table]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,18 +14,10 @@ from paceline.data.sparse.batch import Batch
 from paceline.data.unlabelled_rows import UnlabelledRows
 from paceline.errors import DataError, UsageError, printable
 from paceline.models.trained import TrainedModel, load_model
-from paceline.prediction_files import check_target, write_tables
+from paceline.prediction_files import Written, check_target, write_tables
 from paceline.run_folder import RunFolder
 
 Columns = dict[str, NDArray[Any]]
-
-
-class Written(NamedTuple):
-    """How many rows were written, how many bad ones were left out, and what to tell the user about these."""
-
-    rows: int
-    bad_rows: int
-    notes: tuple[str, ...]
 
 
 def write_raw_predictions(
@@ -39,15 +31,15 @@ def write_raw_predictions(
     check_target(out)
     model = load_model(RunFolder(run).path, code)
     rows = model.input.files_of(model.trained, [*sources], settings)
-    written = write_tables(out, _not_empty(_tables(model, rows, settings.get("id", "")), sources))
-    return Written(written, rows.bad_rows, rows.told())
+    written = write_tables(out, _tables(model, rows, settings.get("id", "")))
+    return Written(written, rows.bad_rows, tuple(filter(None, (*rows.told(), model.meaning))))
 
 
 def write_predictions_for(run: str | Path, rows: Any, out: str | Path, id_column: str = "", code: str = "") -> int:
     """Score rows in memory, and write predictions with the numbers of rows, from 0, or a column; returns how many."""
     check_target(out)
     model = load_model(RunFolder(run).path, code)
-    return write_tables(out, _not_empty(_tables_in_memory(model, rows, id_column), ["the data"]))
+    return write_tables(out, _tables_in_memory(model, rows, id_column))
 
 
 def _tables(model: TrainedModel, rows: UnlabelledRows, id_column: str) -> Iterator[pa.Table]:
@@ -57,7 +49,7 @@ def _tables(model: TrainedModel, rows: UnlabelledRows, id_column: str) -> Iterat
     for scored in rows.scored(score, threads=model.model.scoring_threads):
         if id_column:
             yield _with_ids(id_column, scored.ids, scored.made)
-        elif len(scored.rows):
+        else:
             yield pa.table({"file": pa.repeat(scored.source.name, len(scored.rows)), "row": scored.rows, **scored.made})
 
 
@@ -86,12 +78,3 @@ def _with_ids(name: str, ids: Any, columns: Columns) -> pa.Table:
             message = f"column {printable(name)} has text that is not UTF-8"
             raise DataError(message, "choose another column for --id") from None
     return pa.table({name: ids, **columns})
-
-
-def _not_empty(tables: Iterator[pa.Table], sources: Sequence[str]) -> Iterator[pa.Table]:
-    """The tables; raises if there are none."""
-    first = next(tables, None)
-    if first is None:
-        raise DataError(f"no rows in {', '.join(f'`{name}`' for name in sources[:5])}", "check the input")
-    yield first
-    yield from tables

@@ -23,6 +23,7 @@ from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
 from paceline.telemetry.gather_facts import when_and_where
 from paceline.training.backend import Backend
+from paceline.training.best import as_json
 from paceline.training.checkpoint import has_checkpoint, load_checkpoint
 from paceline.training.cluster.placement import engine_for
 from paceline.training.coordinator import Coordinator, Notice, Status, Watch
@@ -196,7 +197,7 @@ def _resumable(run: RunFolder) -> Iterator[None]:
 def _result(coordinator: Coordinator, status: str, began: float) -> dict[str, Any]:
     """`result.json` without the model's checksum."""
     config, at = coordinator.config, coordinator.progress
-    quality = coordinator.quality or {}
+    quality, training, diverged = coordinator.quality or {}, coordinator.training, coordinator.diverged
     return {
         "status": status,
         **{name: getattr(config, name) for name in RESULT_SETTINGS},
@@ -209,7 +210,9 @@ def _result(coordinator: Coordinator, status: str, began: float) -> dict[str, An
         "startup_seconds": max(0.0, coordinator.began - began),
         "train_seconds": at.train_seconds,
         "rows_per_second": at.position / at.train_seconds if at.train_seconds else 0.0,
-        "test": {name: value if value == value else None for name, value in quality.items()},
+        "test": as_json(quality),
+        **({"train": as_json(training)} if training else {}),
+        **({"diverged": diverged} if diverged else {}),
         "max_staleness": at.largest_lead,
         **when_and_where(began),
     } | coordinator.account()

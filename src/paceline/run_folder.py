@@ -57,6 +57,8 @@ class TrainResult(JobResult, kw_only=True):
     train_seconds: Real
     rows_per_second: Real
     test: dict[str, float | None]
+    validation: dict[str, float | None] = {}
+    train: dict[str, float | None] = {}
     max_staleness: Whole
     wire: dict[str, Real]
     startup_seconds: Real

@@ -121,6 +121,36 @@ def test_a_loss_that_has_grown_without_bound_fails_the_run(command: Command, cli
     assert not (tmp_path / "r" / "model").exists()
 
 
+@pytest.mark.parametrize("flags", [["--test-every", 1_500], ["--model", "fm", "--test-every", 2_000]])
+@pytest.mark.parametrize("rate", [1e9, 30])
+def test_a_run_that_is_evaluated_several_times_may_diverge_all_the_same(
+    command: Command, clicks: Path, tmp_path: Path, flags: list[Any], rate: float
+) -> None:
+    """After the first rows, such a loss falls from one evaluation to the next."""
+    for seed in range(3):
+        run = tmp_path / str(seed)
+        outcome = command(
+            "train", "--data", clicks, "--learning-rate", rate, "--epochs", 1, "--seed", seed, "--run", run, *flags
+        )
+        assert len(paceline.Run(run).metrics) > 2
+        assert outcome.code == 1
+        assert "the run has diverged: the test loss is" in outcome.err
+        assert not (run / "model").exists()
+
+
+def test_without_test_rows_the_training_loss_tells(command: Command, one_key_per_row: Path, tmp_path: Path) -> None:
+    flags = ["--data", one_key_per_row, "--epochs", 1, "--optimizer", "sgd"]
+    outcome = command("train", *flags, "--learning-rate", 3, "--run", tmp_path / "worse")
+    assert outcome.code == 0
+    [said] = [line for line in outcome.err.splitlines() if "worse than a constant" in line]
+    assert "the mean training loss is" in said
+    assert "the best constant prediction has 0.69315" in said
+    assert "train loss  baseline" in outcome.out
+    outcome = command("train", *flags, "--learning-rate", 1e9, "--run", tmp_path / "diverged")
+    assert outcome.code == 1
+    assert "the run has diverged: the mean training loss is" in outcome.err
+
+
 def test_a_model_that_is_worse_than_a_constant_says_so(command: Command, mostly_clicks: Path, tmp_path: Path) -> None:
     flags = ["--data", mostly_clicks, "--run", tmp_path / "r", "--learning-rate", 3, "--epochs", 5]
     outcome = command("train", *flags)

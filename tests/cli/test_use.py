@@ -57,6 +57,27 @@ def test_every_command_says_once_that_a_manifest_has_no_checksum(command: Comman
         assert "checksum" not in outcome.out
 
 
+def test_data_with_other_hash_bits_is_refused(command: Command, tmp_path: Path) -> None:
+    """Its keys mean something else: scores would be noise. Data with the same hash bits is scored."""
+    row = "\t".join(["{}", *map(str, range(13)), *("abcdefghijklmnopqrstuvwxyz")]) + "\n"
+    (tmp_path / "rows.tsv").write_text("".join(row.format(number % 2) for number in range(40)))
+    for name, bits in (("trained", 12), ("same", 12), ("other", 14)):
+        made = ("prepare", tmp_path / "rows.tsv", "--format", "criteo", "--hash-bits", bits, "--out", tmp_path / name)
+        assert command(*made).code == 0
+    run, scores = tmp_path / "run", tmp_path / "scores.csv"
+    assert command("train", "--data", tmp_path / "trained", "--epochs", 1, "--run", run).code == 0
+    for subcommand, out in (("evaluate", ()), ("predict", ("--out", scores))):
+        refused = command(subcommand, run, "--data", tmp_path / "other", *out)
+        assert (refused.code, refused.out) == (2, "")
+        error, hint = refused.err.splitlines()
+        assert f"hash_bits 12; `{tmp_path}/other` has 14" in error
+        assert hint.startswith("hint: ")
+        assert "--hash-bits 12" in hint
+        assert not scores.exists()
+        assert command(subcommand, run, "--data", tmp_path / "same", *out).code == 0
+    assert scores.exists()
+
+
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_predictions_are_not_written_through_a_planted_link(
     command: Command, tmp_path: Path, clicks: Path, suffix: str
@@ -84,6 +105,31 @@ def test_predictions_name_the_classes_of_any_split(command: Command, tmp_path: P
     assert 5 < len(labels) < 40
     assert set(labels) == {'"yes"', '"no"'}
     assert command("evaluate", tmp_path / "run", "--data", data, "--split", "test").code == 2
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [("logistic", "probability is that of `yes`"), ("hinge", "score is above 0 for `yes`, and below for `no`")],
+)
+def test_predictions_say_of_which_class_they_are(command: Command, tmp_path: Path, loss: str, words: str) -> None:
+    lines = [f"{'no' if i % 3 else 'yes'},{i % 7}" for i in range(60)]
+    (tmp_path / "a.csv").write_text("label,x\n" + "\n".join(lines) + "\n")
+    data, run = tmp_path / "data", tmp_path / "run"
+    prepare = ("prepare", tmp_path / "a.csv", "--labels", "two-classes", "--out", data)
+    assert command(*prepare).code == 0
+    assert command("train", "--data", data, "--loss", loss, "--run", run).code == 0
+    raw = command("predict", run, tmp_path / "a.csv", "--out", tmp_path / "raw.csv")
+    prepared = command("predict", run, "--data", data, "--out", tmp_path / "prepared.csv")
+    for done in (raw, prepared):
+        assert done.code == 0
+        assert done.err == f"note: {words}\n"
+    column = words.split()[0]
+    assert f'"{column}"' in (tmp_path / "raw.csv").read_text().splitlines()[0]
+
+
+def test_classes_without_names_need_no_words(command: Command, clicks: Path, tmp_path: Path) -> None:
+    run = paceline.train(data=clicks, run=tmp_path / "run", progress=False)
+    assert command("predict", run.path, "--data", clicks, "--out", tmp_path / "scores.csv").err == ""
 
 
 def test_classes_are_the_same_by_name_not_by_number(
@@ -120,7 +166,7 @@ def test_raw_rows_are_scored(command: Command, tmp_path: Path) -> None:
         ((), "neither a SOURCE nor --data is given"),
         (("rows", "--data", "data"), "both a SOURCE and --data are given"),
         (("rows", "--split", "test"), "raw rows are not in splits"),
-        (("--data", "data", "--id", "customer"), "--id is for raw rows"),
+        (("--data", "data", "--id", "customer"), "`id` is for files of raw rows"),
     ],
 )
 def test_what_to_score_is_said_once(command: Command, arguments: tuple[str, ...], words: str) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 import paceline
 from paceline.data.datasets import open_dataset
+from paceline.data.prepare import prepare
+from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sparse.dataset import SparseDataset, sparse_writer
 from paceline.data.synthetic import generate_clicks
 from paceline.errors import InterruptedRunError
@@ -46,11 +48,12 @@ def engine_flags(engine: str, cluster: RayCluster) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("engine", "pace"), [("local", "sync"), ("local", "async"), ("local", 2), ("ray", "async"), ("ray", 2)]
 )
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl"])
 @pytest.mark.parametrize("model", MACHINES)
 def test_they_learn_at_every_pace_on_every_engine(
-    tmp_path: Path, pairs: Path, ray_cluster: RayCluster, model: str, pace: Any, engine: str
+    tmp_path: Path, pairs: Path, ray_cluster: RayCluster, model: str, optimizer: str, pace: Any, engine: str
 ) -> None:
-    flags = FLAGS | engine_flags(engine, ray_cluster) | {"batch_size": 20}
+    flags = FLAGS | engine_flags(engine, ray_cluster) | {"batch_size": 20, "optimizer": optimizer}
     run = paceline.train(data=pairs, model=model, pace=pace, epochs=3, run=tmp_path / "run", **flags)
     assert run.result["rows"] == 24_000
     assert run.result["test"]["loss"] < 0.55
@@ -67,6 +70,22 @@ def test_they_find_what_linear_models_cannot(tmp_path: Path, pairs: Path) -> Non
         run = paceline.train(data=pairs, model=model, pace="async", epochs=2, run=tmp_path / model, **flags)
         losses[model] = run.result["test"]["loss"]
     assert max(losses[model] for model in MACHINES) < 0.98 * losses["linear"]
+
+
+@pytest.mark.parametrize("optimizer", MODELS["fwfm"].optimizers)
+@pytest.mark.parametrize("model", ["linear", *MACHINES])
+def test_they_learn_a_small_table_of_any_units_without_settings(tmp_path: Path, model: str, optimizer: str) -> None:
+    """An income beside a fraction and a 0/1 column, and labels in thousands."""
+    random, rows = np.random.default_rng(1), 484
+    income, age = random.lognormal(10.5, 0.5, rows), random.uniform(18, 80, rows)
+    flag, part = random.integers(0, 2, rows), random.uniform(0, 0.01, rows)
+    label = 1e3 * (3 + 2e-4 * income + 0.05 * age + 2 * flag + 300 * part + random.normal(0, 0.3, rows))
+    table = np.column_stack([income, age, flag, part, label])
+    np.savetxt(tmp_path / "rows.csv", table, delimiter=",", header="income,age,flag,part,label", comments="")
+    settings: dict[str, Any] = {"fields": True, "labels": "numbers", "test_fraction": 0.2}
+    prepare(PrepareConfig(sources=[str(tmp_path / "rows.csv")], out=str(tmp_path / "data"), **settings), lambda _: None)
+    run = paceline.train(data=tmp_path / "data", model=model, optimizer=optimizer, run=tmp_path / "run")
+    assert run.result["test"]["r2"] > 0.97
 
 
 @pytest.mark.parametrize("loss", LOSSES_OF_ONE_SCORE)
@@ -87,6 +106,7 @@ def test_they_learn_with_every_loss_of_one_score(tmp_path: Path, loss: str) -> N
     ("model", "setting"),
     [
         *((model, "factors.row_wise=true") for model in MACHINES), ("fm", "factors.row_wise=false"),
+        *((model, "optimizer.name=ftrl") for model in MACHINES),
         ("ffm", "factors.optimizer=sgd"),
     ],
 )  # fmt: skip

@@ -71,7 +71,7 @@ def test_it_learns_without_any_setting(run: paceline.Run) -> None:
 def test_raw_rows_are_scored_as_those_of_the_dataset(run: paceline.Run, data: Path, tmp_path: Path) -> None:
     values, labels = table(1)
     model = paceline.load(run.path)
-    found = model.predict_proba(scipy.sparse.csr_matrix(values))
+    found = model.predict_proba(scipy.sparse.csr_matrix(values))[:, 1]
     z = values.astype(np.float64) @ model.weights[:3] + model.bias
     assert found == pytest.approx(1 / (1 + np.exp(-z)), abs=1e-3)
     loss = -np.log(np.where(labels, found, 1 - found)).mean()

@@ -29,7 +29,7 @@ from paceline.run_folder import RunFolder
 from paceline.telemetry.ceilings import Ceilings, LinkCeiling, processor_name, save_ceilings
 from paceline.telemetry.facts import write_facts
 from paceline.telemetry.recorder import Telemetry
-from paceline.telemetry.records import NodeProbe
+from paceline.telemetry.records import NodeProbe, WorkerChunk
 from paceline.training.embedded import backend as embedded
 from paceline.training.embedded.loops import StepLoop
 from tests.diagnosis.folders import PLANTS, ceilings, make_embedded, make_planted, record_facts
@@ -37,7 +37,8 @@ from tests.reports.folders import write_records
 
 FIELDS = {
     "bottleneck", "sentence", "gain_if_removed", "gain_interval", "next_bottleneck", "phases", "replay_error",
-    "evidence", "recommendation", "gains", "gains_if_doubled", "advice", "rows_per_second", "nodes",
+    "evidence", "recommendation", "gains", "gains_if_doubled", "advice", "needed_seconds", "taken_cores",
+    "rows_per_second", "nodes",
 }  # fmt: skip
 
 
@@ -63,6 +64,22 @@ class TestWords:
         for one in found["advice"][:2]:
             assert one["try"] in found["recommendation"]
         assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+    @pytest.mark.parametrize(
+        ("ends", "part"),
+        [([0.01, 0.02, 0.03], "the time after the first 0.01 s"), ([1.004, 2.0, 3.0], "the time after the first 1 s"),
+         ([0.01, 0.02], "the whole run")],
+    )  # fmt: skip
+    def test_it_says_which_part_was_judged(self, tmp_path: Path, ends: list[float], part: str) -> None:
+        run = make_planted(tmp_path / "run", "network")
+        chunks = Telemetry(run.path).read(WorkerChunk)
+        own = [next(chunk for chunk in chunks if chunk.rank == rank) for rank in range(3)]
+        lasts = [end - start for start, end in zip([0.0, *ends], ends, strict=False)]
+        write_records(run.path, [
+            msgspec.structs.replace(chunk, time=end, seconds=seconds)
+            for chunk in own for end, seconds in zip(ends, lasts, strict=True)
+        ])  # fmt: skip
+        assert diagnose(run)["evidence"][0].startswith(f"judged by {part}; the replay is off by ")
 
     def test_links_are_set_against_their_ceiling(self, tmp_path: Path) -> None:
         link = LinkCeiling(node="shard", bytes_per_second=5e8, round_trip_seconds=1e-4)

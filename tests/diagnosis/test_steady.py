@@ -29,6 +29,8 @@ def test_the_first_second_does_not_count() -> None:
     found = steady_part(chunks([10, 100, 100, 100]), [], num_rows=0)
     assert [chunk.rows for chunk in found.chunks] == [100, 100, 100]
     assert (found.first_epoch, found.needed_seconds, found.only_first) == (0, 0, False)
+    assert found.left_out == 1
+    assert steady_part(chunks([10, 100]), [], num_rows=0).left_out == 0
 
 
 def test_a_first_epoch_from_disk_is_told_apart() -> None:
@@ -36,6 +38,7 @@ def test_a_first_epoch_from_disk_is_told_apart() -> None:
     found = steady_part(chunks([100, 150, 150, 400, 400]), probes([5e7, 5e7, 5e7, 0.0, 0.0]), num_rows=400)
     assert [chunk.rows for chunk in found.chunks] == [400, 400]
     assert found.first_epoch == pytest.approx(150)
+    assert found.since == 3
     assert found.from_disk == pytest.approx(5e7)
     samples = [StepSample(time=time, rank=0, seconds=0.1, rows=1, step=1) for time in (0.5, 2.5, 3.5)]
     assert [sample.time for sample in found.samples(samples)] == [3.5]

@@ -83,13 +83,27 @@ def test_a_cluster_that_does_not_let_us_in(
         env={name: value for name, value in changed.items() if value}, timeout=60,
     )  # fmt: skip
     assert time.monotonic() - began < 10
-    *progress, error, hint = done.stderr.splitlines()
+    error, hint = done.stderr.splitlines()
     assert done.returncode == 2
     assert error.startswith("error: ")
     assert error.endswith(why)
+    assert hint.startswith("hint: ")
     assert "RAY_AUTH_TOKEN_PATH" in hint
-    assert len(progress) <= 2, done.stderr
     assert WRONG not in done.stderr
+
+
+def test_a_token_file_that_is_missing_for_a_ray_of_its_own(clicks: Path, tmp_path: Path) -> None:
+    """The same two lines, before Ray starts."""
+    missing = tmp_path / "token"
+    command = [sys.executable, "-m", "paceline", "train", *arguments(data=clicks, engine="ray")]
+    done = subprocess.run(
+        [*command, "--run", str(tmp_path / "run")], check=False, capture_output=True, text=True, timeout=60,
+        env={**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(missing)},
+    )  # fmt: skip
+    error, hint = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert error == f"error: `RAY_AUTH_TOKEN_PATH` is `{missing}`, which is not a token file"
+    assert hint.startswith("hint: ")
 
 
 def test_only_what_ray_logs_is_kept_off_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:

@@ -55,3 +55,14 @@ def test_factorization_machines_without_scaled_values(tmp_path: Path, clicks: Pa
     rows = paceline.Batch.from_lists([0, 0], [[3, 5, 99], [7]], [[1.0, 0.5, 1.0], [2.0]])
     expected = predicted(paceline.load(run.path), rows)
     np.testing.assert_allclose(predictions(out, padded(rows)), expected, rtol=1e-5)
+
+
+def test_columns_far_from_0_keep_their_digits(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    far = rng.normal(1e6, 10, (2_000, 1))
+    run = paceline.train(data=(far, far[:, 0] > 1e6), epochs=5, run=tmp_path / "run", progress=False)
+    out = paceline.export(run, to="onnx", out=tmp_path / "model.onnx")
+    rows = {"ids": np.zeros((2_000, 1), np.int64), "values": far.astype(np.float32)}
+    expected = paceline.load(run.path).predict_proba(far.astype(np.float32))[:, 1]
+    assert expected.std() > 0.2
+    np.testing.assert_allclose(np.ravel(predictions(out, rows)), expected, atol=1e-5)

@@ -48,7 +48,7 @@ def test_settings_curves_result_page_and_model_are_there(tmp_path: Path, clicks:
     curve = client(store).get_metric_history(found.info.run_id, "test_loss")
     assert [(one.step, one.value) for one in curve] == [(line["rows"], line["test_loss"]) for line in run.metrics]
     files = {file.path for file in client(store).list_artifacts(found.info.run_id)}
-    assert files >= {"config.toml", "metrics.jsonl", "result.json", "report.html", "model"}
+    assert files >= {"config.toml", "metrics.jsonl", "result.json", "diagnosis.json", "report.html", "model"}
     model = client(store).download_artifacts(found.info.run_id, "model", str(tmp_path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

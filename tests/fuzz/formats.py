@@ -93,6 +93,19 @@ def train_on(model: str) -> Callable[[Path, Path], None]:
     return use
 
 
+def train_on_names(folder: Path, scratch: Path) -> None:
+    """Train on a dataset whose keys have names, and call features by them. No file but those of the run may change."""
+    import paceline
+
+    bystander = scratch / "x"
+    bystander.write_text("precious")
+    run = paceline.train(data=folder, pace="async", batch_size=1, workers=1, steps=30, run=scratch / "run", seed=1)
+    found = sorted(path.name for path in (run.path / "model").iterdir() if path.name != "names.arrow")
+    assert found == ["model.json", "model.safetensors", "optimizer.safetensors"]
+    assert bystander.read_text() == "precious"
+    paceline.load(run.path).top(5)
+
+
 class KeptProcess(NamedTuple):
     """The reader of tables of all cases: starting one takes longer than a case."""
 
@@ -144,12 +157,13 @@ def resume(folder: Path, scratch: Path) -> None:
 def explain(folder: Path, scratch: Path) -> None:
     """Diagnose a run, and write its pages."""
     import paceline
-    from paceline.reports.compare import print_comparison, write_comparison
+    from paceline.reports.compare import compare, print_comparison, write_comparison
     from paceline.reports.terminal import result_row
     from paceline.reports.trace import write_trace
 
     run = paceline.Run(folder)
-    print_comparison(write_comparison([run, run], scratch / "compare.html"))
+    print_comparison(comparison := compare([run, run]))
+    write_comparison(comparison, scratch / "compare.html")
     run.report(scratch / "report.html")
     result_row("", run.result, run.facts.traits)
     write_trace(run, scratch / "trace.json")
@@ -302,6 +316,11 @@ def _make_dataset(folder: Path, make: Callable[[Path], None], **settings: Any) -
     shutil.rmtree(source)
 
 
+def make_named_rows(folder: Path) -> None:
+    """A dataset of sparse rows whose keys have names."""
+    _make_dataset(folder, make_names, label="w", labels="numbers", hash_bits=8)
+
+
 def make_image_rows(folder: Path) -> None:
     """A dataset of images."""
     source = folder.with_name(f"{folder.name}-source")
@@ -391,6 +410,8 @@ def mend_checksums(folder: Path, path: Path) -> None:
         for block in manifest[split]["blocks"]:
             if block["file"] == path.name:
                 block["checksum"] = xxhash.xxh3_64_hexdigest(path.read_bytes())
+    if manifest.get("names", {}).get("file") == path.name:
+        manifest["names"]["checksum"] = xxhash.xxh3_64_hexdigest(path.read_bytes())
     write_manifest(folder / "manifest.json", manifest)
 
 
@@ -411,7 +432,8 @@ def edit_manifest(path: Path, chance: random.Random) -> str:
             node = node[key]
             continue
         before = node[key]
-        values = [0, -1, 1, 2, 1 << 20, 1 << 31, 1 << 40, -(1 << 63), 0.5, "", "../../x", None, [], {}, True, "numbers"]
+        values = [0, -1, 1, 2, 1 << 20, 1 << 31, 1 << 40, -(1 << 63), 0.5, "", None, [], {}, True, "numbers"]
+        values += ["../../x", "..", "model.json", "names.arrow/../model.json", "a\\b", "a\0b", "/nowhere/x"]
         if isinstance(before, int):
             values += [before + 1, before - 1, 2 * before]
         node[key] = chance.choice(values)
@@ -454,6 +476,8 @@ FORMATS: dict[str, FuzzFormat] = {
     "rows-manifest": FuzzFormat(make_rows, train_on("logistic"), **MANIFEST),  # type: ignore[arg-type]
     "full-rows": FuzzFormat(make_full_rows, train_on("logistic"), **DATASET),  # type: ignore[arg-type]
     "full-rows-manifest": FuzzFormat(make_full_rows, train_on("logistic"), **MANIFEST),  # type: ignore[arg-type]
+    "named-rows": FuzzFormat(make_named_rows, train_on_names, **DATASET),  # type: ignore[arg-type]
+    "named-rows-manifest": FuzzFormat(make_named_rows, train_on_names, **MANIFEST),  # type: ignore[arg-type]
     "image-rows": FuzzFormat(make_image_rows, train_on("softmax"), **DATASET),  # type: ignore[arg-type]
     "image-rows-manifest": FuzzFormat(make_image_rows, train_on("softmax"), **MANIFEST),  # type: ignore[arg-type]
 }

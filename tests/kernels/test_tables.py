@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from paceline.kernels.tables import (
     KEYS_AHEAD,
     ColumnGroup,
+    KeysOfRows,
     Several,
     Single,
     apply_gradient,
@@ -27,6 +28,7 @@ from paceline.settings import OptimizerConfig
 
 FEATURES = 100
 BIAS = FEATURES
+NOT_MOVED = np.zeros(0, np.int64), np.zeros(0, np.uint64)
 
 
 def rule(name: str, rate: float = 0.5, l2: float = 0.0) -> Any:
@@ -125,7 +127,7 @@ def test_the_bias_is_read_by_its_own_rule() -> None:
 def test_what_a_key_begins_with_does_not_depend_on_its_shard(fill: Any, num_shards: int) -> None:
     def filled(first: int, step: int, count: int) -> np.ndarray:
         table = np.zeros((count, WIDTH), np.float32)
-        fill(table.reshape(-1), WIDTH, 2, 3, first, step, 9, np.float32(0.1))
+        fill(table.reshape(-1), WIDTH, 2, 3, KeysOfRows(first, step, *NOT_MOVED), 9, np.float32(0.1))
         return table
 
     whole = filled(0, 1, 60)
@@ -135,10 +137,25 @@ def test_what_a_key_begins_with_does_not_depend_on_its_shard(fill: Any, num_shar
         assert np.array_equal(filled(shard, num_shards, 60 // num_shards), whole[shard::num_shards])
 
 
+@pytest.mark.parametrize("fill", [fill_uniform, fill_normal])
+def test_a_row_begins_with_the_values_of_the_key_that_it_is_for(fill: Any) -> None:
+    def filled(count: int, of: KeysOfRows) -> np.ndarray:
+        table = np.zeros((count, WIDTH), np.float32)
+        fill(table.reshape(-1), WIDTH, 2, 3, of, 9, np.float32(0.1))
+        return table
+
+    whole = filled(200, KeysOfRows(0, 1, *NOT_MOVED))
+    rows, keys = np.array([0, 4, 9]), np.array([150, 4, 7], np.uint64)
+    expected = np.arange(1, 31, 3)
+    expected[rows] = keys
+    assert np.array_equal(filled(10, KeysOfRows(1, 3, rows, keys)), whole[expected])
+
+
 def test_values_are_drawn_from_the_distributions_they_are_named_after() -> None:
     uniform, normal = np.zeros(40_000, np.float32), np.zeros(40_000, np.float32)
-    fill_uniform(uniform, 1, 0, 1, 0, 1, 3, np.float32(0.5))
-    fill_normal(normal, 1, 0, 1, 0, 1, 3, np.float32(0.5))
+    of = KeysOfRows(0, 1, *NOT_MOVED)
+    fill_uniform(uniform, 1, 0, 1, of, 3, np.float32(0.5))
+    fill_normal(normal, 1, 0, 1, of, 3, np.float32(0.5))
     assert -0.5 <= uniform.min() < -0.499
     assert 0.499 < uniform.max() <= 0.5
     assert abs(uniform.mean()) < 0.01
@@ -147,5 +164,5 @@ def test_values_are_drawn_from_the_distributions_they_are_named_after() -> None:
     assert normal.std() == pytest.approx(0.5, rel=0.02)
     assert (np.abs(normal) < 0.5).mean() == pytest.approx(0.683, abs=0.01)
     other = np.zeros(40_000, np.float32)
-    fill_uniform(other, 1, 0, 1, 0, 1, 4, np.float32(0.5))
+    fill_uniform(other, 1, 0, 1, of, 4, np.float32(0.5))
     assert abs(np.corrcoef(uniform, other)[0, 1]) < 0.02

@@ -32,6 +32,11 @@ def test_the_gain_is_without_the_waiting() -> None:
     assert judge({}, 0.0)["bottleneck"] == "inconclusive"
 
 
+def test_a_job_of_a_moment_is_too_short() -> None:
+    found = judge({"compute": 0.03}, 0.03, used=0.1)
+    assert found["sentence"] == "inconclusive: the job was too short to say what limited it"
+
+
 def test_a_half_idle_machine_is_not_said_to_multiply_all_the_time() -> None:
     found = judge({"compute": 10.0}, 10.0, used=0.5)
     assert found["sentence"] == "Limited by the processors, of whose time the job could use only 50%."

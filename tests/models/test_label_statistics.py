@@ -13,6 +13,7 @@ from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import SparseDataset, sparse_writer
 from paceline.errors import ConfigError
 from paceline.models.label_statistics import class_weights, first_labels
+from tests.conftest import Command
 
 
 def write(folder: Path, labels: list[float], kind: str, weights: list[float] | None = None) -> SparseDataset:
@@ -59,6 +60,59 @@ def test_a_class_that_no_training_row_has_is_refused_before_anything_starts(tmp_
     with pytest.raises(ConfigError, match=r"no training row of `.*data` has the class `1`"):
         paceline.train(data=tmp_path / "data", run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("model", ["linear", "fm"])
+def test_numbers_have_no_classes_to_balance(tmp_path: Path, command: Command, model: str) -> None:
+    write(tmp_path / "data", [0.5, 2, 7], "numbers")
+    flags = ["--data", tmp_path / "data", "--class-weight", "balanced", "--model", model, "--run", tmp_path / "run"]
+    outcome = command("train", *flags)
+    assert outcome.code == 2
+    assert "`class_weight` is `balanced`, but the labels of the data are numbers" in outcome.err
+    assert "hint: leave --class-weight out" in outcome.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_numbers_in_memory_have_no_classes_to_balance(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(50, 3)), rng.normal(size=50)
+    with pytest.raises(ConfigError, match="`class_weight` is `balanced`, but the labels of the data are numbers"):
+        paceline.train(data=rows, labels="numbers", class_weight="balanced", run=tmp_path / "run", progress=False)
+
+
+@pytest.mark.parametrize("kind", ["two-classes", "classes"])
+def test_a_class_that_weighs_nothing_is_refused_before_anything_starts(
+    tmp_path: Path, command: Command, kind: str
+) -> None:
+    write(tmp_path / "data", [0, 1, 1, 0], kind, [1, 0, 0, 2])
+    outcome = command("train", "--data", tmp_path / "data", "--run", tmp_path / "run")
+    assert outcome.code == 2
+    assert "with the class `1` weigh 0" in outcome.err
+    assert "hint: give some of them a weight above 0" in outcome.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [("two-classes", "logistic"), ("two-classes", "hinge"), ("classes", "softmax"), ("numbers", "squared"),
+     ("numbers", "poisson"), ("numbers", "quantile"), ("numbers", "huber")],
+)  # fmt: skip
+def test_the_manifest_tells_what_a_constant_prediction_has(tmp_path: Path, kind: str, loss: str) -> None:
+    """The same as metrics on the training rows say."""
+    rng = np.random.default_rng(1)
+    found = {"two-classes": rng.random(500) < 0.2, "classes": rng.integers(0, 3, 500), "numbers": rng.gamma(2, 3, 500)}
+    write(tmp_path / "data", [*found[kind]], kind, [*rng.random(500)])
+    run = paceline.train(data=tmp_path / "data", loss=loss, run=tmp_path / "run", progress=False)
+    told = run.result["train"]
+    assert told["loss"] == run.metrics[-1]["train_loss"]
+    measured = paceline.evaluate(run, tmp_path / "data", split="train")
+    assert told["baseline_loss"] == pytest.approx(measured["baseline_loss"], rel=0.005)
+
+
+def test_class_weights_count_in_the_constant_of_training(tmp_path: Path) -> None:
+    write(tmp_path / "data", [0.0] * 90 + [1.0] * 10, "two-classes")
+    run = paceline.train(data=tmp_path / "data", class_weight="balanced", run=tmp_path / "run", progress=False)
+    assert run.result["train"]["baseline_loss"] == pytest.approx(np.log(2))
 
 
 def test_datasets_without_statistics_are_read(tmp_path: Path) -> None:

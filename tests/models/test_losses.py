@@ -136,7 +136,7 @@ def test_a_poisson_model_recovers_from_first_steps_that_are_too_long(tmp_path: P
         data=(values, counts), loss="poisson", learning_rate=0.3, epochs=100, workers=1, run=tmp_path / "run",
         progress=False,
     )  # fmt: skip
-    means = paceline.load(run.path).predict_proba(scipy.sparse.csr_matrix(values))
+    means = paceline.load(run.path).predict(scipy.sparse.csr_matrix(values))
     assert sklearn.metrics.mean_poisson_deviance(counts, means) < 1.15
 
 

@@ -35,7 +35,7 @@ def test_the_labels_pick_the_loss_if_nobody_does(given: str, labels: str, found:
 
 @pytest.mark.parametrize(
     ("given", "labels", "hint"),
-    [("hinge", "classes", "--loss softmax, or prepare"), ("softmax", "numbers", "--loss squared, poisson, quantile"),
+    [("hinge", "classes", "--loss softmax"), ("softmax", "numbers", "--loss squared, poisson, quantile"),
      ("logistic", "numbers", "--labels two-classes")],
 )  # fmt: skip
 def test_a_loss_that_does_not_fit_the_labels_is_refused(given: str, labels: str, hint: str) -> None:
@@ -44,6 +44,13 @@ def test_a_loss_that_does_not_fit_the_labels_is_refused(given: str, labels: str,
     ) as error:
         find("linear").loss_for(given, labels)
     assert hint in error.value.hint
+
+
+def test_several_classes_are_not_said_to_be_two() -> None:
+    for model, given, hint in (("linear", "logistic", "--loss softmax"), ("fm", "", "--model linear")):
+        with pytest.raises(ConfigError) as error:
+            find(model).loss_for(given, "classes")
+        assert error.value.hint == hint
 
 
 def test_logistic_is_an_older_name_of_linear() -> None:

@@ -56,6 +56,24 @@ def test_predict_proba_takes_batches_and_csr(run: paceline.Run, clicks: Path) ->
     assert ((by_batch[:, 1] > 0.5) != rows.labels).mean() == pytest.approx(run.result["test"]["error"])
     with pytest.raises(UsageError, match="the data is a list of list"):
         model.predict_proba([[1, 2]])
+    with pytest.raises(UsageError, match=r"the matrix has the shape \(50,\)"):
+        model.predict_proba(scipy.sparse.coo_array(np.ones(50)))
+
+
+def test_no_rows_have_no_predictions(run: paceline.Run) -> None:
+    """Services get empty batches, too."""
+    model, none = paceline.load(run.path), scipy.sparse.csr_matrix((0, 5_000))
+    for rows in (none, none.toarray(), paceline.Batch.from_lists([], [], [])):
+        assert model.predict_proba(rows).shape == (0, 2)
+        assert model.predict(rows).shape == model.decision_function(rows).shape == (0,)
+    assert model.decision_function([none, scipy.sparse.eye(3, 5_000, format="csr")]).shape == (3,)
+
+
+def test_large_matrices_are_scored_in_pieces(run: paceline.Run, clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = paceline.load(run.path), all_rows(SparseDataset(clicks), "test")
+    expected = model.decision_function(rows)
+    monkeypatch.setattr("paceline.data.memory.matrices.CHUNK_NONZEROS", 1_000)
+    assert np.array_equal(model.decision_function(rows), expected)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +100,10 @@ def test_predict_proba_refuses_a_broken_batch(run: paceline.Run) -> None:
     model, rows = paceline.load(run.path), paceline.Batch.from_lists([1, 0], [[3, 5], [7]], [[1.0, 0.5], [2.0]])
     for broken, words in (
         (rows._replace(offsets=np.array([0, 900_000, 3])), "offsets do not rise"),
-        (rows._replace(offsets=np.array([0, 3])), r"for 2 rows: \(2,\) offsets"),
-        (rows._replace(keys=np.array([-3, 5, 7])), "keys of int64"),
-        (rows._replace(values=np.ones(2, np.float32)), r"\(3,\) keys, \(2,\) values"),
+        (rows._replace(offsets=np.array([0, 3])), "`offsets` does not fit 2 rows and 3 nonzeros"),
+        (rows._replace(keys=np.array([-3, 5, 7])), "the key -3"),
+        (rows._replace(values=np.ones(2, np.float32)), r"\(3,\) keys and \(2,\) values"),
+        (rows._replace(fields=np.zeros(2, np.uint16)), r"\(2,\) fields of uint16 and \(3,\) keys"),
     ):
         with pytest.raises(UsageError, match=words):
             model.predict_proba(broken)
@@ -100,7 +119,7 @@ def test_evaluate_agrees_with_the_run(run: paceline.Run, clicks: Path) -> None:
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
 def test_predictions_by_suffix(run: paceline.Run, clicks: Path, tmp_path: Path, suffix: str) -> None:
     out = tmp_path / f"scores{suffix}"
-    assert write_predictions(run.path, clicks, out, None) == 2_000
+    assert write_predictions(run.path, clicks, out, None).rows == 2_000
     table = pyarrow.parquet.read_table(out) if suffix == ".parquet" else pyarrow.csv.read_csv(out)
     rows = all_rows(SparseDataset(clicks), "test")
     assert table.column_names == ["row", "label", "probability"]

@@ -7,7 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from paceline.data.sparse.key_order import KeyOrder
 from paceline.errors import ConfigError
+from paceline.parameters import keyed
 from paceline.parameters.keyed import KeyedStore, PrivateCopies
 from paceline.parameters.layout import Group, Initial, TableLayout
 from paceline.settings import OptimizerConfig
@@ -127,6 +129,30 @@ def test_initial_values_are_drawn_from_the_seed_and_the_key_alone() -> None:
     assert values[:, 1:].mean() == pytest.approx(0, abs=0.01)
     assert values[:, 1:].std() == pytest.approx(0.1, rel=0.1)
     assert (whole.states[300] == 0).all(), "the bias begins as 0"
+
+
+@pytest.mark.parametrize("num_shards", [1, 2, 3])
+@pytest.mark.parametrize("hot", [[299, 5, 0, 17], [3, 2, 1, 0], [*range(299, -1, -1)]])
+def test_initial_values_belong_to_the_keys_of_the_input(hot: list[int], num_shards: int) -> None:
+    """Whichever keys are hot, and first in the blocks."""
+    by_input_key = KeyedStore(two_groups()).states
+    expected = KeyOrder(np.array(hot, np.uint64)).to_blocks(by_input_key.copy())
+    assert not np.array_equal(expected, by_input_key)
+    for shard in range(num_shards):
+        store = KeyedStore(two_groups(), shard, num_shards, hot_keys=hot)
+        assert np.array_equal(store.states, expected[shard::num_shards])
+        store.states[:] = 1
+        store.begin()
+        assert np.array_equal(store.states, expected[shard::num_shards])
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_initial_values_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    hot = [299, 5, 0, 17]
+    expected = KeyedStore(two_groups(), 1, 2, hot_keys=hot).states
+    monkeypatch.setattr(keyed, "num_cores", lambda: threads)
+    monkeypatch.setattr(keyed, "VALUES_PER_THREAD", 4)
+    assert np.array_equal(KeyedStore(two_groups(), 1, 2, hot_keys=hot).states, expected)
 
 
 def test_uniform_initial_values_stay_within_their_scale() -> None:

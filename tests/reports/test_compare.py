@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.reports import terminal
-from paceline.reports.compare import compare, write_comparison
+from paceline.reports.compare import PageParts, compare, write_comparison
 from paceline.run_folder import RunFolder
 from tests.conftest import Command
 from tests.reports.browser import Browser
@@ -90,7 +90,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
 @needs_chromium
 def test_curves_lie_over_each_other(tmp_path: Path, browser: Browser, hostile_run: RunFolder) -> None:
     page = tmp_path / "c.html"
-    write_comparison([*two_runs(tmp_path), hostile_run, make_half_run(tmp_path / "half")], page)
+    write_comparison(compare([*two_runs(tmp_path), hostile_run, make_half_run(tmp_path / "half")]), page)
     for width in (1200, 390):
         browser.open(page, width=width)
         assert browser.messages == []
@@ -102,8 +102,31 @@ def test_curves_lie_over_each_other(tmp_path: Path, browser: Browser, hostile_ru
         assert browser.evaluate("[...document.querySelectorAll('tbody th')][0].textContent") == "fast"
 
 
+@needs_chromium
+@pytest.mark.parametrize("width", [1200, 390])
+def test_a_notebook_shows_the_whole_page(tmp_path: Path, browser: Browser, width: int) -> None:
+    """Twice, beside something of somebody else: each as high as its content, with a choice of its own."""
+    comparison = compare(two_runs(tmp_path), parts=PageParts(lead="Which pace?"))
+    write_comparison(comparison, tmp_path / "c.html")
+    cells = "".join(f"<div class='cell'>{comparison._repr_html_()}</div>" for _ in range(2))
+    outer = tmp_path / "notebook.html"
+    outer.write_text(f"<!DOCTYPE html><meta charset=utf-8><h1 id=own>mine</h1>{cells}", "utf-8")
+    browser.open(tmp_path / "c.html", width=width)
+    told = browser.evaluate("document.querySelector('main').innerText")
+    browser.open(outer, width=width)
+    assert browser.messages == []
+    assert browser.requests == [outer.as_uri()]
+    assert browser.evaluate("getComputedStyle(document.getElementById('own')).fontSize") == "32px"
+    cells = "[...document.querySelectorAll('.cell main')]"
+    assert browser.evaluate(f"{cells}.map(m => m.innerText)") == [told, told]
+    assert browser.evaluate(f"{cells}.every(m => m.scrollHeight <= m.clientHeight + 1)")
+    browser.evaluate("document.querySelector('.to-seconds').click()")
+    shown = f"{cells}.map(m => [...m.querySelectorAll('svg.chart')].find(s => s.checkVisibility()).ariaLabel)"
+    assert browser.evaluate(shown) == ["Training loss, by s", "Training loss, by rows"]
+
+
 def test_nothing_was_evaluated(tmp_path: Path) -> None:
-    write_comparison([make_half_run(tmp_path / "a"), make_half_run(tmp_path / "b")], tmp_path / "c.html")
+    write_comparison(compare([make_half_run(tmp_path / name) for name in "ab"]), tmp_path / "c.html")
     text = (tmp_path / "c.html").read_text("utf-8")
     assert "No run has been evaluated yet" in text
     assert "the runs have the same configuration" in text

@@ -179,11 +179,14 @@ def test_what_is_wrong_is_said(run: RunFolder, command: Command, arguments: list
 
 
 def test_what_to_try_is_a_command_and_gains_are_bars(run: RunFolder, tmp_path: Path) -> None:
-    advice = [{"try": "`--workers 8`", "flags": "--workers 8", "gain": 1.5, "interval": [1.5, 1.5]}]
+    advice = [{"try": f"`{flags}`", "flags": flags, "gain": 1.5, "interval": [1.5, 1.5]}
+              for flags in ("--workers 8", "--pace 4")]  # fmt: skip
     gains = {"gains": {"network": 1.9, "input": 1.0}, "gains_if_doubled": {"network": 1.4, "input": 1.0}}
     page = written(run, tmp_path / "report.html", {"advice": advice, **gains})
     told = f"paceline train {run.path}/config.toml --workers 8 --run {run.path}-next"
     assert told in Reader(page).text
+    # Both can be pasted: their folders differ.
+    assert f"--pace 4 --run {run.path}-next-2" in Reader(page).text
     assert "1.40× – 1.90×" in page
     assert "no gain" in page
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,10 +26,17 @@ def test_pairs_are_learned_that_a_linear_model_cannot_see() -> None:
     np.testing.assert_allclose(machine.predict_proba(sparse), machine.predict_proba(SIGNS))
 
 
-def test_columns_of_any_size_may_be_multiplied() -> None:
-    area = np.column_stack([RNG.normal(5000, 1000, 600), RNG.normal(200, 50, 600)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_columns_of_any_size_may_be_multiplied(dtype: Any) -> None:
+    area: Any = np.column_stack([RNG.normal(5000, 1000, 600), RNG.normal(200, 50, 600)]).astype(dtype)
     regressor = FMRegressor(random_state=0).fit(area, area[:, 0] * area[:, 1])
     assert regressor.score(area, area[:, 0] * area[:, 1]) > 0.99
+
+
+def test_float32_columns_far_from_0_are_scored_like_float64() -> None:
+    far = np.column_stack([RNG.normal(1e5, 1, 600), RNG.normal(0, 1, 600)]).astype(np.float32)
+    machine = FMClassifier(random_state=0).fit(far, far[:, 0] > 1e5)
+    np.testing.assert_array_equal(machine.decision_function(far), machine.decision_function(far.astype(np.float64)))
 
 
 def test_predictions_are_those_of_a_run(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import HuberRegressor, LogisticRegression, PoissonRegressor, Ridge
+from sklearn.linear_model import HuberRegressor, LinearRegression, LogisticRegression, PoissonRegressor, Ridge
 from sklearn.svm import LinearSVC
 
 from paceline.sklearn import PacelineClassifier, PacelineRegressor, finish
@@ -67,6 +67,57 @@ def test_it_does_not_depend_on_where_training_ended() -> None:
         for seed, epochs, rows in ((0, 1, X), (1, 30, X), (2, 1, scipy.sparse.csr_matrix(X)))
     ]
     np.testing.assert_allclose(fits[1:], [fits[0]] * 2, rtol=1e-8)
+
+
+@pytest.mark.parametrize("columns", [5, 400])
+def test_least_squares_without_l2_ends_at_the_smallest_of_the_best_weights(columns: int) -> None:
+    rows = np.random.default_rng(1).normal(size=(300, columns)) + 1
+    ours = PacelineRegressor(finish="optimum").fit(rows, Z + 10)
+    theirs = LinearRegression().fit(rows, Z + 10)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-9)
+    assert ours.intercept_ == pytest.approx(theirs.intercept_)
+
+
+def test_without_l2_an_optimum_is_that_of_the_loss_alone() -> None:
+    y, size = np.digitize(Z, [-1, 1]), [1, 1000, 1e-3, 1, 1]
+    ours = PacelineClassifier(finish="optimum", scale="none", epochs=1, learning_rate=1e-6).fit(X * size, y)
+    theirs = LogisticRegression(C=np.inf, solver="newton-cg", tol=1e-10).fit(X, y)
+    np.testing.assert_allclose(ours.coef_ * size, theirs.coef_, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "targets"),
+    [
+        (PacelineClassifier(), X[:, 0] > 0),
+        (PacelineClassifier(), np.digitize(X[:, 0], [-1, 1])),
+        (PacelineClassifier("squared-hinge"), X[:, 0] > 0),
+        (PacelineRegressor("poisson"), np.where(X[:, 0] > 0, 3, 0)),
+        (PacelineRegressor("poisson"), np.zeros(ROWS)),
+        (PacelineRegressor("huber", delta=0.01), np.where(X[:, 0] > 0, 3, 0)),
+    ],
+    ids=["logistic", "softmax", "squared-hinge", "poisson", "only-zeros", "huber"],
+)
+def test_where_losses_have_no_single_optimum_it_ends_at_the_same_finite_weights(
+    estimator: Any, targets: np.ndarray[Any, Any]
+) -> None:
+    order = np.random.default_rng(0).permutation(ROWS)
+    estimator.set_params(finish="optimum")
+    first = estimator.set_params(epochs=1, random_state=0).fit(X, targets).coef_
+    again = estimator.set_params(epochs=9, random_state=1).fit(X[order], targets[order]).coef_
+    assert np.isfinite(first).all()
+    np.testing.assert_allclose(again, first, rtol=1e-6, atol=1e-6)
+
+
+def test_constant_columns_have_no_weight() -> None:
+    rows = np.column_stack([X, np.full(ROWS, 1e9), np.zeros(ROWS)])
+    for estimator in (PacelineClassifier(finish="optimum"), PacelineRegressor(finish="optimum")):
+        np.testing.assert_allclose(np.ravel(estimator.fit(rows, Z > 0).coef_)[5:], 0, atol=1e-15)
+
+
+def test_the_first_partial_fit_is_not_finished() -> None:
+    y = (Z > 0).astype(int)
+    plain, finished = (PacelineClassifier(finish=finish, random_state=0) for finish in (None, "optimum"))
+    np.testing.assert_array_equal(finished.partial_fit(X, y, [0, 1]).coef_, plain.partial_fit(X, y, [0, 1]).coef_)
 
 
 def test_partial_fit_goes_on_from_the_optimum() -> None:

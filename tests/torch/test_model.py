@@ -244,9 +244,9 @@ def test_a_model_loads_into_plain_pytorch(drawings: Path, tmp_path: Path) -> Non
     images = dataset.block("test", 0)
     with torch.no_grad():
         expected = module(torch.from_numpy(images.pixels.reshape(-1, 1, 12, 12).copy()).float() / 255).softmax(1)
-    np.testing.assert_allclose(
-        paceline.load(run.path, allow_code=True).predict_proba(images), expected.numpy(), atol=1e-5
-    )
+    model = paceline.load(run.path, allow_code=True)
+    np.testing.assert_allclose(model.predict_proba(images), expected.numpy(), atol=1e-5)
+    assert model.predict_proba(np.zeros((0, 12, 12), np.uint8)).shape == (0, 4)
 
 
 def test_a_tensor_with_two_names_has_both_when_saved(drawings: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import paceline
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import sparse_writer
-from paceline.errors import ConfigError, DataError
+from paceline.errors import ConfigError, DataError, DivergedError
 from paceline.predictions import evaluate_model
 from paceline.run import resume
 from paceline.run_folder import RunFolder
@@ -117,6 +117,77 @@ def test_a_better_model_replaces_the_one_before(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="broken"):
         BestModel(RunFolder(tmp_path))
     shutil.rmtree(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def overshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Numbers that depend on the first of two keys. Steps of 0.35 are too long for the second, which tells nothing: its
+    weight grows without bound once the first is learned.
+    """
+    path, rng = tmp_path_factory.mktemp("data") / "overshot", np.random.default_rng(0)
+    with sparse_writer(path, features=2, source={}, labels="numbers") as writer:
+        for split, rows in (("train", 100), ("validation", 50), ("test", 50)):
+            values = (rng.normal(size=(rows, 2)) * [1, 3]).astype(np.float32)
+            labels = (values[:, 0] + 0.1 * rng.normal(size=rows)).astype(np.float32)
+            keys = np.tile(np.arange(2, dtype=np.uint32), rows)
+            writer.add(split, Batch(labels, np.arange(rows + 1) * 2, keys, values.ravel()))  # type: ignore[arg-type]
+        writer.finish()
+    return path
+
+
+LONG_STEPS: dict[str, Any] = {
+    "pace": "sync", "workers": 1, "batch_size": 100, "optimizer": "sgd", "learning_rate": 0.3, "test_every": 100,
+    "progress": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [({"epochs": 30}, "the run has diverged: the test loss is"),
+     ({"epochs": 100, "learning_rate": 0.35}, "the loss is no longer a number")],
+)  # fmt: skip
+def test_a_good_model_outlives_a_late_divergence(
+    overshot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], why: str
+) -> None:
+    run = paceline.train(data=overshot, run=tmp_path / "run", **LONG_STEPS | settings)
+    told = capsys.readouterr().err
+    assert f"note: {why}" in told
+    assert "a good model is kept from before" in told
+    assert "worse than a constant" not in told
+    result = run.result
+    assert result["status"] == "done"
+    assert result["diverged"].startswith(why)
+    assert result["validation"]["loss"] < result["validation"]["baseline_loss"]
+    assert paceline.evaluate(run, overshot, split="test")["loss"] == pytest.approx(result["test"]["loss"])
+    assert not list(run.path.glob("best-*"))
+
+
+def test_a_cluster_keeps_a_good_model_too(
+    overshot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], ray_cluster: RayCluster
+) -> None:
+    ray = {"engine": "ray", "address": ray_cluster.address, "epochs": 100, "learning_rate": 0.35}
+    run = paceline.train(data=overshot, run=tmp_path / "run", **LONG_STEPS | ray)
+    assert "the loss is no longer a number" in capsys.readouterr().err
+    assert run.result["validation"]["loss"] < run.result["validation"]["baseline_loss"]
+    assert paceline.load(run.path).info.sha256 == run.result["model_sha256"]
+
+
+@pytest.mark.parametrize("rate", [0.6, 1e6])
+def test_a_run_that_was_never_good_leaves_nothing(overshot: Path, tmp_path: Path, rate: float) -> None:
+    with pytest.raises(DivergedError):
+        paceline.train(data=overshot, run=tmp_path / "run", epochs=10, **LONG_STEPS | {"learning_rate": rate})
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert not [name for name in left if name.startswith(("best", "model"))]
+    assert RunFolder(tmp_path / "run").result["status"] == "failed"
+
+
+def test_the_kept_model_is_judged_not_the_last(
+    overshot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = paceline.train(data=overshot, run=tmp_path / "run", epochs=60, **LONG_STEPS | {"learning_rate": 0.25})
+    last = run.metrics[-1]
+    assert last["test_loss"] > last["test_baseline_loss"] > run.result["test"]["loss"]
+    assert "worse than a constant" not in capsys.readouterr().err
 
 
 def test_early_stopping_needs_validation_rows(clicks: Path, tmp_path: Path) -> None:

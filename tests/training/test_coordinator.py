@@ -14,6 +14,7 @@ import pytest
 from paceline.data.blocks.dataset import Split
 from paceline.data.blocks.files import SplitInfo
 from paceline.errors import DataError, DivergedError, InterruptedRunError, RunError
+from paceline.models.losses import LabelUnits
 from paceline.models.model import Parameters, TableView
 from paceline.models.sparse import LossOutput
 from paceline.models.tasks import TWO_CLASSES
@@ -37,6 +38,8 @@ class FakeModel:
     fingerprint = ""
     output = LossOutput(TWO_CLASSES, None)
     start_loss = 0.7
+    knows_start = True
+    label_units = LabelUnits()
 
 
 class FakeSplit:

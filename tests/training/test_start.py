@@ -101,6 +101,43 @@ def test_a_damaged_state_is_noticed(tmp_path: Path) -> None:
         paceline.train(data=rows(), start_from=first, progress=False)
 
 
+THREE = np.arange(400) % 3
+
+
+@pytest.mark.parametrize(
+    ("labels", "field", "value", "what"),
+    [
+        (THREE, "class_weights", [1.0], "1 class weights for 3 classes"),
+        (THREE, "class_weights", [1.0] * 4, "4 class weights for 3 classes"),
+        (THREE, "class_weights", [1.0, 1e-60, 1.0], "3 class weights for 3 classes, all of which must be positive"),
+        (THREE % 2, "class_weights", [1.0], "1 class weights for 2 classes"),
+        (THREE % 2, "class_names", ["0"], "with 1 names"),
+        (THREE % 2, "class_names", ["0", "1", "2"], "with 3 names"),
+        (THREE, "class_names", ["0", "1", "0"], "two classes have the same name"),
+        (THREE, "class_names", ["0", "1", "2", "3"], "3 parameters per feature; this run has 4"),
+        (THREE, "class_names", ["2", "1"], "class `0` is not one of the 2"),
+        (THREE + 0.5, "scales", [0.0, 1e-60, 1.0, 1.0], "the scales"),
+        (THREE + 0.5, "scales", [1e300, 1.0, 1.0, 1.0], "the scales"),
+        (THREE + 0.5, "class_weights", [1.0, 1.0], "2 class weights for 0 classes"),
+    ],
+)
+def test_what_a_model_says_of_its_labels_is_checked(
+    tmp_path: Path, labels: Any, field: str, value: Any, what: str
+) -> None:
+    """No checksum covers it, and compiled loops would read beyond the weights of the classes."""
+    kind = "numbers" if labels.dtype.kind == "f" else "two-classes" if labels.max() == 1 else "classes"
+    data: dict[str, Any] = {"data": (rows()[0], labels), "labels": kind}
+    balanced: dict[str, Any] = {"class_weight": "balanced"} if field == "class_weights" and kind != "numbers" else {}
+    first = paceline.train(**data, run=tmp_path / "first", **balanced, **FLAGS)
+    path = first.path / "model" / "model.json"
+    info = json.loads(path.read_text())
+    assert info["training"][field] or kind == "numbers"
+    info["training"][field] = value
+    path.write_text(json.dumps(info))
+    with pytest.raises(DataError, match=what):
+        paceline.train(**data, start_from=first, run=tmp_path / "second", progress=False)
+
+
 def test_values_are_scaled_as_the_model_knows_them(tmp_path: Path) -> None:
     """The second data would get another scaling of its own; the model's centres are in every row."""
     chance = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from paceline.cli.commands import Command, CommandGroup, command, number, option
 from paceline.cli.completion import files
 from paceline.cli.progress import print_notice
 from paceline.data.limits import INDEX_BASES, INTEGERS, LABEL_KINDS, SCALES, SKEW_NAMES
-from paceline.data.prepare_settings import FORMATS, PrepareConfig, PrepareProgress, read_bins, split_names
+from paceline.data.prepare_settings import FORMATS, PrepareConfig, read_bins, split_names
 from paceline.errors import counted, nothing_written, one_of
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def prepare(sources: tuple[str, ...], test: tuple[str, ...], validation: tuple[s
     zstd). The format is detected unless --format is given.
     """
     from paceline.data.prepare import prepare as prepare_data
-    from paceline.reports.progress_bar import meter
+    from paceline.reports.progress_bar import prepare_meter
 
     for name in ("drop", "categorical", "numeric", "timestamp"):
         options[name] = [column for text in options[name] for column in split_names(text)]
@@ -171,14 +171,7 @@ def prepare(sources: tuple[str, ...], test: tuple[str, ...], validation: tuple[s
     for text in bins:
         options["bins"] |= read_bins(text)
     config = PrepareConfig(sources=[*sources], test=[*test], validation=[*validation], weights=[*weights], **options)
-    began = time.perf_counter()
-    with nothing_written(), meter("prepare") as bar:
-
-        def show(at: PrepareProgress) -> None:
-            speed = at.bytes_read / 1e6 / max(1e-9, time.perf_counter() - began)
-            share = at.bytes_read / at.bytes_total if at.bytes_total else 0.0
-            bar.show(min(share, 1.0), f"{at.rows:,} rows, {speed:.0f} MB/s")
-
+    with nothing_written(), prepare_meter() as show:
         prepared = prepare_data(config, show)
     if prepared.bad_rows:
         print_notice(f"skipped {counted(prepared.bad_rows, 'bad row')}")

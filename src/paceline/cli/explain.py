@@ -202,6 +202,7 @@ def compare(runs: tuple[str, ...], out: Path | None) -> None:
     folders = [RunFolder(run) for run in runs]
     for folder in folders:
         ensure_diagnosis(folder)
-    print_comparison(write_comparison(folders, out) if out else compare_runs(folders))
+    print_comparison(comparison := compare_runs(folders))
     if out:
+        write_comparison(comparison, out)
         click.echo(f"comparison: {out}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.engines import ENGINES
+from paceline.engines import ENGINES, check_access
 from paceline.errors import printable
 
 if TYPE_CHECKING:
@@ -34,8 +34,11 @@ def process_start() -> float:
 
 def train_with_progress(config: RunConfig, began: float) -> RunFolder:
     """Train with a progress bar; start-up time counts from `began`."""
-    from paceline.training.cluster.placement import engine_for, may_be_data
+    from paceline.training.cluster.placement import check_before_start, engine_for, may_be_data
 
+    # First: what is wrong is said in two lines.
+    check_before_start(config)
+    check_access(config.engine, config.address)
     if may_be_data(config.data):
         print_shape(config)
     print_engine(config)
@@ -50,6 +53,7 @@ def job_with_progress(settings: Settings, work: Callable[[Callable[[float, str],
     from paceline.files import without_disk_errors
     from paceline.reports.progress_bar import meter
 
+    check_access(settings.engine, settings.address)
     print_engine(settings)
     with meter(settings.job) as bar:
         return work(without_disk_errors(bar.show))
@@ -102,10 +106,11 @@ def print_notice(text: str) -> None:
 
 def print_run(run: RunFolder) -> None:
     """Print a run's result, its verdict if there is one, and its folder."""
-    from paceline.reports.terminal import print_table, result_columns, result_row
+    from paceline.reports.terminal import print_table, result_columns, result_row, rows_shown
 
-    traits = run.facts.traits
-    print_table(result_columns(traits)[1:], [result_row("", run.result, traits)[1:]])
+    traits, result = run.facts.traits, run.result
+    rows = rows_shown(result)
+    print_table(result_columns(traits, rows)[1:], [result_row("", result, traits, rows)[1:]])
     if diagnosis := run.saved_diagnosis:
         click.echo(printable(diagnosis["sentence"]))
     click.echo(f"run: {run.path}")

@@ -65,7 +65,8 @@ def predict(run: str, sources: tuple[str, ...], data: str | None, out: str, spli
     A SOURCE is a file, a folder, a glob in quotes, a URL, or - for standard input. Rows are read as those that the
     model was trained on, and need no labels. The columns are file, row (or the --id) and probability.
 
-    For a dataset, they are row, label and probability; rows are test rows, or --split.
+    For a dataset, they are row, label and probability; rows are test rows, or --split. If two classes have names, a
+    line says of which one the probability is.
 
     If there are several classes, the column class is the most likely one, and probability is its probability. If labels
     are numbers, the column prediction replaces probability.
@@ -74,9 +75,8 @@ def predict(run: str, sources: tuple[str, ...], data: str | None, out: str, spli
     from paceline.raw_predictions import write_raw_predictions
 
     check_what(sources, data, split, settings)
-    notes: tuple[str, ...] = ()
     if data is not None:
-        rows = write_predictions(run, data, out, split, model)
+        rows, _, notes = write_predictions(run, data, out, split, model)
     else:
         rows, _, notes = write_raw_predictions(run, sources, out, settings, model)
     for note in notes:
@@ -86,14 +86,15 @@ def predict(run: str, sources: tuple[str, ...], data: str | None, out: str, spli
 
 def check_what(sources: tuple[str, ...], data: str | None, split: str | None, settings: dict[str, Any]) -> None:
     """Raise unless either raw rows or a dataset is to be scored, with settings that are for it."""
+    from paceline.prediction_files import refuse_raw_settings, refuse_split
+
     if (data is not None) == bool(sources):
         found = "both a SOURCE and --data are given" if sources else "neither a SOURCE nor --data is given"
         raise UsageError(found, "name files of raw rows, or a dataset with --data DIR")
-    if sources and split:
-        raise UsageError(f"`split` is {split}, but raw rows are not in splits", "leave --split out")
-    flags = [f"--{name.replace('_', '-')}" for name, value in settings.items() if value not in ("", "auto", 0)]
-    if data is not None and flags:
-        raise UsageError(f"{flags[0]} is for raw rows, and a dataset has been prepared", f"leave {flags[0]} out")
+    if sources:
+        refuse_split(split)
+    else:
+        refuse_raw_settings(settings, "a dataset has been prepared")
 
 
 @command(

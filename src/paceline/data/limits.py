@@ -17,8 +17,9 @@ Scale = Literal["auto", "none"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 IndexBase = Literal["auto", "0", "1"]
 INDEX_BASES: tuple[IndexBase, ...] = get_args(IndexBase)
-ColumnKind = Literal["number", "text", "bins", "timestamp", "date", "time", "list"]
-"""What a column of a table becomes. Times become categories: their hour, their day of the week, or both."""
+ColumnKind = Literal["number", "text", "category", "bins", "timestamp", "date", "time", "list"]
+"""What a column of a table becomes. A `category` is a number whose value is only a name. Times become categories:
+their hour, their day of the week, or both."""
 SkewName = Literal["log-uniform", "criteo"]
 SKEW_NAMES: tuple[SkewName, ...] = get_args(SkewName)
 

@@ -21,10 +21,12 @@ MATRIX, BATCH, TABLE, CLICKS = "matrix", "batch", "table", "clicks"
 # What keys are, by format. Formats in which keys are the same can be mixed.
 KEYS = {
     "criteo": "Criteo's columns",
-    **dict.fromkeys(("parquet", "arrow", "csv", TABLE), "columns of a table"),
+    **dict.fromkeys(("parquet", "arrow", "csv", TABLE), "the columns of a table"),
     **dict.fromkeys(("libsvm", "libffm", "tfrecord", MATRIX, BATCH), "plain indices"),
     CLICKS: "generated clicks",
 }
+# Kinds of columns whose texts are hashed.
+HASHED = ("text", "category")
 # Settings that say which rows there are, or what their labels, weights and values are, but not what keys mean. What
 # `drop`, `categorical`, `numeric` and `timestamp` decide is in `columns`.
 OTHER_SETTINGS = frozenset({
@@ -108,7 +110,7 @@ def _refuse_other_setting(setting: str, ours: Any, theirs: Any, name: str) -> No
 def column_differences(first: Kinds, others: Kinds) -> list[str]:
     """How the columns of another table, with their kinds, differ from those of the first; empty if keys are the same.
 
-    Numeric columns are numbered in their order; where columns of text stand does not matter.
+    Numeric columns are numbered in their order; where columns that are hashed stand does not matter.
 
     >>> column_differences({"age": "number", "town": "text"}, {"age": "text", "city": "text"})
     ['town is missing', 'city is new', 'age is text instead of number']
@@ -118,7 +120,7 @@ def column_differences(first: Kinds, others: Kinds) -> list[str]:
     differences += [
         f"{name} is {kind} instead of {first[name]}" for name, kind in others.items() if first.get(name, kind) != kind
     ]
-    ours, theirs = ([name for name, kind in kinds.items() if kind != "text"] for kinds in (first, others))
+    ours, theirs = ([name for name, kind in kinds.items() if kind not in HASHED] for kinds in (first, others))
     if not differences and ours != theirs:
         differences = [f"the order is {', '.join(theirs)} instead of {', '.join(ours)}"]
     return differences

@@ -16,7 +16,7 @@ from paceline.data.sources.files import Chunk, Source, find_sources
 from paceline.data.sources.parsed import BadRow, Format, Parsed
 from paceline.data.sources.weights import pair_up
 from paceline.data.sparse.batch import Batch
-from paceline.data.sparse.dataset import SparseDataset, sparse_writer
+from paceline.data.sparse.dataset import ROOM_FOR_FILES, Room, SparseDataset, sparse_writer
 from paceline.data.sparse.stray import LargestKeys
 from paceline.errors import ConfigError, DataError, counted, printable
 
@@ -24,8 +24,11 @@ from paceline.errors import ConfigError, DataError, counted, printable
 class RawRows:
     """Rows of one format: of files, or from memory."""
 
-    def __init__(self, config: PrepareConfig, reading: Format, files: dict[Split, list[Source]]) -> None:
+    def __init__(
+        self, config: PrepareConfig, reading: Format, files: dict[Split, list[Source]], room: Room = ROOM_FOR_FILES
+    ) -> None:
         self._config = config
+        self._room = room
         self._reading = reading
         if config.features is not None and config.features != reading.features:
             raise ConfigError(
@@ -61,7 +64,7 @@ class RawRows:
         return sparse_writer(
             self._config.out, features=features, source=source, labels=labels, fields=self._reading.fields,
             class_names=self._classes.names, scale=self._config.scale, numeric=self._reading.numeric,
-            names=self._reading.names,
+            names=self._reading.names, room=self._room,
         )  # fmt: skip
 
     def read(self, split: Split) -> Iterator[tuple[Batch, int]]:

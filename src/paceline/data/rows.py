@@ -67,6 +67,33 @@ class BlockRows(NamedTuple):
     rows: NDArray[np.int32]
 
 
+class _Shuffles(NamedTuple):
+    """How the blocks and rows of each epoch are shuffled, if they are."""
+
+    block_rows: NDArray[np.int64]
+    seed: int
+    shuffle: bool
+
+    def blocks(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The blocks of an epoch in order, and the place in the epoch where each ends."""
+        blocks = self._permutation(epoch, 0, len(self.block_rows))
+        return blocks, np.cumsum(self.block_rows[blocks])
+
+    def rows(self, epoch: int, block: int) -> NDArray[np.int32]:
+        """The rows of a block in the order of an epoch."""
+        num_rows = int(self.block_rows[block])
+        runs = self._permutation(epoch, 1 + block, -(-num_rows // RUN_ROWS))
+        rows = np.empty(num_rows, np.int32)
+        fill_runs(runs, RUN_ROWS, rows)
+        rows.flags.writeable = False
+        return rows
+
+    def _permutation(self, epoch: int, which: int, count: int) -> NDArray[np.int64]:
+        if not self.shuffle:
+            return np.arange(count)
+        return np.random.default_rng([self.seed, epoch, which]).permutation(count)
+
+
 class EpochOrder:
     """The order of rows in every epoch, from the run's seed and the blocks' row counts; that of the input if rows are
     not shuffled.
@@ -80,11 +107,10 @@ class EpochOrder:
 
     def __init__(self, block_rows: list[int], seed: int = 0, shuffle: bool = True) -> None:
         self.num_rows = sum(block_rows)
-        self._block_rows = np.array(block_rows, np.int64)
-        self._seed = seed
-        self._shuffle = shuffle
-        self._epoch = lru_cache(2)(self._order_blocks)
-        self._block = lru_cache(BLOCKS_KEPT)(self._order_rows)
+        # Caches of its own methods would keep it in memory until the next garbage collection.
+        shuffles = _Shuffles(np.array(block_rows, np.int64), seed, shuffle)
+        self._epoch = lru_cache(2)(shuffles.blocks)
+        self._block = lru_cache(BLOCKS_KEPT)(shuffles.rows)
 
     def between(self, start: int, stop: int) -> Iterator[tuple[int, NDArray[np.int32]]]:
         """The rows at positions `start` up to `stop`: blocks, each with its rows, in order. Safe from any thread."""
@@ -101,25 +127,6 @@ class EpochOrder:
         block, stop = int(blocks[number]), epoch * self.num_rows + int(ends[number])
         rows = self._block(epoch, block)
         return BlockRows(block, stop - len(rows), stop, rows)
-
-    def _order_blocks(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The blocks of an epoch in order, and the place in the epoch where each ends."""
-        blocks = self._permutation(epoch, 0, len(self._block_rows))
-        return blocks, np.cumsum(self._block_rows[blocks])
-
-    def _order_rows(self, epoch: int, block: int) -> NDArray[np.int32]:
-        """The rows of a block in the order of an epoch."""
-        num_rows = int(self._block_rows[block])
-        runs = self._permutation(epoch, 1 + block, -(-num_rows // RUN_ROWS))
-        rows = np.empty(num_rows, np.int32)
-        fill_runs(runs, RUN_ROWS, rows)
-        rows.flags.writeable = False
-        return rows
-
-    def _permutation(self, epoch: int, which: int, count: int) -> NDArray[np.int64]:
-        if not self._shuffle:
-            return np.arange(count)
-        return np.random.default_rng([self._seed, epoch, which]).permutation(count)
 
 
 class RowFeed(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 from numpy.typing import NDArray
@@ -19,14 +20,15 @@ from paceline.data.pipeline import parse_in_order
 from paceline.data.preparation import BATCH, MATRIX, TABLE, Preparation, config_of, keys_of, refuse_other_preparation
 from paceline.data.prepare_rows import bad_row_error
 from paceline.data.prepare_settings import PrepareConfig, check_settings_for
-from paceline.data.sources.files import Chunk, Source, find_sources
-from paceline.data.sources.formats import ROW_FORMATS, recognise, refuse_other_formats
+from paceline.data.sources.files import Chunk, Source, find_sources, read_head
+from paceline.data.sources.formats import ROW_FORMATS, WITHOUT_HEADER, recognise, refuse_other_formats
 from paceline.data.sources.parsed import MOST_UNDECLARED, Format, Parsed
 from paceline.data.sources.table_columns import Roles
 from paceline.data.sparse.batch import Batch
 from paceline.errors import ConfigError, DataError, UsageError, counted
 
-MOST_NOTED = 5  # bad rows
+MOST_NOTED = 5  # bad rows, or files
+NO_ROWS = Batch.from_lists([], [], [])._replace(fields=np.zeros(0, np.uint16))
 T = TypeVar("T")
 
 
@@ -40,39 +42,52 @@ class Scored(NamedTuple, Generic[T]):
 
 
 class UnlabelledRows:
-    """Rows of some sources, opened for scoring. `bad_rows` counts those skipped so far, and `notes` name the first."""
+    """Rows of some sources, opened for scoring; without a format to read them in, there are none.
 
-    def __init__(self, reading: Format, sources: list[Source], skip_bad_rows: int = 0) -> None:
+    `rows` counts those scored so far and `bad_rows` those skipped, of which `notes` name the first.
+    """
+
+    def __init__(self, reading: Format | None, sources: list[Source], skip_bad_rows: int = 0) -> None:
         self._reading = reading
         self._sources = sources
         self._skip = skip_bad_rows
-        self.bad_rows = 0
+        self.rows = self.bad_rows = 0
         self.notes: list[str] = []
 
     def scored(self, score: Callable[[Batch], T], *, threads: bool = True) -> Iterator[Scored[T]]:
-        """All rows in order with what `score` makes of them, in several threads at once if `threads` allows it."""
+        """All rows in order with what `score` makes of them, in several threads at once if `threads` allows it.
+
+        If there are no rows, what it makes of none.
+        """
+        reading = self._reading
 
         def read(chunk: Chunk[Any]) -> tuple[Source, Parsed, T | None]:
-            parsed = self._reading.parse(chunk, self._skip + 1)
+            assert reading is not None
+            parsed = reading.parse(chunk, self._skip + 1)
             if not threads:
                 return chunk.source, parsed, None
             made = score(parsed.batch)
             return chunk.source, parsed._replace(batch=parsed.batch.slice(0, 0)), made
 
-        chunks = (chunk for source in self._sources for chunk in self._reading.chunks(source))
-        place, numbered = None, 0
+        chunks = (chunk for source in self._sources if reading for chunk in reading.chunks(source))
+        place, numbered, is_empty = None, 0, True
         for source, parsed, made in parse_in_order(chunks, read):
             numbered = numbered if source is place else 0
             place = source
             self._check(source, numbered, parsed)
             found = score(parsed.batch) if made is None else made
             yield Scored(source, parsed.rows + numbered, parsed.ids, found)
-            numbered += parsed.num_numbered
+            numbered, is_empty = numbered + parsed.num_numbered, False
+            self.rows += len(parsed.rows)
+        if is_empty:
+            yield Scored(self._sources[0], np.zeros(0, np.int64), pa.nulls(0), score(NO_ROWS))
 
     def told(self) -> tuple[str, ...]:
-        """What to tell the user about rows left out."""
+        """What to tell the user about rows left out, or if there are none."""
         more = self.bad_rows - len(self.notes)
-        return (*self.notes, *([f"skipped {counted(more, 'other bad row')}"] if more else []))
+        found = [*self.notes, *([f"skipped {counted(more, 'other bad row')}"] if more else [])]
+        names = ", ".join(f"`{source.name}`" for source in self._sources[:MOST_NOTED])
+        return (*found, *([] if self.rows else [f"no rows in {names}: nothing is predicted"]))
 
     def _check(self, source: Source, numbered: int, parsed: Parsed) -> None:
         tolerated = self._skip - self.bad_rows
@@ -92,7 +107,9 @@ def open_files(trained: Preparation, sources: list[str], settings: Mapping[str, 
     asked = {"format": "auto", **settings}
     config = config_of(trained.source, sources, **asked, labelled=False, features=features, weight="", names=False)
     files = find_sources(sources)
-    first = next((source for source in files if source.num_bytes != 0), None)
+    first = next((source for source in files if source.num_bytes != 0 and len(read_head(source, 1))), None)
+    if first is None and recorded in WITHOUT_HEADER:
+        return UnlabelledRows(None, files)
     if first is None:
         raise DataError(f"the input is empty: `{files[0].name}`", "check how it was made")
     name = config.format if config.format != "auto" else recognise(first, config)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from paceline.diagnosis.advice import Advice, advise
 from paceline.diagnosis.evidence import Evidence, gather_evidence
+from paceline.diagnosis.steady import Steady
 from paceline.diagnosis.topology import best_links
 from paceline.diagnosis.verdict import BALANCED, INCONCLUSIVE, Verdict, judge, most
 from paceline.errors import ConfigError, DataError, UsageError
@@ -88,6 +89,8 @@ def diagnose(run: RunFolder) -> dict[str, Any]:
             }
             for one in advice
         ],
+        "needed_seconds": evidence.steady.needed_seconds,
+        "taken_cores": evidence.taken_cores,
         "rows_per_second": evidence.rows_per_second,
         "nodes": [node._asdict() for node in evidence.nodes],
     }
@@ -146,9 +149,8 @@ def _recommendation(advice: list[Advice], bottleneck: str, evidence: Evidence) -
 
 def _lines(evidence: Evidence, verdict: Verdict) -> list[str]:
     shares = ", ".join(f"{name} {share:.0%}" for name, share in evidence.phases.items())
-    part = "later epochs" if evidence.steady.first_epoch else "the time after the first second"
     lines = [
-        f"judged by {part}; the replay is off by {verdict.replay_error:.1%}",
+        f"judged by {_part(evidence.steady)}; the replay is off by {verdict.replay_error:.1%}",
         *_first_epoch(evidence),
         f"a worker's time: {shares}",
         "gains if infinitely fast: " + ", ".join(f"{name} {_times(gain, 2)}" for name, gain in verdict.gains.items()),
@@ -180,6 +182,13 @@ def _lines(evidence: Evidence, verdict: Verdict) -> list[str]:
     elif evidence.facts.traits.keyed:
         lines.append("the keys per batch were not recorded, so memory and larger batches were not judged")
     return lines
+
+
+def _part(steady: Steady) -> str:
+    """Which part of the run counts."""
+    if steady.first_epoch:
+        return "later epochs"
+    return f"the time after the first {steady.left_out:.2g} s" if steady.left_out else "the whole run"
 
 
 def _first_epoch(evidence: Evidence) -> list[str]:

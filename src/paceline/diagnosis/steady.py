@@ -1,7 +1,7 @@
 """Which part of a run stands for all of it, and is it long enough?
 
-In the first second memory is touched for the first time. In the first epoch rows may come from a disk, and later ones
-find them in memory: if that makes a difference, only the later ones count.
+In the first second, or the first record of a shorter run, memory is touched for the first time. In the first epoch
+rows may come from a disk, and later ones find them in memory: if that makes a difference, only the later ones count.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ Chunk = TypeVar("Chunk", WorkerChunk, ShardChunk)
 class Steady(NamedTuple):
     """What counts of a run, from `since` on.
 
-    `first_epoch` are the rows per second of a first epoch that does not count, otherwise 0. `from_disk` are the bytes
-    per second that the first epoch read from a disk, if it read its rows from there. `only_first`: there is no other.
-    `needed_seconds` is how long the run should have trained, 0 if it was long enough.
+    `left_out` are the seconds at the beginning of which nothing counts. `first_epoch` are the rows per second of a
+    first epoch that does not count, otherwise 0. `from_disk` are the bytes per second that the first epoch read from a
+    disk, if it read its rows from there. `only_first`: there is no other. `needed_seconds` is how long the run should
+    have trained, 0 if it was long enough.
     """
 
     chunks: list[WorkerChunk]
     since: float
+    left_out: float
     first_epoch: float
     from_disk: float
     only_first: bool
@@ -77,6 +79,9 @@ def steady_part(chunks: Sequence[WorkerChunk], probes: Sequence[NodeProbe], num_
     return Steady(
         chunks=found,
         since=since,
+        left_out=max(
+            (own[0].time for rank, own in by_rank(chunks).items() if own[0] is not by_rank(found)[rank][0]), default=0.0
+        ),
         first_epoch=first,
         from_disk=_read_first(probes, ended),
         only_first=bool(num_rows) and not after,

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 
 class EngineKind(NamedTuple):
-    """What is known about an engine before it opens: its `title` in messages, its `loader` ("module:function"), and
-    what counts the free cores of the cluster at an address, `core_counter`.
+    """What is known about an engine before it opens: its `title` in messages, its `loader` ("module:function"), what
+    counts the free cores of the cluster at an address, `core_counter`, and what raises if that cluster does not let
+    this process in, `access_check`.
 
     An engine without a loader does not place processes: workers are threads of this process.
     """
@@ -24,6 +25,7 @@ class EngineKind(NamedTuple):
     title: str
     loader: str = ""
     core_counter: str = ""
+    access_check: str = ""
 
     @property
     def has_processes(self) -> bool:
@@ -33,7 +35,12 @@ class EngineKind(NamedTuple):
 
 ENGINES = {
     "local": EngineKind("this process"),
-    "ray": EngineKind("Ray", "paceline.engines.ray:load", "paceline.engines.ray:count_free_cores"),
+    "ray": EngineKind(
+        "Ray",
+        "paceline.engines.ray:load",
+        "paceline.engines.ray:count_free_cores",
+        "paceline.engines.ray_access:check_access",
+    ),
 }
 
 
@@ -141,6 +148,15 @@ def open_engine(name: str, address: str, requests: Sequence[ProcessRequest]) -> 
 def usable_cores(name: str, address: str) -> int:
     """The cores that a run with the engine `name` can use: of this machine, or of the cluster at `address`."""
     return int(import_from(ENGINES[name].core_counter)(address)) if address else num_cores()
+
+
+def check_access(name: str, address: str) -> None:
+    """Raise if the cluster at `address` does not let this process in. Empty is a cluster of its own.
+
+    Does nothing for an engine that is not known.
+    """
+    if name in ENGINES and (check := ENGINES[name].access_check):
+        import_from(check)(address)
 
 
 def _load(name: str) -> Any:

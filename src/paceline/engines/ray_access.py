@@ -31,12 +31,7 @@ NODE_SECONDS, NODE_PAUSE_SECONDS = 5.0, 0.02
 
 def import_ray() -> Any:
     """Ray, or the error that it is missing."""
-    token = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if token and not content_of(token).strip():
-        raise UsageError(
-            f"`RAY_AUTH_TOKEN_PATH` is `{token}`, which is not a token file",
-            "set it to the token file that the nodes use",
-        )
+    _check_token_file()
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HEAD_SECONDS))
     # Silence about a coming change of defaults that does not concern this.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -52,6 +47,22 @@ def import_ray() -> Any:
     return ray
 
 
+def check_access(address: str) -> None:
+    """Raise if no Ray lets this process in at an address; empty is a Ray of its own, for which tokens must be right."""
+    _check_token_file()
+    if address and not import_ray().is_initialized():
+        _knock(address)
+
+
+def _check_token_file() -> None:
+    token = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if token and not content_of(token).strip():
+        raise UsageError(
+            f"`RAY_AUTH_TOKEN_PATH` is `{token}`, which is not a token file",
+            "set it to the token file that the nodes use",
+        )
+
+
 def has_token() -> bool:
     """Whether Ray finds a token: in the environment, or in a file."""
     file = os.environ.get("RAY_AUTH_TOKEN_PATH") or str(Path(TOKEN_FILE).expanduser())
@@ -65,15 +76,8 @@ def lacks_token() -> bool:
 
 def join(ray: Any, address: str) -> None:
     """Join the cluster at an address, `auto` or HOST:PORT."""
-    if "RAY_AUTH_MODE" not in os.environ and has_token():
-        os.environ["RAY_AUTH_MODE"] = "token"
-    if lacks_token():
-        # Ray would end this process with its stack.
-        raise UsageError("`RAY_AUTH_MODE` is `token`, but there is no token here", GIVE_TOKEN)
-    # Ray may have been loaded before the environment was as it is now.
-    read_token_again()
+    _knock(address)
     try:
-        _probe(_find_cluster() if address == "auto" else address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, TimeoutError, ValueError) as error:
         raise UsageError(f"no Ray cluster can be joined at `{address}`: {_first_line(error)}", NO_RAY) from None
@@ -82,6 +86,18 @@ def join(ray: Any, address: str) -> None:
             f"the Ray cluster at `{address}` cannot be joined: {_first_line(error)}",
             "install the same Ray and Python here as on the cluster",
         ) from None
+
+
+def _knock(address: str) -> None:
+    """Raise unless the cluster at an address lets us in, with the token that is here."""
+    if "RAY_AUTH_MODE" not in os.environ and has_token():
+        os.environ["RAY_AUTH_MODE"] = "token"
+    if lacks_token():
+        # Ray would end this process with its stack.
+        raise UsageError("`RAY_AUTH_MODE` is `token`, but there is no token here", GIVE_TOKEN)
+    # Ray may have been loaded before the environment was as it is now.
+    read_token_again()
+    _probe(_find_cluster() if address == "auto" else address)
 
 
 def _probe(address: str) -> None:
@@ -136,7 +152,7 @@ def without_ray_log() -> Iterator[None]:
 def _find_cluster() -> str:
     """The address of the cluster that this machine is part of."""
     services = importlib.import_module("ray._private.services")
-    with suppress(ConnectionError):
+    with suppress(ConnectionError, TimeoutError, ValueError):
         if found := services.canonicalize_bootstrap_address("auto", None):
             return str(found)
     raise UsageError("this machine is not part of a Ray cluster", NO_RAY)

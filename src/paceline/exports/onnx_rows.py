@@ -62,11 +62,12 @@ class Nonzeros(NamedTuple):
 
 
 def linear(model: TrainedModel) -> Any:
-    """A linear model under any loss. The scaling of values is part of its weights."""
-    scaling = model.input.scaling
-    weight, bias = scaling.weights_of_source(model.tensors["weight"], model.tensors["bias"])
+    """A linear model under any loss. Values are scaled in the graph, in float64: float32 weights for values as the
+    source has them would lose digits of columns far from zero.
+    """
+    weight, bias = model.tensors["weight"], model.tensors["bias"]
     graph = Graph("linear")
-    rows = _nonzeros(graph, len(weight), Scaling())
+    rows = _nonzeros(graph, len(weight), model.input.scaling)
     gathered = graph.node("Gather", graph.constant(weight, name="weight"), rows.ids)
     values = rows.values if weight.ndim == 1 else graph.with_axis(rows.values, 2)
     score = graph.node("Add", graph.sum(graph.node("Mul", gathered, values), 1), graph.constant(bias, name="bias"))

@@ -102,7 +102,7 @@ class Tracking:
             self._client.log_batch(self._run_id, params=params[start : start + MOST_PARAMS])
 
     def _log_metrics(self, values: Mapping[str, Any], rows: int) -> None:
-        """Log what is a number, at so many rows."""
+        """Log what is a number, after this number of rows."""
         now, found = int(time.time() * 1000), []
         for name, value in values.items():
             if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
@@ -114,11 +114,12 @@ class Tracking:
         try:
             result = self._folder.result
             self._log_metrics(flat(result), int(result.get("rows", 0)))
-            for name in FILES:
-                if (self._folder.path / name).is_file():
-                    self._client.log_artifact(self._run_id, str(self._folder.path / name))
             with tempfile.TemporaryDirectory() as scratch:
+                # Writes `diagnosis.json`, too.
                 self._log_page(Path(scratch))
+                for name in FILES:
+                    if (self._folder.path / name).is_file():
+                        self._client.log_artifact(self._run_id, str(self._folder.path / name))
                 if status == "FINISHED":
                     self._log_model(Path(scratch))
         finally:

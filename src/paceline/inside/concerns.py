@@ -1,4 +1,4 @@
-"""What in a dataset will hurt whoever trains on it?"""
+"""Which properties of a dataset harm training?"""
 
 from __future__ import annotations
 

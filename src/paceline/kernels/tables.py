@@ -30,6 +30,17 @@ ONE = np.uint64(1)
 TWO_PI = 2 * np.pi
 
 
+class KeysOfRows(NamedTuple):
+    """Which key of the input each row of a table is for: row i for key `first + i * step`, but row `rows[j]`, which
+    ascend, for key `keys[j]`.
+    """
+
+    first: int
+    step: int
+    rows: NDArray[np.int64]
+    keys: NDArray[np.uint64]
+
+
 class Single(NamedTuple):
     """One column."""
 
@@ -296,26 +307,36 @@ def read_all(groups: Any, bias_groups: Any, table: Table, bias: int, out: Floats
 
 
 @compiled
-def fill_uniform(table: Table, width: int, column: int, count: int, first: int, step: int, seed: Any,
+def fill_uniform(table: Table, width: int, column: int, count: int, of: KeysOfRows, seed: Any,
                  scale: np.float32) -> None:  # fmt: skip
     """Numbers between -`scale` and `scale` for `count` columns from `column` on of every row.
 
-    Row i is key `first + i * step`. What a key gets depends on the key, the column and the seed alone, so a table that
-    is divided among shards begins with the same values as one that is not.
+    What a key gets depends on the input's key, the column and the seed alone. So a table that is divided among shards
+    begins with the same values as one that is not, and keys with the same values whatever else is in the data.
     """
+    moved = 0
     for row in range(table.size // width):
-        state = mix(np.uint64(seed) + np.uint64(first + row * step) * GOLDEN)
+        key = np.uint64(of.first + row * of.step)
+        if moved < of.rows.size and of.rows[moved] == row:
+            key = of.keys[moved]
+            moved += 1
+        state = mix(np.uint64(seed) + key * GOLDEN)
         for i in range(count):
             drawn = mix(state + np.uint64(column + i + 1) * GOLDEN) >> np.uint64(40)
             table[row * width + column + i] = scale * (np.float32(drawn) * np.float32(2.0**-23) - np.float32(1))
 
 
 @compiled
-def fill_normal(table: Table, width: int, column: int, count: int, first: int, step: int, seed: Any,
+def fill_normal(table: Table, width: int, column: int, count: int, of: KeysOfRows, seed: Any,
                 scale: np.float32) -> None:  # fmt: skip
     """As `fill_uniform`, from a normal distribution with standard deviation `scale` (Box and Muller)."""
+    moved = 0
     for row in range(table.size // width):
-        state = mix(np.uint64(seed) + np.uint64(first + row * step) * GOLDEN)
+        key = np.uint64(of.first + row * of.step)
+        if moved < of.rows.size and of.rows[moved] == row:
+            key = of.keys[moved]
+            moved += 1
+        state = mix(np.uint64(seed) + key * GOLDEN)
         for i in range(count):
             drawn = mix(state + np.uint64(column + i + 1) * GOLDEN)
             radius = np.sqrt(-2 * np.log((np.float64(drawn >> np.uint64(32)) + 0.5) * 2.0**-32))

@@ -25,6 +25,8 @@ ADVICE = {
     "pull": "Use fewer nodes with more cores each, or more `--memory`, so that less is fetched twice.",
     "wait": "Use smaller blocks (`--block`), which can be spread more evenly.",
 }
+# Of all processes together.
+SHORTEST_SECONDS = 0.1
 # If a job that only multiplies uses less than this share of its cores, something else than their speed holds it up.
 NEARLY_ALL = 0.8
 IDLE_CORES = "Larger blocks keep all cores busy for longer; other programs may have had the rest."
@@ -40,7 +42,7 @@ def judge(seconds: dict[str, float], whole: float, used: float | None = None) ->
     if used is not None:
         phases["compute"] = min(phases["compute"], used)
     phases["other"] = max(0.0, 1.0 - sum(phases.values()))
-    if share < 0.2 or whole <= 0:
+    if share < 0.2 or whole < SHORTEST_SECONDS:
         sentence, bottleneck = "inconclusive: the job was too short to say what limited it", "inconclusive"
     else:
         words = WORDS[most].format(share=share) if used is None or most != "compute" else _of_cores(used)

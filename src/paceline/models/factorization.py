@@ -57,7 +57,7 @@ class FactorizationModel:
     holds_values = False
     tensors: tuple[Tensor, ...] = ()
     fingerprint = ""
-    scoring_threads = True
+    scoring_threads = knows_start = True
 
     def __init__(self, form: Form, table: TableLayout, fields: tuple[str, ...], labels: OnLabels) -> None:
         self._form = form
@@ -122,18 +122,7 @@ def build(entry: Entry, config: RunConfig, dataset: Any, rows_per_update: int) -
 
 def build_field_aware(entry: Entry, config: RunConfig, dataset: Any, rows_per_update: int) -> FactorizationModel:
     """The field-aware factorization machine of a run on this dataset."""
-    return _field_aware(on_labels(entry, config, dataset), dataset.features, fields_of(config, dataset))
-
-
-def fields_of(config: RunConfig, dataset: Any) -> tuple[str, ...]:
-    """The names of a dataset's fields; `ConfigError` if it has none."""
-    fields: tuple[str, ...] = dataset.manifest.fields
-    if not fields:
-        raise ConfigError(
-            f"the model `{config.model}` needs the field of each nonzero; `{dataset.folder}` has no fields",
-            "prepare the data again with --fields, or --model fm",
-        )
-    return fields
+    return _field_aware(on_labels(entry, config, dataset), dataset.features, dataset.manifest.fields)
 
 
 def build_for(config: RunConfig, features: int, fields: tuple[str, ...]) -> FactorizationModel:

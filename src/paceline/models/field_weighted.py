@@ -1,7 +1,8 @@
 """Field-weighted factorization machines: the table of a factorization machine, and a weight for each pair of fields.
 
 The weights of pairs take part in every row, so they are dense values. They begin as 1, which makes the model a
-factorization machine at first.
+factorization machine at first. The run's optimizer trains them too. If it trains only tables, as FTRL does, AdaGrad
+trains them, without penalties: those of FTRL are of another size.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,15 +18,16 @@ from paceline.data.sparse.batch import Batch
 from paceline.kernels.field_weighted import FieldWeighted, gradient, score
 from paceline.kernels.tables import gather
 from paceline.kernels.vectors import lanes
-from paceline.models.factorization import fields_of, layout_of, save_table
+from paceline.models.factorization import layout_of, save_table
 from paceline.models.linear import OnLabels, on_labels, with_loss
 from paceline.models.loss_entries import LOSSES
-from paceline.models.losses import rule_of
+from paceline.models.losses import Scales, rule_of
 from paceline.models.model import Compute, Floats, Parameters, Step, lay_out
 from paceline.models.registry import Entry
 from paceline.models.sparse import LossOutput
 from paceline.parameters.layout import DenseLayout, Layout
-from paceline.settings import RunConfig
+from paceline.parameters.optimizers import OPTIMIZERS
+from paceline.settings import OptimizerConfig, RunConfig
 
 FIELD_WEIGHTS = "field_weights"
 
@@ -34,7 +37,7 @@ class FieldWeightedModel:
 
     make_kernel = train_rows = None
     curvature: float | None = None
-    scoring_threads = True
+    scoring_threads = knows_start = True
     fingerprint = ""
 
     def __init__(self, labels: OnLabels, features: int, fields: tuple[str, ...], epoch_rows: int,
@@ -46,8 +49,9 @@ class FieldWeightedModel:
         self.start_loss = labels.start_loss
         self.label_units = labels.units
         self.tensors = lay_out([(FIELD_WEIGHTS, (count, count), "float32")])
-        sizes = count * count, count * count, config.optimizer, epoch_rows, rows_per_update
-        dense = DenseLayout(*sizes, config.start.rows, config.start.updates)
+        sizes, optimizer = (count * count, count * count), _optimizer_of(config.optimizer, labels.scales)
+        before = config.start.rows, config.start.updates
+        dense = DenseLayout(*sizes, optimizer, epoch_rows, rows_per_update, *before)
         self.layout = Layout(layout_of(labels, features), dense)
         self.output = LossOutput(LOSSES[config.loss.name].task, rule_of(config.loss))
 
@@ -99,11 +103,19 @@ class FieldWeightedCompute:
                         step.weights, step.dense, step.sums, step.dense_sums)  # fmt: skip
 
 
+def _optimizer_of(run: OptimizerConfig, scales: Scales) -> OptimizerConfig:
+    """How the weights of pairs change. They have no unit; steps of SGD have that of gradients, which is taken out."""
+    if not OPTIMIZERS[run.name].keeps_weights:
+        run = msgspec.structs.replace(run, name="adagrad", l1=0.0, l2=0.0, own={})
+    unit = 1.0 if OPTIMIZERS[run.name].scale_free else 1 / (scales.slope * scales.score)
+    return msgspec.structs.replace(run, learning_rate=run.learning_rate * unit)
+
+
 def build(entry: Entry, config: RunConfig, dataset: Any, rows_per_update: int) -> FieldWeightedModel:
     """The field-weighted factorization machine of a run on this dataset."""
     rows = dataset.split("train").rows
     labels = on_labels(entry, config, dataset)
-    return FieldWeightedModel(labels, dataset.features, fields_of(config, dataset), rows, rows_per_update)
+    return FieldWeightedModel(labels, dataset.features, dataset.manifest.fields, rows, rows_per_update)
 
 
 def build_for(config: RunConfig, features: int, fields: tuple[str, ...]) -> FieldWeightedModel:

@@ -80,7 +80,7 @@ class ImageClassifier:
     make_kernel = train_rows = None
     curvature: float | None = None
     label_units = LabelUnits()
-    scoring_threads = False
+    scoring_threads = knows_start = False
 
     def __init__(self, entry: Entry, config: RunConfig, settings: ImageSettings, epoch_rows: int = 1,
                  rows_per_update: int = 1) -> None:  # fmt: skip

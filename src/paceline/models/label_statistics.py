@@ -5,12 +5,17 @@ The manifest knows their statistics, unless an older version wrote it. Then bloc
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.data.label_statistics import LabelStatistics
 from paceline.errors import ConfigError
+from paceline.settings import RunConfig
+
+if TYPE_CHECKING:
+    from paceline.models.model import Model
 
 
 def first_labels(dataset: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
@@ -20,9 +25,11 @@ def first_labels(dataset: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None
 
 
 def refuse_below(least: float, dataset: Any, loss: str) -> None:
-    """Raise if a label is less than a loss allows."""
+    """Raise if a label is less than a loss allows. Two classes are 0 and 1."""
+    if dataset.manifest.labels.kind != "numbers":
+        return
     known = dataset.manifest.label_statistics
-    smallest = known.least if known is not None and known.quantiles else float(first_labels(dataset)[0].min())
+    smallest = float(first_labels(dataset)[0].min()) if known is None else known.least
     if smallest < least:
         raise ConfigError(
             f"the loss `{loss}` needs labels of at least {least:g}; the training rows have {smallest:g}",
@@ -44,14 +51,60 @@ def class_weights(dataset: Any) -> NDArray[np.float32]:
 
 
 def refuse_unseen(dataset: Any) -> None:
-    """Raise if no training row has one of the classes: a model would never predict it."""
-    known, labels = dataset.manifest.label_statistics, dataset.labels
-    if labels.kind != "numbers" and known is not None and 0 in known.rows:
-        missing = labels.names[known.rows.index(0)]
+    """Raise if no training row has one of the classes, or all of them weigh nothing: a model would never predict it."""
+    known, labels = dataset.manifest.label_statistics, dataset.manifest.labels
+    if labels.kind == "numbers" or known is None:
+        return
+    if 0 in known.rows:
         raise ConfigError(
-            f"no training row of `{dataset.folder}` has the class `{missing}`",
+            f"no training row of `{dataset.folder}` has the class `{labels.names[known.rows.index(0)]}`",
             "prepare data that shows all classes, or leave that class out",
         )
+    if 0 in known.weights:
+        raise ConfigError(
+            f"all training rows of `{dataset.folder}` with the class `{labels.names[known.weights.index(0)]}` weigh 0",
+            "give some of them a weight above 0, or leave that class out",
+        )
+
+
+def refuse_class_weight(config: RunConfig, dataset: Any) -> None:
+    """Raise if classes are to count the same, but labels are numbers."""
+    given = config.loss.class_weight
+    if given and dataset.manifest.labels.kind == "numbers":
+        raise ConfigError(
+            f"`class_weight` is `{given}`, but the labels of the data are numbers, which have no classes",
+            "leave --class-weight out, or prepare the data again with --labels two-classes or classes",
+        )
+
+
+def baseline_in_training(model: Model, dataset: Any) -> float | None:
+    """The loss of the best constant prediction for the training rows, as training weighs them, by the statistics of
+    their labels. None for datasets without any.
+    """
+    known: LabelStatistics | None = getattr(dataset.manifest, "label_statistics", None)
+    if known is None:
+        return None
+    if dataset.manifest.labels.kind == "numbers":
+        labels, weights = _like(known)
+    else:
+        labels, weights = dataset.manifest.labels.numbered_as(dataset.labels.names), np.array(known.weights)
+    if (of_classes := model.label_units.class_weights) is not None:
+        weights = weights * of_classes[labels]
+    output, count = model.output, len(labels)
+    scores = np.zeros((count, output.num_classes) if output.num_classes else count, np.float32)
+    sums = output.metric_sums()
+    sums.add(scores, labels.astype(dataset.labels.dtype), (weights / weights.sum()).astype(np.float32))
+    return sums.quality()["baseline_loss"]
+
+
+def _like(known: LabelStatistics) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A few labels, and weights, with the mean and the deviation of all labels, and nearly their quantiles."""
+    labels, weights = np.array(known.quantiles), np.ones(len(known.quantiles))
+    weights[[0, -1]] = 0.5
+    weights /= weights.sum()
+    mean = weights @ labels
+    deviation = (weights @ (labels - mean) ** 2) ** 0.5
+    return known.mean + (labels - mean) * (known.deviation / deviation if deviation else 0.0), weights
 
 
 def _weight_by_class(dataset: Any) -> NDArray[np.float64]:

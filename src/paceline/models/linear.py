@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from paceline.data.labels import Labels
 from paceline.data.sparse.batch import Batch
+from paceline.errors import DataError
 from paceline.imports import import_from
 from paceline.kernels.linear import Linear, gradient, score
 from paceline.kernels.losses import curvature
 from paceline.kernels.row_loop import train_rows
-from paceline.models.label_statistics import class_weights, first_labels, refuse_below, refuse_unseen
+from paceline.models.label_statistics import class_weights, first_labels, refuse_below
 from paceline.models.loss_entries import LOSSES
 from paceline.models.losses import PLAIN, LabelUnits, Scales, constant_loss, rule_of, rule_to_train, scales_of
 from paceline.models.model import Compute, Floats, Model, Parameters, Step, Tensor
@@ -27,7 +28,7 @@ from paceline.models.registry import Entry
 from paceline.models.sparse import Columns, LossOutput, table_layout
 from paceline.parameters.layout import Layout
 from paceline.parameters.optimizers import OPTIMIZERS
-from paceline.settings import LossConfig, RunConfig
+from paceline.settings import LossConfig, RunConfig, Start
 
 
 class LinearModel:
@@ -38,7 +39,7 @@ class LinearModel:
     holds_values = False
     tensors: tuple[Tensor, ...] = ()
     fingerprint = ""
-    scoring_threads = True
+    scoring_threads = knows_start = True
     operations = "paceline.models.linear_operations:LinearOperations"
 
     def __init__(self, config: RunConfig, features: int, labels: Labels, scales: Scales = PLAIN,
@@ -140,9 +141,9 @@ def on_labels(entry: Entry, config: RunConfig, dataset: Any) -> OnLabels:
     config = msgspec.structs.replace(config, loss=msgspec.structs.replace(config.loss, name=name))
     known = config.start
     if config.start_from:
+        _check_start(known, dataset.labels)
         weights = np.array(known.class_weights, np.float32) if known.class_weights else None
     else:
-        refuse_unseen(dataset)
         weights = class_weights(dataset) if config.loss.class_weight else None
     scales, start = PLAIN, LOSSES[name].loss_of_nothing
     if LOSSES[name].for_numbers:
@@ -151,6 +152,19 @@ def on_labels(entry: Entry, config: RunConfig, dataset: Any) -> OnLabels:
         scales = scales_of(rule, labels, row_weights) if known.scales is None else Scales(*known.scales)
         start = constant_loss(rule, scales.start, labels, row_weights)
     return OnLabels(config, scales, weights, start)
+
+
+def _check_start(start: Start, labels: Labels) -> None:
+    """Raise unless what a model's file says of its first labels can be: no checksum covers it, and loops trust it."""
+    with np.errstate(over="ignore"):
+        weights, scales = np.array(start.class_weights, np.float32), np.array(start.scales or (), np.float32)
+    found = ""
+    if len(weights) not in (0, labels.classes) or not (weights > 0).all():
+        found = f"{len(weights)} class weights for {labels.classes} classes, all of which must be positive"
+    elif not np.isfinite(scales).all() or (scales[1:3] <= 0).any():
+        found = f"the scales {start.scales}, which must be finite, and positive for scores and slopes"
+    if found:
+        raise DataError(f"the model to start from has {found}", "train that model again")
 
 
 def with_loss(config: RunConfig) -> RunConfig:

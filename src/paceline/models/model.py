@@ -159,6 +159,8 @@ class Model(Protocol):
     """The most that the loss's second derivative by the score can be; None if workers cannot have copies of keys."""
     start_loss: float
     """The mean loss of rows before training, more or less; 0 for a model that is not trained."""
+    knows_start: bool
+    """Whether training begins with scores of that loss. Else the first values, and their loss, may be anything."""
     label_units: LabelUnits
     """What it took from the labels of its first data."""
     scoring_threads: bool

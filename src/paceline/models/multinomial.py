@@ -33,7 +33,7 @@ class MultinomialModel:
 
     tensors: tuple[Tensor, ...] = ()
     fingerprint = ""
-    scoring_threads = True
+    scoring_threads = knows_start = True
     curvature: float | None = None
     operations = "paceline.models.step_operations:StepParts"
 

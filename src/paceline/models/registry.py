@@ -16,7 +16,7 @@ from paceline.imports import import_from, import_function
 from paceline.models.loss_entries import LOSS_OF_LABELS, LOSSES, LOSSES_OF_ONE_SCORE
 from paceline.models.tasks import METRICS as METRICS
 from paceline.models.tasks import Task
-from paceline.parameters.optimizers import DENSE_OPTIMIZERS, TABLE_AND_DENSE_OPTIMIZERS, TABLE_OPTIMIZERS
+from paceline.parameters.optimizers import DENSE_OPTIMIZERS, TABLE_OPTIMIZERS
 from paceline.settings import RunConfig
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ class Defaults(NamedTuple):
 
     At pace async, workers that are threads have batches of `async_rows`; workers that are processes have batches of
     `process_rows` at every pace. With `own_threads`, a step uses all cores by itself, so that one worker is enough.
-    A run trains on `least_rows` or more: it repeats small data, as long as that helps (`defaults.py`).
+    Small data is repeated, up to `least_rows` rows in all: `repeats` times the square of its rows per key. Its batches
+    are smaller, so that an epoch has `least_updates` updates, but not below `fewest_rows` (`defaults.py`).
     """
 
     pace: str
@@ -41,6 +42,9 @@ class Defaults(NamedTuple):
     process_rows: int
     own_threads: bool = False
     least_rows: int = 0
+    least_updates: int = 0
+    fewest_rows: int = 4
+    repeats: float = 0.0
 
     def batch_size(self, pace: str | int, has_processes: bool) -> int:
         """Rows per worker per step.
@@ -53,8 +57,14 @@ class Defaults(NamedTuple):
         return self.async_rows if pace == "async" else self.rows
 
 
-# benchmarks/defaults.py measures them; decision 0024 explains them.
-OF_LINEAR = Defaults("async", rows=100, async_rows=1, process_rows=1000, least_rows=200_000)
+# benchmarks/defaults.py and quality.py measure them; decisions 0024 and 0030 explain them.
+OF_LINEAR = Defaults(
+    "async", rows=100, async_rows=1, process_rows=1000, least_rows=200_000, least_updates=500, repeats=1 / 2
+)
+# Factors fit small data too well sooner than weights do.
+OF_FACTORS = OF_LINEAR._replace(repeats=1 / 6)
+# Its steps go through Python, so that small ones are slow.
+OF_FIELD_WEIGHTED = OF_FACTORS._replace(async_rows=100, fewest_rows=20)
 OF_DECLARED = Defaults("async", rows=100, async_rows=100, process_rows=1000)
 OF_SOFTMAX = Defaults("async", rows=100, async_rows=100, process_rows=100)
 OF_TORCH = Defaults("sync", rows=100, async_rows=100, process_rows=32, own_threads=True)
@@ -67,7 +77,7 @@ class Entry(NamedTuple):
     step moves only those of its batch's keys; otherwise all parameters take part in every step. `losses` are the names
     of those that it can be trained with, and `class_weights` says that its classes may count differently. `compiled`
     says that it has a kernel, with which threads take whole steps without Python. `has_factors` says that the section
-    `factors` of a recipe is for it.
+    `factors` of a recipe is for it, and `needs_fields` that each nonzero of a row must belong to a field.
 
     `builder` and `loader` are "module:function", imported when they are needed. So are `network`, which makes a
     classifier of images for one worker; `shapes`, which tells the shapes of its tensors before it is made, if they are
@@ -97,6 +107,7 @@ class Entry(NamedTuple):
     compiled: bool = False
     class_weights: bool = False
     has_factors: bool = False
+    needs_fields: bool = False
     scaled: bool = True
 
     def build(self, config: RunConfig, dataset: Any, rows_per_update: int) -> Model:
@@ -121,11 +132,17 @@ class Entry(NamedTuple):
             return wanted
         fitting = [name for name in self.losses if labels in LOSSES[name].task.labels]
         task = LOSSES[wanted].task
-        again = f"prepare the data again with --labels {task.labels[0]}"
-        raise ConfigError(
-            f"{task.needs_labels(who)}; those of the data are `{labels}`",
-            f"--loss {one_of(fitting)}, or {again}" if fitting else again,
-        )
+        hints = [f"--loss {one_of(fitting)}"] if fitting else []
+        if labels == "classes" and not fitting:
+            hints += [f"--model {one_of([one.name for one in MODELS.values() if one.is_for(self.input, usual)])}"]
+        # Several classes are neither two nor numbers.
+        if labels != "classes":
+            hints += [f"prepare the data again with --labels {task.labels[0]}"]
+        raise ConfigError(f"{task.needs_labels(who)}; those of the data are `{labels}`", ", or ".join(hints))
+
+    def is_for(self, rows: str, loss: str) -> bool:
+        """Whether it learns from such input, with this loss."""
+        return self.input == rows and loss in self.losses
 
     def task_for(self, config: RunConfig, labels: str) -> Task:
         """What the model of a run predicts from labels of this kind."""
@@ -155,20 +172,21 @@ MODELS = {
     "fm": Entry(
         "fm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.factorization:build", loader="paceline.models.trained_factorization:load_fm",
-        defaults=OF_LINEAR, operations=STEP_PARTS, compiled=True, has_factors=True, class_weights=True,
+        defaults=OF_FACTORS, operations=STEP_PARTS, compiled=True, has_factors=True, class_weights=True,
         onnx=f"{ONNX}rows:fm",
     ),
     "fwfm": Entry(
-        "fwfm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_AND_DENSE_OPTIMIZERS,
+        "fwfm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.field_weighted:build", loader="paceline.models.trained_factorization:load_fwfm",
-        defaults=OF_DECLARED, operations=STEP_PARTS, has_factors=True, class_weights=True, onnx=f"{ONNX}rows:fwfm",
+        defaults=OF_FIELD_WEIGHTED, operations=STEP_PARTS, has_factors=True, needs_fields=True, class_weights=True,
+        onnx=f"{ONNX}rows:fwfm",
     ),
     "ffm": Entry(
         "ffm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.factorization:build_field_aware",
         loader="paceline.models.trained_factorization:load_ffm",
-        defaults=OF_LINEAR, operations=STEP_PARTS, compiled=True, has_factors=True, class_weights=True,
-        onnx=f"{ONNX}rows:ffm",
+        defaults=OF_FACTORS, operations=STEP_PARTS, compiled=True, has_factors=True, needs_fields=True,
+        class_weights=True, onnx=f"{ONNX}rows:ffm",
     ),
     "softmax": Entry(
         "softmax", IMAGES, keyed=False, losses=("softmax",), optimizers=DENSE_OPTIMIZERS,

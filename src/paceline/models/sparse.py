@@ -122,7 +122,7 @@ class DeclaredModel:
     make_kernel = train_rows = use_threads = None
     curvature: float | None = None
     filled: Callable[[int], None] | None = None
-    holds_values = False
+    holds_values = knows_start = False
     scoring_threads = True
     label_units = LabelUnits()
 

@@ -30,6 +30,7 @@ from paceline.models.loss_entries import LOSSES
 from paceline.models.model import Floats, Model, Parameters, TableView, values_of
 from paceline.models.output import class_labels, class_probabilities, predicted
 from paceline.models.registry import Entry, check_code, find
+from paceline.models.tasks import TWO_CLASSES
 from paceline.models.trained_inputs import ImageInput, Input, SparseInput, TrainedOn
 from paceline.settings import LossConfig, RunConfig
 
@@ -150,6 +151,16 @@ class TrainedModel:
             return msgspec.convert(self.info.source.get("class_names", []), list[str])
         except msgspec.ValidationError as error:
             raise DataError(f"the class names of the model cannot be read: {error}", "train again") from None
+
+    @property
+    def meaning(self) -> str:
+        """Which of two classes with names the column of predictions is about; empty if the column needs no words."""
+        task, names = self.model.output.task, self.class_names
+        if task.name != TWO_CLASSES.name or names in ([], ["0", "1"]):
+            return ""
+        if task.column == TWO_CLASSES.column:
+            return f"{task.column} is that of `{names[1]}`"
+        return f"{task.column} is above 0 for `{names[1]}`, and below for `{names[0]}`"
 
     @property
     def trained(self) -> TrainedOn:

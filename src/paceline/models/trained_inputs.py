@@ -22,9 +22,6 @@ from paceline.models.images import ImageSettings
 from paceline.models.model import Parameters, TableView
 from paceline.parameters.store import check_memory
 
-CSR = "rebuild the matrix: its `check_format()` says what is wrong with it"
-
-
 T = TypeVar("T")
 
 
@@ -49,11 +46,8 @@ class Input(Protocol):
     def scaling(self) -> Scaling:
         """Which values were scaled in the data that the model was trained on."""
 
-    def rows_of(self, given: Any) -> Any:
-        """Rows as the model takes them, from what a user gives."""
-
     def parsed(self, rows: Batch) -> Any:
-        """Rows as the model takes them, from those of files."""
+        """Rows as the model takes them, from those of files or of memory, with distinct keys."""
 
     def files_of(self, trained: TrainedOn, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
         """Files of raw rows, as `settings` say; `DataError` if a model that was trained so is not for them."""
@@ -81,12 +75,6 @@ class SparseInput(NamedTuple):
     scaling: Scaling
     fields: tuple[str, ...] = ()
 
-    def rows_of(self, given: Any) -> Batch:
-        rows = _checked(given) if isinstance(given, Batch) else _batch_of_csr(given)
-        if self.fields:
-            rows = rows._replace(fields=_checked_fields(getattr(given, "fields", None), len(self.fields), rows))
-        return (Scaler(self.scaling).apply(rows.copy().distinct()) if self.scaling.keys else rows).read_only()
-
     def check(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> None:
         assert parameters.table is not None
         trained = Preparation(source, parameters.table.layout.features, self.fields)
@@ -94,9 +82,7 @@ class SparseInput(NamedTuple):
         refuse_other_preparation(trained, given, str(dataset.folder))
 
     def parsed(self, rows: Batch) -> Batch:
-        """Rows that were parsed, as the model takes them."""
-        if self.fields:
-            rows = rows._replace(fields=_checked_fields(rows.fields, len(self.fields), rows))
+        rows = rows._replace(fields=_known_fields(rows, len(self.fields)) if self.fields else None)
         return Scaler(self.scaling).apply(rows).read_only()
 
     def files_of(self, trained: TrainedOn, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
@@ -116,9 +102,13 @@ class SparseInput(NamedTuple):
             raise UsageError(f"`id` is `{id_column}`, but the columns of a matrix have no names", "give a frame")
         for batch in chain([first], batches):
             refuse_mixture(batch, matrices=True)
-            refuse_other_width(trained, batch.features)
-            for rows_given in _pieces(batch.features):
-                yield Made(score(self.rows_of(rows_given)))
+            found = rows_of_matrix(batch.features)
+            if not isinstance(batch.features, Batch):
+                refuse_other_width(trained, found.num_columns)
+            for start, stop in pairwise(found.cuts() if found.num_rows else (0, 0)):
+                piece = found.between(start, stop)
+                _check_values(piece.values)
+                yield Made(score(self.parsed(piece.distinct())))
 
     def parameters_for(self, parameters: Parameters, dataset: Any, source: dict[str, Any]) -> Parameters:
         self.check(parameters, dataset, source)
@@ -154,7 +144,7 @@ class ImageInput(NamedTuple):
                 f"cannot predict for {pixels.dtype} of shape {pixels.shape}",
                 f"give bytes (uint8) of shape [images, {height}, {width}, {channels}]",
             )
-        flat = np.ascontiguousarray(pixels.reshape(len(pixels), -1))
+        flat = np.ascontiguousarray(pixels.reshape(len(pixels), height * width * channels))
         return Images(flat, np.zeros(len(flat), np.uint16))
 
     def parsed(self, rows: Batch) -> Any:
@@ -162,7 +152,7 @@ class ImageInput(NamedTuple):
 
     def files_of(self, trained: TrainedOn, sources: list[str], settings: Mapping[str, Any]) -> UnlabelledRows:
         raise UsageError(
-            "the model is for images, and only rows can be scored from files",
+            "the model is for images, and raw image files cannot be scored",
             "make a dataset of the images with `paceline prepare`, and give it with --data",
         )
 
@@ -184,80 +174,31 @@ class ImageInput(NamedTuple):
         return parameters
 
 
-def _pieces(given: Any) -> Iterator[Any]:
-    """A matrix, in pieces of bounded size if it is dense."""
-    if not isinstance(given, np.ndarray):
-        yield given
-        return
-    dense = rows_of_matrix(given)
-    for start, stop in pairwise(dense.cuts()):
-        yield dense.between(start, stop)
-
-
-def refuse_other_width(trained: TrainedOn, given: Any) -> None:
+def refuse_other_width(trained: TrainedOn, columns: int) -> None:
     """Raise for a matrix whose columns cannot be those of the matrix or table that a model was trained on."""
     format_ = trained.source.get("format")
-    if isinstance(given, Batch) or (format_ != MATRIX and keys_of(str(format_)) != keys_of(TABLE)):
+    if format_ != MATRIX and keys_of(str(format_)) != keys_of(TABLE):
         return
-    if given.shape[1] != trained.features:
+    if columns != trained.features:
         raise UsageError(
-            f"the matrix has {given.shape[1]:,} columns; the model was trained on {trained.features:,} features",
+            f"the matrix has {columns:,} columns; the model was trained on {trained.features:,} features",
             "give the same columns" if format_ == MATRIX else "give a frame or a file with the same columns",
         )
 
 
-def _batch_of_csr(rows: Any) -> Batch:
-    if not hasattr(rows, "tocsr"):
-        raise UsageError(f"cannot predict for a {type(rows).__name__}", "give a paceline Batch or a SciPy CSR matrix")
-    rows = rows.tocsr()
-    keys = np.asarray(rows.indices)
-    stop = int(rows.indptr[-1]) if len(rows.indptr) else 0  # SciPy allows room after the last nonzero
-    if len(rows.indptr) != rows.shape[0] + 1 or not 0 <= stop <= min(len(keys), len(rows.data)):
-        raise UsageError(f"cannot predict: `indptr` does not fit {rows.shape[0]} rows and {len(keys)} nonzeros", CSR)
-    keys, values = keys[:stop], rows.data[:stop]
-    if keys.size and not 0 <= keys.min() <= keys.max() < rows.shape[1]:
-        raise UsageError(
-            f"cannot predict: column numbers from {keys.min()} to {keys.max()} in a matrix of {rows.shape[1]} columns",
-            CSR,
-        )
-    keys = keys.astype(np.uint32 if not keys.size or keys.max() < 1 << 32 else np.uint64)
-    return _checked(Batch(np.zeros(rows.shape[0], np.uint8), rows.indptr, keys, values))
+def _check_values(values: NDArray[np.float32]) -> None:
+    finite = np.isfinite(values)
+    if not finite.all():
+        raise UsageError(f"cannot predict: `{values[~finite][0]}` is not a finite value", "replace it")
 
 
-def _checked(rows: Batch) -> Batch:
-    """The same rows as compiled loops take them; raises if offsets, keys or values are wrong."""
-    labels, offsets, keys, values = (np.asarray(part) for part in rows[:4])
-    if offsets.dtype.kind not in "iu" or keys.dtype not in (np.uint32, np.uint64) or values.dtype.kind not in "biuf":
-        raise UsageError(
-            f"cannot predict for offsets of {offsets.dtype}, keys of {keys.dtype} and values of {values.dtype}",
-            "offsets are int64, keys uint32 or uint64, and values float32",
-        )
-    with np.errstate(over="ignore"):
-        offsets, values = np.ascontiguousarray(offsets, np.int64), np.ascontiguousarray(values, np.float32)
-    if offsets.shape != (len(labels) + 1,) or keys.shape != values.shape or keys.ndim != 1:
-        raise UsageError(
-            f"cannot predict for {len(labels)} rows: {offsets.shape} offsets, {keys.shape} keys, {values.shape} values",
-            "there is one offset more than rows, and a value for each key",
-        )
-    if offsets[0] != 0 or offsets[-1] != len(keys) or (np.diff(offsets) < 0).any():
-        raise UsageError(f"cannot predict: offsets do not rise from 0 to the number of nonzeros, {len(keys)}", CSR)
-    if not np.isfinite(values).all():
-        raise UsageError(f"cannot predict: `{values[~np.isfinite(values)][0]}` is not a finite value", "replace it")
-    return Batch(labels, offsets, np.ascontiguousarray(keys), values)
-
-
-def _checked_fields(fields: Any, count: int, rows: Batch) -> NDArray[np.uint16]:
-    """The field of each nonzero; raises if there are none, or if some are unknown."""
+def _known_fields(rows: Batch, count: int) -> NDArray[np.uint16]:
+    """The fields of nonzeros; raises if these have none, or some that a model of `count` fields does not know."""
+    fields = rows.fields
     if fields is None:
-        raise UsageError("cannot predict: the model needs the field of each nonzero", "give a Batch with `fields`")
-    found = np.asarray(fields)
-    if found.dtype.kind not in "iu" or found.shape != rows.keys.shape:
-        raise UsageError(
-            f"cannot predict for {found.shape} fields of {found.dtype} and {rows.keys.shape} keys",
-            "there is a field, an integer, for each key",
-        )
-    if found.size and not 0 <= found.min() <= found.max() < count:
-        raise UsageError(
-            f"cannot predict: fields from {found.min()} to {found.max()}; the model has {count}", "they count from 0"
-        )
-    return np.ascontiguousarray(found, np.uint16)
+        if rows.num_nonzeros:
+            raise UsageError("cannot predict: the model needs the field of each nonzero", "give a Batch with `fields`")
+        return np.zeros(0, np.uint16)
+    if fields.max(initial=0) >= count:
+        raise UsageError(f"cannot predict: fields up to {fields.max()}; the model has {count}", "they count from 0")
+    return fields

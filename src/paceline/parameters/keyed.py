@@ -7,21 +7,34 @@ worker's private copies of the hottest keys, which compiled loops use.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.data.sparse.key_order import moved_keys
 from paceline.kernels.fold import add_in
 from paceline.kernels.gate import LINE
 from paceline.kernels.private import NoCopies, Private, mean_products, merge_all, merge_hidden
-from paceline.kernels.tables import TableArrays, apply_gradient, fill_normal, fill_uniform, gather, read_all
-from paceline.parameters.layout import Rules, TableLayout
+from paceline.kernels.tables import (
+    KeysOfRows,
+    TableArrays,
+    apply_gradient,
+    fill_normal,
+    fill_uniform,
+    gather,
+    read_all,
+)
+from paceline.machine import num_cores
+from paceline.parameters.layout import Group, Rules, TableLayout
 from paceline.parameters.optimizers import state_of
 from paceline.parameters.scratch import DIRECT_KEYS, Fold
 from paceline.parameters.store import Floats, check_memory
 
 KEYS_PER_LINE = 16
+# What a thread draws in some milliseconds.
+VALUES_PER_THREAD = 1 << 18
 FILLS = {"uniform": fill_uniform, "normal": fill_normal}
 
 
@@ -31,15 +44,20 @@ class KeyedStore:
     Only compiled loops over `table` may use it from several threads at once.
     """
 
-    def __init__(self, layout: TableLayout, shard: int = 0, num_shards: int = 1, private_rows: int = 0) -> None:
-        """`private_rows` more rows are allocated behind them, for `PrivateCopies`."""
+    def __init__(
+        self, layout: TableLayout, shard: int = 0, num_shards: int = 1, private_rows: int = 0,
+        hot_keys: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        """`private_rows` more rows are allocated behind them, for `PrivateCopies`. If keys are those of a dataset's
+        blocks, `hot_keys` are that dataset's: initial values belong to the input's keys.
+        """
         self.layout = layout
         self.size = len(range(shard, layout.num_keys, num_shards))
         self.width, self.dim = layout.width, layout.dim
         self.key_dtype = layout.key_dtype
         # -1 if another shard holds the bias, or there is none.
         self.bias = layout.bias_key // num_shards if layout.bias and layout.bias_key % num_shards == shard else -1
-        self._first, self._step = shard, num_shards
+        self._keys_of_rows = _keys_of_rows(hot_keys if layout.is_drawn else (), shard, num_shards)
         self._num_floats = (self.size + private_rows) * self.width
         hint = "prepare the data with fewer features (--hash-bits), or choose --optimizer sgd, which needs the least"
         check_memory(4 * self._num_floats, f"{layout.features:,} features", hint)
@@ -55,14 +73,25 @@ class KeyedStore:
         column = 0
         for group in self.layout.groups:
             if group.initial.kind != "zeros":
-                FILLS[group.initial.kind](
-                    rows, self.width, column, group.dim, self._first, self._step, np.uint64(self.layout.seed),
-                    np.float32(group.initial.scale),
-                )  # fmt: skip
+                self._draw(rows, column, group)
             elif self.bias >= 0 and self.layout.bias_start:
                 first = self.bias * self.width + column
                 self.table[first : first + group.dim] = state_of(group.optimizer, self.layout.bias_start)
             column += group.width
+
+    def _draw(self, rows: Floats, column: int, group: Group) -> None:
+        """Draw initial values of a group's columns, in several threads if they are many."""
+        fill, width, count = FILLS[group.initial.kind], self.width, len(rows) // self.width
+        seed, scale = np.uint64(self.layout.seed), np.float32(group.initial.scale)
+        parts = min(num_cores(), count * group.dim // VALUES_PER_THREAD + 1)
+        ends = [count * part // parts for part in range(parts + 1)]
+
+        def draw(start: int, stop: int) -> None:
+            of = _part_of(self._keys_of_rows, start, stop)
+            fill(rows[start * width : stop * width], width, column, group.dim, of, seed, scale)
+
+        with ThreadPoolExecutor(parts, thread_name_prefix="paceline-draw") as threads:
+            list(threads.map(draw, ends[:-1], ends[1:]))
 
     def rules_at(self, rows: int) -> Rules:
         """The rules in force after `rows` rows, which stay the same unless a rate decays."""
@@ -119,6 +148,32 @@ class KeyedStore:
 
     def _rows(self, start: int, count: int) -> Floats:
         return self.table[start * self.width : (start + count) * self.width]
+
+
+def _keys_of_rows(hot_keys: Sequence[int], shard: int, num_shards: int) -> KeysOfRows:
+    """Which of the input's keys the rows of a shard are for."""
+    block_keys, input_keys = moved_keys(np.array(hot_keys, np.uint64))
+    own = block_keys % np.uint64(num_shards) == shard
+    rows = block_keys[own] // np.uint64(num_shards)
+    return KeysOfRows(shard, num_shards, rows.astype(np.int64), input_keys[own])
+
+
+def _part_of(of: KeysOfRows, start: int, stop: int) -> KeysOfRows:
+    """Which keys the rows from `start` to `stop` are for."""
+    first, last = np.searchsorted(of.rows, [start, stop])
+    return KeysOfRows(of.first + start * of.step, of.step, of.rows[first:last] - start, of.keys[first:last])
+
+
+class TableValues:
+    """The values in a store after `rows` rows, [keys, columns]. A slice of keys is read when asked for."""
+
+    def __init__(self, store: KeyedStore, rows: int) -> None:
+        self._store, self._rows = store, rows
+        self.shape = store.size, store.dim
+
+    def __getitem__(self, keys: slice) -> Floats:
+        start, stop, _ = keys.indices(self._store.size)
+        return self._store.read(start, stop - start, self._rows).reshape(stop - start, self._store.dim)
 
 
 class PrivateCopies:

@@ -99,6 +99,11 @@ class TableLayout(msgspec.Struct, frozen=True):
         return any(group.optimizer.decay_rows for group in self.groups)
 
     @property
+    def is_drawn(self) -> bool:
+        """Whether some initial values depend on the seed and the key."""
+        return any(group.initial.kind != "zeros" for group in self.groups)
+
+    @property
     def can_merge(self) -> bool:
         """Whether workers may update copies of a row for a while and then add up the changes."""
         return all(can_merge(rule_at(group.optimizer, 0)) for group in self.groups)

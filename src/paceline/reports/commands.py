@@ -38,6 +38,11 @@ def data_name(data: str) -> str:
     return "rows in memory" if is_from_memory(data) else data.rstrip("/").rpartition("/")[2] or data
 
 
+def verb_of(run: RunFolder) -> str:
+    """What the command that repeats a run does."""
+    return "train" if run.job == TRAIN else "run"
+
+
 def repeat(run: RunFolder, flags: str = "", into: str = "") -> str:
     """The command that runs again with the settings of `run`, changed by `flags`, in the new folder `into`."""
     settings = run.settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,12 +12,12 @@ from rich.text import Text
 from paceline.errors import UsageError, printable
 from paceline.files import replace_file
 from paceline.reports.charts import MOST_LINES, line_legend
-from paceline.reports.commands import repeat
+from paceline.reports.commands import repeat, verb_of
 from paceline.reports.curves import curves_of_several, with_choice
 from paceline.reports.header import data_of, when_and_where
-from paceline.reports.layout import command_line, document, missing, note, prose, section, table
+from paceline.reports.layout import command_line, document, fragment, missing, note, prose, section, table
 from paceline.reports.markup import Markup, element
-from paceline.reports.measures import MEASURES, NOTHING, best_places
+from paceline.reports.measures import MEASURES, NOTHING, best_places, label_of
 from paceline.reports.quality import quality_of
 from paceline.reports.ranking import Ranking, rank, verdict_on
 from paceline.reports.terminal import fitting, print_table
@@ -26,8 +27,11 @@ BEST = " *"
 # Every run has its own; it says nothing about how the run trained.
 OWN_SETTINGS = ("run",)
 # What follows the runs' names, the measure by which they are ordered, and the settings that differ.
-FIRST = ("rows/s", "seconds", "test error", "test AUC", "elements/s", "GFLOP/s", "bottleneck")
+FIRST = ("rows/s", "seconds", "train loss", "test error", "test AUC", "elements/s", "GFLOP/s", "bottleneck")
 MOST_VERDICTS = 8
+# The labels of losses, and of those of the best constant predictions for the same rows.
+BASELINE_OF = {f"{rows} loss": label_of(f"{rows}_baseline_loss") for rows in ("validation", "test", "train")}
+BASELINES = BASELINE_OF.values()
 
 
 class Row(NamedTuple):
@@ -38,9 +42,27 @@ class Row(NamedTuple):
     best: set[int]
 
 
+class PageParts(NamedTuple):
+    """What a page of a comparison says besides it.
+
+    `title` and, below it, `lead`, a sentence. `chosen` says on which rows the best run was chosen. `sections` come
+    before the curves, and `after` at the end. `failed` names runs that left nothing to compare, and why.
+    """
+
+    title: str = ""
+    lead: str = ""
+    chosen: str = ""
+    sections: Sequence[Markup] = ()
+    failed: Mapping[str, str] = {}
+    after: Sequence[Markup] = ()
+
+
+PLAIN = PageParts()
+
+
 class Comparison(NamedTuple):
     """The runs' names, best first, the settings that differ, and the results, each with one text per run; which run is
-    best, in words; and the runs in the same order, with the measure that decided.
+    best, in words; the runs in the same order, with the measure that decided; and what a page says besides.
     """
 
     names: list[str]
@@ -49,6 +71,11 @@ class Comparison(NamedTuple):
     sentence: str
     runs: list[RunFolder]
     ranking: Ranking
+    parts: PageParts = PLAIN
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the whole page, whose style applies to nothing else."""
+        return fragment(*_body(self, f"axis-{uuid.uuid4().hex[:8]}"))
 
     @property
     def columns(self) -> list[Row]:
@@ -58,15 +85,22 @@ class Comparison(NamedTuple):
         order = {name: place for place, name in enumerate((decided, *FIRST))}
         known = sorted((row for row in differ if row.name in order), key=lambda row: order[row.name])
         first = [row for row in known if row.name == decided]
-        return [*first, *self.settings, *known[len(first) :], *(row for row in differ if row.name not in order)]
+        columns = [*first, *self.settings, *known[len(first) :], *(row for row in differ if row.name not in order)]
+        return [beside for row in columns if row.name not in BASELINES for beside in (row, *self._baseline_of(row))]
+
+    def _baseline_of(self, loss: Row) -> list[Row]:
+        """The losses of the best constant predictions, which say what a loss means. Those may all be the same."""
+        return [row for row in self.results if row.name == BASELINE_OF.get(loss.name)]
 
     @property
     def same(self) -> str:
         """What is the same in all runs, in words."""
-        return ", ".join(f"{row.name} {row.texts[0]}" for row in self.results if len(set(row.texts)) == 1)
+        shown = [row.name for row in self.columns]
+        same = [row for row in self.results if len(set(row.texts)) == 1 and row.name not in shown]
+        return ", ".join(f"{row.name} {row.texts[0]}" for row in same)
 
 
-def compare(runs: Sequence[RunFolder], names: Sequence[str] = ()) -> Comparison:
+def compare(runs: Sequence[RunFolder], names: Sequence[str] = (), parts: PageParts = PLAIN) -> Comparison:
     """How runs differ, best first. Only finished runs can be best, and only if they differ.
 
     Without `names`, runs are named by their folders.
@@ -97,6 +131,7 @@ def compare(runs: Sequence[RunFolder], names: Sequence[str] = ()) -> Comparison:
         verdict_on(names, results, ranking),
         runs,
         ranking,
+        parts,
     )
 
 
@@ -123,41 +158,47 @@ def print_comparison(comparison: Comparison) -> None:
         print(printable(comparison.sentence.replace("`", "")))
 
 
-def write_comparison(
-    runs: Sequence[RunFolder], out: Path, failed: Mapping[str, str] | None = None, *, names: Sequence[str] = (),
-    title: str = "", sections: Sequence[Markup] = (), chosen: str = "", after: Sequence[Markup] = (),
-) -> Comparison:  # fmt: skip
-    """Write one page with the same table and the runs' curves over each other; returns the comparison.
+def write_comparison(comparison: Comparison, out: Path) -> None:
+    """Write one page with the same table and the runs' curves over each other."""
+    data = _data(comparison)
+    title = f"{_title(comparison)}{f' on {data}' if data else ''} – paceline"
+    replace_file(out, document(title, *_body(comparison, "axis")))
 
-    `failed` names runs that left nothing to compare, and why. `sections` come before the curves, and `after` at the
-    end. `chosen` says on which rows the best run was chosen.
-    """
-    comparison = compare(runs, names)
-    runs, told = comparison.runs, comparison.names
-    title = title or (" and ".join(told) if len(runs) == 2 else f"{len(runs)} runs")
-    data = " and ".join(dict.fromkeys(name for run in runs if (name := data_of(run))))
-    page = document(
-        f"{title}{f' on {data}' if data else ''} – paceline",
-        element("h1", title),
-        note(" · ".join(part for part in (data, when_and_where(runs[0])) if part)),
-        *_winner(comparison, chosen),
+
+def _body(comparison: Comparison, group: str) -> list[Markup]:
+    """The page. `group` names the choice of the curves' axis."""
+    runs, parts = comparison.runs, comparison.parts
+    return [
+        element("h1", _title(comparison)),
+        note(" · ".join(part for part in (_data(comparison), when_and_where(runs[0])) if part)),
+        *([element("p", *prose(parts.lead))] if parts.lead else []),
+        *_winner(comparison),
         element("section", *_table(comparison)),
-        *sections,
-        *_learning(told, runs),
+        *parts.sections,
+        *_learning(comparison.names, runs, group),
         *_verdicts(comparison),
-        *([section("Failed", table(("run", "error"), [*failed.items()]))] if failed else []),
-        *after,
-    )
-    replace_file(out, page)
-    return comparison
+        *([section("Failed", table(("run", "error"), [*parts.failed.items()]))] if parts.failed else []),
+        *parts.after,
+    ]
 
 
-def _winner(comparison: Comparison, chosen: str) -> list[Markup]:
+def _title(comparison: Comparison) -> str:
+    names = comparison.names
+    return comparison.parts.title or (" and ".join(names) if len(names) == 2 else f"{len(names)} runs")
+
+
+def _data(comparison: Comparison) -> str:
+    return " and ".join(dict.fromkeys(name for run in comparison.runs if (name := data_of(run))))
+
+
+def _winner(comparison: Comparison) -> list[Markup]:
     """Which run is best, by how much, and the command that repeats it."""
+    chosen = comparison.parts.chosen
     if not comparison.sentence:
         return []
     sentence = element("p", *prose(comparison.sentence), class_="sentence")
-    again = [element("p", "To train like the best one:", class_="faint"), command_line(repeat(comparison.runs[0]))]
+    best = comparison.runs[0]
+    again = [note(f"To {verb_of(best)} like the best one:"), command_line(repeat(best))]
     return [element("div", sentence, *([note(*prose(chosen))] if chosen else []), *again, class_="verdict")]
 
 
@@ -180,7 +221,7 @@ def _table(comparison: Comparison) -> list[Markup]:
     ]
 
 
-def _learning(names: Sequence[str], runs: Sequence[RunFolder]) -> list[Markup]:
+def _learning(names: Sequence[str], runs: Sequence[RunFolder], group: str) -> list[Markup]:
     """The curves of training runs; other jobs have no such section."""
     if not any(run.job == TRAIN for run in runs):
         return []
@@ -188,7 +229,7 @@ def _learning(names: Sequence[str], runs: Sequence[RunFolder]) -> list[Markup]:
     drawn = dict(list(metrics.items())[:MOST_LINES])
     if figures := curves_of_several(drawn):
         more = [note(f"The best {MOST_LINES} of {len(metrics):,} runs.")] if len(metrics) > MOST_LINES else []
-        return [section("Learning", line_legend(list(drawn)), *more, with_choice(figures, "axis"))]
+        return [section("Learning", line_legend(list(drawn)), *more, with_choice(figures, group))]
     if not any(metrics.values()):
         return [section("Learning", missing("No run has been evaluated yet."))]
     once = "Each run was evaluated once, at the end: there are no curves. "
@@ -199,12 +240,17 @@ def _verdicts(comparison: Comparison) -> list[Markup]:
     """What each run says about its learning and its speed."""
     entries = []
     for name, run in list(zip(comparison.names, comparison.runs, strict=True))[:MOST_VERDICTS]:
-        quality = quality_of(run.metrics) if run.job == TRAIN else None
-        diagnosis = run.saved_diagnosis.get("sentence", "")
-        told = [quality.sentence if quality and quality.state else "", f"{diagnosis[:1].upper()}{diagnosis[1:]}"]
-        if any(told):
-            entries += [element("dt", name), *(element("dd", *prose(text)) for text in told if text)]
+        if told := verdicts_of(run):
+            entries += [element("dt", name), *(element("dd", *prose(text)) for text in told)]
     return [section("What each run says", element("dl", *entries, class_="told"))] if entries else []
+
+
+def verdicts_of(run: RunFolder) -> list[str]:
+    """How a run learned, if that is known, and what limited it, if it was diagnosed: sentences."""
+    quality = quality_of(run.metrics) if run.job == TRAIN else None
+    diagnosis = str(run.saved_diagnosis.get("sentence", ""))
+    told = [quality.sentence if quality and quality.state else "", f"{diagnosis[:1].upper()}{diagnosis[1:]}"]
+    return [sentence for sentence in told if sentence]
 
 
 def _names(runs: Sequence[RunFolder]) -> list[str]:

@@ -81,7 +81,7 @@ def _chart(
 
 def _best_constant(metrics: Metrics) -> Reference | None:
     """The loss of the best constant prediction."""
-    found = [value for line in metrics for rows in ("validation", "test")
+    found = [value for line in metrics for rows in PREFIXES.values()
              if (value := _finite(line.get(f"{rows}_{BASELINE}"))) is not None]  # fmt: skip
     return Reference("best constant", found[-1]) if found else None
 

@@ -50,6 +50,11 @@ VALIDATION_MEASURES, TEST_MEASURES = (
     )
     for rows in ("validation", "test")
 )
+# Without held-out rows, all that is known is the mean loss in training.
+TRAIN_MEASURES = (
+    Measure("train_loss", ("train", "loss"), "train loss", ".5f", "low", True, True),
+    Measure("train_baseline_loss", ("train", "baseline_loss"), "train baseline", ".5f", on_terminal=True),
+)
 MEASURES = (
     Measure("status", ("status",), "status", "", on_terminal=True),
     Measure("rows", ("rows",), "rows", at_a_glance=True),
@@ -59,6 +64,7 @@ MEASURES = (
     Measure("steps", ("steps",), "steps"),
     *VALIDATION_MEASURES,
     *TEST_MEASURES,
+    *TRAIN_MEASURES,
     Measure("bytes_per_row", ("wire", "bytes_per_row"), "wire bytes per row", ",.0f", "low", True),
     Measure("max_staleness", ("max_staleness",), "largest staleness"),
     Measure("trace", ("trace",), "trace", ",.2f", at_a_glance=True, on_terminal=True),

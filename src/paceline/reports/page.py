@@ -129,7 +129,12 @@ def _verdict(run: RunFolder) -> Markup:
 def _commands(run: RunFolder, advice: Any) -> list[Markup]:
     """What to try, as commands to copy."""
     found = [one for one in advice if isinstance(one, dict)] if isinstance(advice, list) else []
-    return [command_line(repeat(run, str(one["flags"]))) for one in found[:MOST_COMMANDS] if one.get("flags")]
+    flags = [str(one["flags"]) for one in found if one.get("flags")][:MOST_COMMANDS]
+    # Each in a folder of its own, so that all of them can be pasted.
+    return [
+        command_line(repeat(run, told, f"{run.path}-next{f'-{number}' if number > 1 else ''}"))
+        for number, told in enumerate(flags, 1)
+    ]
 
 
 def _named_numbers(found: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def steps_of(sample: StepSample) -> str:
 
 def label_of_steps(sample: StepSample) -> str:
     """Which steps of which worker a sample covers, and when."""
-    return f"worker {sample.rank}, {steps_of(sample)}, at {sample.time:,.2f} s"
+    return f"worker {sample.rank}, {steps_of(sample)}, at {sample.time:,.2f}\N{NO-BREAK SPACE}s"
 
 
 def time_by_worker(chunks: Iterable[WorkerChunk]) -> list[WorkerTime]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import html
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+    from paceline.data.prepare_settings import PrepareProgress
 
 PLAIN_LINE_SECONDS = 5.0
 LIVE_SECONDS = 0.1
@@ -114,3 +116,17 @@ def meter(title: str) -> Iterator[LiveMeter | NotebookMeter | PlainMeter]:
     ]
     with Progress(*columns, console=console, transient=True, expand=True) as progress:
         yield LiveMeter(progress, title)
+
+
+@contextmanager
+def prepare_meter() -> Iterator[Callable[[PrepareProgress], None]]:
+    """A meter of what `prepare` has read."""
+    began = time.perf_counter()
+    with meter("prepare") as bar:
+
+        def show(at: PrepareProgress) -> None:
+            speed = at.bytes_read / 1e6 / max(1e-9, time.perf_counter() - began)
+            share = at.bytes_read / at.bytes_total if at.bytes_total else 0.0
+            bar.show(min(share, 1.0), f"{at.rows:,} rows, {speed:.0f} MB/s")
+
+        yield show

@@ -44,8 +44,8 @@ def quality_of(metrics: Metrics) -> Quality | None:
     gained = (np.interp(0.75 * places[-1], places, losses) - losses[-1]) / whole
     if lost > NOTICEABLE and rows != "train":
         return Quality(OVERFITTING, (
-            f"Overfitting: the {name} was lowest, {losses[best]:.4f}, after {quantity(places[best], 'rows')}, "
-            f"and is {losses[-1]:.4f} now. {_instead(rows)}"
+            f"Overfitting: the {name} was lowest, {_loss(losses[best])}, after {quantity(places[best], 'rows')}, "
+            f"and is {_loss(losses[-1])} now. {_instead(rows)}"
         ))  # fmt: skip
     if gained > NOTICEABLE:
         return Quality(IMPROVING, (
@@ -67,13 +67,23 @@ def _curve(metrics: Metrics, key: str) -> list[tuple[float, float]]:
 def _against(loss: float, baseline: float | None, name: str) -> str:
     """The loss, compared with that of the best constant prediction."""
     if baseline is None:
-        return f"The {name} is {loss:.4f}."
+        return f"The {name} is {_loss(loss)}."
     if loss >= baseline:
-        return f"The {name}, {loss:.4f}, is no better than that of the best constant prediction, {baseline:.4f}."
+        return f"The {name}, {_loss(loss)}, is no better than that of the best constant prediction, {_loss(baseline)}."
     if baseline <= 0:
-        return f"The {name} is {loss:.4f}; that of the best constant prediction is {baseline:.4f}."
+        return f"The {name} is {_loss(loss)}; that of the best constant prediction is {_loss(baseline)}."
     below = (baseline - loss) / baseline
-    return f"The {name}, {loss:.4f}, is {below:.0%} below that of the best constant prediction, {baseline:.4f}."
+    share = f"{below:.0%}" if below < 0.995 else "over 99%"
+    return f"The {name}, {_loss(loss)}, is {share} below that of the best constant prediction, {_loss(baseline)}."
+
+
+def _loss(value: float) -> str:
+    """A loss in four digits or more.
+
+    >>> _loss(0.45678), _loss(0.0000216), _loss(3456.789)
+    ('0.4568', '2.16e-05', '3,456.7890')
+    """
+    return f"{value:.4g}" if 0 < abs(value) < 0.001 else f"{value:,.4f}"
 
 
 def _instead(rows: str) -> str:

@@ -12,7 +12,7 @@ from paceline.reports.measures import MEASURES, Measure
 Results = Sequence[Mapping[str, Any]]
 
 BY_NAME = {measure.name: measure for measure in MEASURES}
-# If losses are of different kinds, they are no measure: then the metric that people compare first.
+# Losses of different kinds cannot be compared: then the metric that people compare first.
 METRIC_NAMES = [name for name in reversed(METRICS) if METRICS[name].better and name != "loss"]
 SPEEDS = ("rows_per_second", "elements_per_second", "flop_per_second")
 # Runs whose speeds differ by less are equally fast.
@@ -68,10 +68,12 @@ def difference(measure: Measure, value: float, other: float) -> str:
 
     >>> difference(BY_NAME["test_loss"], 0.45, 0.5), difference(BY_NAME["rows_per_second"], 300.0, 100.0)
     ('10.0% lower', '3.0× higher')
+    >>> difference(BY_NAME["elements_per_second"], 101.0, 100.0)
+    '1.0% higher'
     """
     word = "lower" if value < other else "higher"
     if min(value, other) > 0:
-        if measure.name in SPEEDS:
+        if measure.name in SPEEDS and max(value, other) >= FASTER * min(value, other):
             return f"{max(value, other) / min(value, other):.1f}× {word}"
         if other < 1e100:
             percent = 100 * abs(value - other) / other

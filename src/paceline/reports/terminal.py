@@ -76,16 +76,25 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *,
     Console(width=width, highlight=False).print(table)
 
 
-def result_columns(traits: Traits) -> list[str]:
-    """The columns of a table of runs whose model has these traits."""
-    first, *others = (label_of(f"test_{name}") for name in traits.metrics)
-    metrics = [first, *(label.removeprefix("test ") for label in others)]
+def rows_shown(result: dict[str, Any]) -> str:
+    """The rows whose metrics a table shows: test rows, else validation rows, else the loss in training.
+
+    >>> rows_shown({"test": {}, "train": {"loss": 0.5}}), rows_shown({"test": {}})
+    ('train', 'test')
+    """
+    return next((rows for rows in ("test", "validation", "train") if result.get(rows)), "test")
+
+
+def result_columns(traits: Traits, rows: str = "test") -> list[str]:
+    """The columns of a table of runs whose model has these traits, with the metrics on those rows."""
+    first, *others = (label_of(f"{rows}_{name}") for name in _metrics_on(rows, traits))
+    metrics = [first, *(label.removeprefix(f"{rows} ") for label in others)]
     return ["run", "pace", "workers", "batch", f"{traits.input}/s", "seconds", *metrics]
 
 
-def result_row(name: str, result: dict[str, Any], traits: Traits) -> list[str]:
+def result_row(name: str, result: dict[str, Any], traits: Traits, rows: str = "test") -> list[str]:
     """One run's line of a table with `result_columns`."""
-    test = result["test"]
+    found = result.get(rows, {})
     return [
         name,
         str(result["pace"]),
@@ -93,8 +102,13 @@ def result_row(name: str, result: dict[str, Any], traits: Traits) -> list[str]:
         f"{result['batch_size']:,}",
         f"{result['rows_per_second']:,.0f}",
         f"{result['train_seconds']:.2f}",
-        *(number(test.get(name), 4 if place else 5) for place, name in enumerate(traits.metrics)),
+        *(number(found.get(name), 4 if place else 5) for place, name in enumerate(_metrics_on(rows, traits))),
     ]
+
+
+def _metrics_on(rows: str, traits: Traits) -> tuple[str, ...]:
+    """What is measured on those rows."""
+    return ("loss", "baseline_loss") if rows == "train" else traits.metrics
 
 
 def number(value: float | None, digits: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -14,17 +15,18 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from paceline.data.limits import Scale
-from paceline.data.memory.dataset import MemoryDataset, dataset_in_memory
+from paceline.data.memory.dataset import LabelledRows, TrainingRows, dataset_of
 from paceline.data.memory.matrices import rows_of_matrix
 from paceline.data.sparse.dataset import NO_SCALING
 from paceline.defaults import epochs_for, workers_for
 from paceline.models.loss_entries import LOSSES
 from paceline.parameters.optimizers import OPTIMIZERS, TABLE_OPTIMIZERS
 from paceline.settings import FactorsConfig, LossConfig, OptimizerConfig, RunConfig
-from paceline.sklearn.finish import SMOOTH, Problem, finish
-from paceline.sklearn.fitting import Family, State, as_value_errors, train
+from paceline.sklearn.finish import finish
+from paceline.sklearn.fitting import Family, Fitted, State, as_value_errors, train
 from paceline.sklearn.learned import Doubles, Learned
 from paceline.sklearn.sample import Sample
+from paceline.sklearn.smooth import SMOOTH
 
 ABOVE_0, AT_LEAST_0 = Interval(Real, 0, None, closed="neither"), Interval(Real, 0, None, closed="left")
 FRACTION = Interval(Real, 0, 1, closed="neither")
@@ -45,34 +47,39 @@ class Estimator(BaseEstimator):
         "shuffle": ["boolean"], "n_jobs": [None, Integral], "random_state": ["random_state"],
     }  # fmt: skip
 
-    def _learn(self, rows: Sample, loss: str, before: State | None, epochs: int | str) -> None:
-        """Train on rows, from where the last fit ended, and keep what was learned."""
-        finishing = before is None and getattr(self, "finish", None) is not None
+    def _learn(self, rows: Sample, loss: str, before: State | None, epochs: int | str | None) -> None:
+        """Train on rows, from where the last fit ended, and keep what was learned. Without `epochs`, it is one epoch
+        for a `partial_fit`, which has no finish.
+        """
+        finishing = epochs is not None and getattr(self, "finish", None) is not None
         if finishing:
             self._check_finish(loss)
-        count = rows.matrix.shape[0]
         with as_value_errors():
-            dataset = self._dataset(rows, before)
-            if epochs == "auto":
-                epochs = epochs_for(self._family.model, count, len(dataset.manifest.hot_keys))
-            config = self._config(loss, int(epochs), count, before)
-            state, values = train(self._family, config, dataset, before)
+            epochs, (state, values) = self._train(rows, loss, before, epochs)
         if finishing:
-            values = finish(Problem(rows, dataset.scaling, config.loss, self.l2), values)
+            values = finish(rows, state.scaling, state.on.config.loss, self.l2, values[:])
             state.table[:, : values.shape[1]] = values
         self.epochs_ = epochs
         self._state = state
-        self._keep(self._family.learned(values, dataset.scaling))
+        self._keep(self._family.learned(values, state.scaling))
 
-    def _dataset(self, rows: Sample, before: State | None) -> MemoryDataset:
-        """The rows in blocks. After the first fit, values keep their meaning."""
+    def _train(self, rows: Sample, loss: str, before: State | None, epochs: int | str | None) -> tuple[int, Fitted]:
+        """How many epochs it took, and what they left. The rows in blocks are freed when it returns."""
+        count = rows.matrix.shape[0]
+        with self._dataset(rows, before) as dataset:
+            if epochs == "auto":
+                epochs = epochs_for(self._family.model, count, len(dataset.manifest.hot_keys))
+            epochs = 1 if epochs is None else int(epochs)
+            return epochs, train(self._family, self._config(loss, epochs, count, before), dataset, before)
+
+    def _dataset(self, rows: Sample, before: State | None) -> AbstractContextManager[TrainingRows]:
+        """The rows in blocks, while the context lasts. After the first fit, values keep their meaning."""
         scale: Scale = self.scale if before is None else "none"
         scaling = NO_SCALING if before is None else before.scaling
-        targets = rows.targets.astype(rows.labels.dtype)
+        targets = rows.targets.astype(rows.labels.dtype, copy=False)
         weights = None if rows.weights is None else rows.weights.astype(np.float32)
-        return dataset_in_memory(
-            rows_of_matrix(rows.matrix), targets, weights, rows.labels, scale=scale, scaling=scaling
-        )
+        given = LabelledRows(rows_of_matrix(rows.matrix), targets, weights, rows.labels)
+        return dataset_of(given, scale=scale, scaling=scaling)
 
     def _check_finish(self, loss: str) -> None:
         """Raise if nothing can be finished with these parameters."""

@@ -20,11 +20,25 @@ from paceline.sklearn.fitting import State
 from paceline.sklearn.learned import Doubles, Learned
 from paceline.sklearn.sample import Sample
 
+PIECE_ROWS = 1 << 20
+
 
 def _has_probabilities(estimator: Any) -> bool:
     if estimator.loss != "logistic":
         raise AttributeError(f"loss={estimator.loss!r} has no probabilities; loss='logistic' has them")
     return True
+
+
+def _pieces(y: NDArray[Any]) -> list[NDArray[Any]]:
+    """Labels in pieces of about the same size: sorting all at once takes several times their memory."""
+    return np.array_split(y, -(-max(1, len(y)) // PIECE_ROWS))
+
+
+def _checked_pieces(y: NDArray[Any]) -> list[NDArray[Any]]:
+    """Labels in pieces; raises unless they can be classes."""
+    for piece in (pieces := _pieces(y)):
+        check_classification_targets(piece)
+    return pieces
 
 
 class Classifier(ClassifierMixin, Estimator):
@@ -49,9 +63,8 @@ class Classifier(ClassifierMixin, Estimator):
         """
         self._validate_params()
         X, y = validate_data(self, X, y, **MATRIX)
-        check_classification_targets(y)
-        self.classes_, targets = np.unique(y, return_inverse=True)
-        self._learn_classes(X, y, targets, sample_weight, None, self.epochs)
+        self.classes_ = np.unique(np.concatenate([np.unique(piece) for piece in _checked_pieces(y)]))
+        self._learn_classes(X, y, sample_weight, None, self.epochs)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -80,14 +93,16 @@ class Classifier(ClassifierMixin, Estimator):
             raise ValueError("class_weight='balanced' needs all rows at once; give partial_fit the weights as a dict")
         before: State | None = getattr(self, "_state", None)
         X, y = validate_data(self, X, y, reset=before is None, **MATRIX)
-        check_classification_targets(y)
+        pieces = _checked_pieces(y)
         if before is None:
             if classes is None:
                 raise ValueError("classes must be given in the first call of partial_fit")
             self.classes_ = unique_labels(classes)
         elif classes is not None and not np.array_equal(self.classes_, unique_labels(classes)):
             raise ValueError(f"classes is {classes}; in the first call it was {self.classes_}")
-        self._learn_classes(X, y, self._numbered(y), sample_weight, before, 1)
+        for piece in pieces:
+            self._refuse_unknown(piece)
+        self._learn_classes(X, y, sample_weight, before, None)
         return self
 
     def decision_function(self, X: Any) -> Doubles:
@@ -159,9 +174,7 @@ class Classifier(ClassifierMixin, Estimator):
         found: Doubles = np.log(self.predict_proba(X))
         return found
 
-    def _learn_classes(
-        self, X: Any, y: NDArray[Any], targets: NDArray[Any], sample_weight: Any, before: State | None, epochs: Any
-    ) -> None:
+    def _learn_classes(self, X: Any, y: NDArray[Any], sample_weight: Any, before: State | None, epochs: Any) -> None:
         count = len(self.classes_)
         if count < 2:
             raise ValueError(f"y has only one class, {self.classes_.tolist()[0]!r}: a classifier needs two")
@@ -171,10 +184,11 @@ class Classifier(ClassifierMixin, Estimator):
             weights = by_class if weights is None else weights * by_class
         names = tuple(str(number) for number in range(count))
         labels = Labels() if count == 2 else Labels("classes", names)
-        self._learn(Sample(X, targets, labels, weights), self._loss_for(count), before, epochs)
+        targets = [np.searchsorted(self.classes_, piece).astype(labels.dtype) for piece in _pieces(y)]
+        self._learn(Sample(X, np.concatenate(targets), labels, weights), self._loss_for(count), before, epochs)
 
     def _loss_for(self, classes: int) -> str:
-        """The loss of paceline for so many classes."""
+        """The loss of paceline for this number of classes."""
         if classes == 2:
             return str(self.loss)
         if not self._takes_many_classes():
@@ -187,13 +201,12 @@ class Classifier(ClassifierMixin, Estimator):
     def _takes_many_classes(self) -> bool:
         return self.loss == "logistic" and "softmax" in find(self._family.model).losses
 
-    def _numbered(self, y: NDArray[Any]) -> NDArray[np.int64]:
-        """The number of each label among the classes."""
+    def _refuse_unknown(self, y: NDArray[Any]) -> None:
+        """Raise for a label that is not one of the classes."""
         known = np.isin(y, self.classes_)
         if not known.all():
             unknown = y[~known].tolist()[0]
             raise ValueError(f"y has the label {unknown!r}, which is not one of the classes {self.classes_}")
-        return np.searchsorted(self.classes_, y)
 
     def _keep(self, learned: Learned) -> None:
         self.coef_, self.intercept_ = learned.weights, learned.bias

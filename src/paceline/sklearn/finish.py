@@ -2,91 +2,44 @@
 
 The objective is the weighted mean of the rows' losses + l2 / 2 · |weights|², over scaled values and without the bias.
 Each step solves for Newton's direction by conjugate gradients, from products with the matrix alone.
+
+With l2 = 0, there can be many optima, or none at finite weights. The search begins at weights of 0 and never leaves the
+space that the rows span, so least squares ends at the smallest weights. Other losses get a tiny l2 for values in units
+of their deviation. Columns are centred, because the bias, which has no penalty, would otherwise count as a weight.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit, logsumexp, softmax
+import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from paceline.data.sparse.scaling import Scaling
 from paceline.settings import LossConfig
 from paceline.sklearn.learned import Doubles, Numbers
 from paceline.sklearn.sample import Sample
+from paceline.sklearn.smooth import BOUNDED, SMOOTH, Measured
 
 MOST_STEPS = 100
 MOST_PRODUCTS = 1000
 MOST_HALVINGS = 40
-# Relative to the first gradient.
+# Relative to gradients, and slopes of rows, where all parameters are 0.
 TOLERANCE = 1e-13
 GOOD_ENOUGH = 1e-6
+# Where the objective is nearly flat, small gradients are not enough: parameters must not move any more.
+STILL = 1e-10
 ENOUGH_DESCENT = 1e-4
 ROUNDING = 1e-12
-
-Bend = Callable[[Doubles], Doubles]
-
-
-class Measured(NamedTuple):
-    """The losses of rows, their slopes by the scores [rows, outputs], and the product of the second derivatives with
-    changes of the scores.
-    """
-
-    losses: Doubles
-    slopes: Doubles
-    bend: Bend
-
-
-def _squared(scores: Doubles, targets: Doubles, loss: LossConfig) -> Measured:
-    away = scores - targets
-    return Measured(away[:, 0] ** 2 / 2, away, lambda change: change)
-
-
-def _huber(scores: Doubles, targets: Doubles, loss: LossConfig) -> Measured:
-    away = scores - targets
-    slopes, near = np.clip(away, -loss.delta, loss.delta), np.abs(away) <= loss.delta
-    return Measured((slopes * (away - slopes / 2))[:, 0], slopes, lambda change: change * near)
-
-
-def _poisson(scores: Doubles, targets: Doubles, loss: LossConfig) -> Measured:
-    means = np.exp(np.minimum(scores, 60))
-    return Measured((means - targets * scores)[:, 0], means - targets, lambda change: change * means)
-
-
-def _logistic(scores: Doubles, targets: Doubles, loss: LossConfig) -> Measured:
-    shares = expit(scores)
-    losses = np.logaddexp(0, scores) - targets * scores
-    return Measured(losses[:, 0], shares - targets, lambda change: change * shares * (1 - shares))
-
-
-def _squared_hinge(scores: Doubles, targets: Doubles, loss: LossConfig) -> Measured:
-    signs = 2 * targets - 1
-    missing = np.maximum(1 - signs * scores, 0)
-    return Measured(missing[:, 0] ** 2, -2 * signs * missing, lambda change: 2 * change * (missing > 0))
-
-
-def _softmax(scores: Doubles, targets: Doubles, loss: LossConfig) -> Measured:
-    rows, classes = np.arange(len(scores)), targets[:, 0].astype(np.int64)
-    shares = softmax(scores, axis=1)
-    slopes = shares.copy()
-    slopes[rows, classes] -= 1
-
-    def bend(change: Doubles) -> Doubles:
-        found: Doubles = shares * (change - (shares * change).sum(axis=1, keepdims=True))
-        return found
-
-    return Measured(logsumexp(scores, axis=1) - scores[rows, classes], slopes, bend)
-
-
-# The losses whose slopes do not jump.
-SMOOTH: dict[str, Callable[[Doubles, Doubles, LossConfig], Measured]] = {
-    "squared": _squared, "huber": _huber, "poisson": _poisson, "logistic": _logistic, "squared-hinge": _squared_hinge,
-    "softmax": _softmax,
-}  # fmt: skip
+NOISE = 1e-16
+# The l2 where there is none, relative to how much the loss bends if all rows have the best constant score.
+TINY_L2 = 1e-7
+LEAST_BEND = 1e-3
+# A column whose deviation is at most this share of its mean is constant.
+CONSTANT = 1e-12
+CHUNK_CELLS = 1 << 20
 
 
 class At(NamedTuple):
@@ -99,18 +52,17 @@ class At(NamedTuple):
 
 
 class Problem:
-    """The objective over rows of a matrix."""
+    """The objective over rows. Its parameters are those of centred columns, each in a `unit`."""
 
-    def __init__(self, rows: Sample, scaling: Scaling, loss: LossConfig, l2: float) -> None:
-        count, features = rows.matrix.shape
-        shares = np.ones(count) if rows.weights is None else rows.weights
-        self._shares = (shares / shares.sum())[:, None]
+    def __init__(self, rows: Sample, loss: LossConfig, outputs: int, unit: Doubles, l2: float) -> None:
+        self._shares = _shares(rows)[:, None]
         self._matrix, self._transposed = rows.matrix, rows.matrix.T
         self._targets = rows.targets.astype(np.float64)[:, None]
-        self._loss, self._l2 = loss, l2
-        keys = np.array(scaling.keys, np.int64)
-        self._unit, self._centre = np.ones((features, 1)), np.zeros((features, 1))
-        self._unit[keys, 0], self._centre[keys, 0] = 1 / np.array(scaling.scales), scaling.centres
+        self._loss, self._unit, self._l2 = loss, unit, l2
+        self._centre = np.asarray(self._transposed @ self._shares)
+        zero = self.at(np.zeros((len(unit) + 1, outputs)))
+        self.height = abs(zero.objective)
+        self.steepness = max(_size(zero.gradient), float((self._shares * abs(zero.measured.slopes)).sum(axis=0).max()))
 
     def at(self, table: Doubles) -> At:
         measured = SMOOTH[self._loss.name](self._scores(table), self._targets, self._loss)
@@ -131,21 +83,74 @@ class Problem:
         counted = self._shares * slopes
         total = counted.sum(axis=0)
         found = self._unit * (np.asarray(self._transposed @ counted) - self._centre * total)
-        return np.vstack([found + self._l2 * table[:-1], total])
+        into = np.vstack([found + self._l2 * table[:-1], total])
+        # Scores of classes may all be moved by the same amount, which must not begin by rounding.
+        return into - into.mean(axis=1, keepdims=True) if into.shape[1] > 1 else into
 
 
-def finish(problem: Problem, start: Numbers) -> Doubles:
-    """The parameters [features + 1, outputs] at the optimum, from those where training ended."""
-    at = problem.at(start.astype(np.float64))
-    first = _size(problem.at(np.zeros_like(at.table)).gradient)
-    for _ in range(MOST_STEPS):
-        if _size(at.gradient) <= TOLERANCE * first or (found := _step(problem, at)) is None:
-            break
-        at = found
-    if _size(at.gradient) > GOOD_ENOUGH * first:
+def finish(rows: Sample, scaling: Scaling, loss: LossConfig, l2: float, trained: Numbers) -> Doubles:
+    """The parameters [features + 1, outputs] of scaled values at the optimum, from those where training ended."""
+    features, outputs = rows.matrix.shape[1], trained.shape[1]
+    keys = np.array(scaling.keys, np.int64)
+    scaled, centres = np.ones((features, 1)), np.zeros((features, 1))
+    scaled[keys, 0], centres[keys, 0] = 1 / np.array(scaling.scales), scaling.centres
+    means = np.asarray(rows.matrix.T @ _shares(rows))[:, None]
+    moved = scaled * (means - centres)
+    # At first all weights are 0, so that the result does not depend on where training ended.
+    alone = Problem(rows._replace(matrix=np.empty((len(rows.targets), 0))), loss, outputs, scaled[:0], 0)
+    bias = np.asarray(trained[-1:] + (moved * trained[:-1]).sum(axis=0), np.float64)
+    constant = _descend(alone, bias - bias.mean() if outputs > 1 else bias)
+    tiny = l2 == 0 and loss.name not in BOUNDED
+    unit = _per_deviation(rows, means) if tiny else scaled
+    problem = Problem(rows, loss, outputs, unit, TINY_L2 * _mean_bend(alone, constant) if tiny else l2)
+    at = _descend(problem, np.vstack([np.zeros((features, outputs)), constant.table]))
+    if _size(at.gradient) > GOOD_ENOUGH * problem.steepness:
         warnings.warn("the optimum was not reached; choose a larger l2", ConvergenceWarning, stacklevel=2)
-    # Scores of classes may all be moved by the same amount.
-    return at.table - at.table.mean(axis=1, keepdims=True) if at.table.shape[1] > 1 else at.table
+    weights = at.table[:-1] * (unit / scaled)
+    return np.vstack([weights, at.table[-1] - (moved * weights).sum(axis=0)])
+
+
+def _shares(rows: Sample) -> Doubles:
+    """How much each row counts; 1 together."""
+    weights = np.ones(len(rows.targets)) if rows.weights is None else rows.weights
+    shares: Doubles = weights / weights.sum()
+    return shares
+
+
+def _per_deviation(rows: Sample, means: Doubles) -> Doubles:
+    """1 / the deviation of each column, and 0 for those that are constant."""
+    shares, squares = _shares(rows), np.zeros(len(means))
+    if scipy.sparse.issparse(rows.matrix):
+        matrix = rows.matrix
+        counts, keys = np.repeat(shares, np.diff(matrix.indptr)), matrix.indices
+        squares += np.bincount(keys, counts * (matrix.data - means[keys, 0]) ** 2, len(means))
+        squares += np.maximum(1 - np.bincount(keys, counts, len(means)), 0) * means[:, 0] ** 2
+    else:
+        step = max(1, CHUNK_CELLS // len(means))
+        for first in range(0, len(shares), step):
+            part = slice(first, first + step)
+            squares += shares[part] @ (rows.matrix[part] - means[:, 0]) ** 2
+    deviations = np.sqrt(squares)[:, None]
+    return np.divide(1, deviations, out=np.zeros_like(means), where=deviations > CONSTANT * np.abs(means))
+
+
+def _mean_bend(problem: Problem, at: At) -> float:
+    """The second derivative of the mean loss by the bias, but not much less than that of most rows."""
+    own = np.eye(at.table.shape[1])[:, None]
+    return max(LEAST_BEND, float(np.mean([(problem.bent(at, change) * change).sum() for change in own])))
+
+
+def _descend(problem: Problem, start: Doubles) -> At:
+    """The lowest point that steps from `start` lead to."""
+    at, moved = problem.at(start), np.inf
+    for _ in range(MOST_STEPS):
+        steep = _size(at.gradient) / problem.steepness if problem.steepness else 0
+        if steep <= NOISE or (steep <= TOLERANCE and moved <= STILL * _size(at.table)):
+            break
+        if (found := _step(problem, at)) is None:
+            break
+        moved, at = _size(found.table - at.table), found
+    return at
 
 
 def _step(problem: Problem, at: At) -> At | None:
@@ -157,7 +162,7 @@ def _step(problem: Problem, at: At) -> At | None:
         if found.objective <= at.objective - ENOUGH_DESCENT * size * descent:
             return found
         # Near the optimum the objective cannot tell any more, but its gradient can.
-        same = found.objective <= at.objective + ROUNDING * abs(at.objective)
+        same = found.objective <= at.objective + ROUNDING * max(problem.height, abs(at.objective))
         if same and _size(found.gradient) < _size(at.gradient) / 2:
             return found
         size /= 2
@@ -168,12 +173,15 @@ def _direction(problem: Problem, at: At) -> Doubles:
     """Newton's direction, by conjugate gradients: the more precise, the nearer the optimum is."""
     found, left = np.zeros_like(at.table), at.gradient.copy()
     along, before = left.copy(), float((left * left).sum())
-    enough = before * min(0.25, before**0.5)
+    enough = max(before * min(0.25, before**0.5), (NOISE * problem.steepness) ** 2)
+    most = 0.0
     for _ in range(MOST_PRODUCTS):
         bent = problem.bent(at, along)
-        curvature = float((along * bent).sum())
-        if curvature <= 0:
+        curvature, size = float((along * bent).sum()), float((along * along).sum())
+        # Beside other directions, this one is flat.
+        if curvature <= NOISE * most * size:
             break
+        most = max(most, curvature / size)
         length = before / curvature
         found += length * along
         left -= length * bent

@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline.config import check
 from paceline.data.labels import Labels
-from paceline.data.memory.dataset import MemoryDataset
+from paceline.data.memory.dataset import TrainingRows
 from paceline.data.rows import NO_LIMIT
 from paceline.data.sparse.scaling import Scaling
 from paceline.errors import DivergedError, PacelineError
@@ -20,7 +20,7 @@ from paceline.models.linear import OnLabels, on_labels
 from paceline.models.model import Floats, Model
 from paceline.models.registry import find
 from paceline.settings import RunConfig
-from paceline.sklearn.learned import Learned, Numbers, of_fm, of_linear
+from paceline.sklearn.learned import Learned, Values, of_fm, of_linear, parts_of
 from paceline.training.backend import Due
 from paceline.training.checkpoint import Progress, States
 from paceline.training.embedded.backend import EmbeddedBackend
@@ -31,7 +31,7 @@ class Family(NamedTuple):
 
     model: str
     make: Callable[[OnLabels, int, Labels], Model]
-    learned: Callable[[Numbers, Scaling], Learned]
+    learned: Callable[[Values, Scaling], Learned]
 
 
 LINEAR = Family("linear", lambda on, features, labels: linear.make_for(on[0], features, labels, *on[1:]), of_linear)
@@ -57,7 +57,7 @@ class Fitted(NamedTuple):
     """What a fit leaves, and the `values` of its parameters [keys, columns], in the input's order."""
 
     state: State
-    values: Numbers
+    values: Values
 
 
 class _Given(NamedTuple):
@@ -69,11 +69,13 @@ class _Given(NamedTuple):
         return self.model
 
 
-def train(family: Family, config: RunConfig, dataset: MemoryDataset, before: State | None = None) -> Fitted:
+def train(family: Family, config: RunConfig, dataset: TrainingRows, before: State | None = None) -> Fitted:
     """Train as configured on the rows of a dataset, from where the last fit ended; raises a `PacelineError`.
 
     `config.seed` is that of the first fit.
     """
+    if before is not None:
+        _refuse_other(before.on.config, config)
     on = on_labels(find(family.model), check(config), dataset) if before is None else before.on
     fits = 0 if before is None else before.fits
     # Each call shuffles in its own way.
@@ -82,26 +84,26 @@ def train(family: Family, config: RunConfig, dataset: MemoryDataset, before: Sta
     model = family.make(on, dataset.features, dataset.labels)
     with closing(EmbeddedBackend(config, dataset, _Given(model))) as backend:
         if before is not None:
-            backend.restore(Progress(), States(_of_same_shape(before.table, model).copy()))
+            backend.restore(Progress(), States(before.table))
         backend.make_ready()
         tally = backend.run_segment(NO_LIMIT, lambda _: Due.NOTHING, lambda _: None)
-        states, parameters = backend.hand_over(tally.position)
-    assert states.table is not None
-    assert parameters.table is not None
-    layout = parameters.table.layout
-    values = parameters.table.rows.reshape(layout.num_keys, layout.dim)
-    if not np.isfinite(values).all():
+        table, values = backend.hand_over_table(tally.position)
+    if not all(np.isfinite(part).all() for _, part in parts_of(values)):
         rate = config.optimizer.learning_rate
         raise DivergedError(f"the weights are no longer numbers, learning rate {rate:g}", "choose a smaller one")
-    return Fitted(State(on, dataset.labels, dataset.scaling, states.table, config.seed - fits, fits + 1), values)
+    return Fitted(State(on, dataset.labels, dataset.scaling, table, config.seed - fits, fits + 1), values)
 
 
-def _of_same_shape(table: Floats, model: Model) -> Floats:
-    layout = model.layout.table
-    assert layout is not None
-    if table.shape != (layout.num_keys, layout.width):
-        raise PacelineError("the optimizer is not the one of the fit before", "call `fit`, which begins again")
-    return table
+def _refuse_other(before: RunConfig, now: RunConfig) -> None:
+    """Raise if settings differ that decide what the parameters of the fit before mean."""
+    fixed = {
+        "loss": (before.loss, now.loss if now.loss.name else before.loss),
+        "dim": (before.factors.dim, now.factors.dim),
+        "optimizer": (before.optimizer.name, now.optimizer.name),
+    }
+    if changed := [name for name, (old, new) in fixed.items() if old != new]:
+        what = " and ".join(changed)
+        raise PacelineError(f"`partial_fit` cannot change {what} after the first fit", "call `fit`, which begins again")
 
 
 @contextmanager

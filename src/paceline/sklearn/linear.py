@@ -40,8 +40,10 @@ class PacelineClassifier(Classifier):
         How much rows of each class count, in addition to `sample_weight`.
     finish : {"optimum"} or None, default=None
         "optimum" goes on after the last epoch until the weighted mean of the losses + l2 / 2 · |weights|² is smallest,
-        in float64. The loss must be smooth (not "hinge"), `l1` must be 0 and `l2` should be above 0. The result does
-        not depend on the order of the rows, and a row of weight 2 counts exactly like two rows.
+        in float64. The loss must be smooth (not "hinge") and `l1` must be 0. The result does not depend on the order of
+        the rows, and a row of weight 2 counts exactly like two rows. With `l2=0`, least squares ends at the smallest of
+        all best weights; other losses get a tiny penalty, so that they have an optimum even if the weights would
+        otherwise grow without end.
     shuffle : bool, default=True
         Whether each epoch has an order of its own. False keeps the order of the rows, for `partial_fit` of a stream.
     scale : {"auto", "none"}, default="auto"
@@ -130,8 +132,10 @@ class PacelineRegressor(Regressor):
         are many features for few rows, and each row at least once.
     finish : {"optimum"} or None, default=None
         "optimum" goes on after the last epoch until the weighted mean of the losses + l2 / 2 · |weights|² is smallest,
-        in float64. The loss must be smooth (not "quantile"), `l1` must be 0 and `l2` should be above 0. The result does
-        not depend on the order of the rows, and a row of weight 2 counts exactly like two rows.
+        in float64. The loss must be smooth (not "quantile") and `l1` must be 0. The result does not depend on the order
+        of the rows, and a row of weight 2 counts exactly like two rows. With `l2=0`, least squares ends at the smallest
+        of all best weights; other losses get a tiny penalty, so that they have an optimum even if the weights would
+        otherwise grow without end.
     shuffle : bool, default=True
         Whether each epoch has an order of its own. False keeps the order of the rows, for `partial_fit` of a stream.
     scale : {"auto", "none"}, default="auto"

@@ -65,7 +65,7 @@ class Regressor(RegressorMixin, Estimator):
             The fitted estimator.
         """
         self._validate_params()
-        self._learn_numbers(X, y, sample_weight, getattr(self, "_state", None), 1)
+        self._learn_numbers(X, y, sample_weight, getattr(self, "_state", None), None)
         return self
 
     def predict(self, X: Any) -> Doubles:
@@ -88,7 +88,7 @@ class Regressor(RegressorMixin, Estimator):
     def _learn_numbers(self, X: Any, y: Any, sample_weight: Any, before: State | None, epochs: Any) -> None:
         X, y = validate_data(self, X, y, reset=before is None, y_numeric=True, **MATRIX)
         targets = np.asarray(y, np.float64)
-        if np.abs(targets).max() > np.finfo(np.float32).max:
+        if max(targets.max(), -targets.min()) > np.finfo(np.float32).max:
             raise ValueError(f"y has {targets[np.abs(targets).argmax()]:g}, which is too large for float32")
         self._learn(Sample(X, targets, NUMBERS, self._weights(sample_weight, X)), self.loss, before, epochs)
 

@@ -121,7 +121,8 @@ def _fixed(config: RunConfig | TraceSettings, point: Point) -> dict[str, Any]:
     """The settings that a run and its point must share: neither places nor what the recipe leaves to defaults, or to
     the labels of the data, as it may leave the name of the loss.
     """
-    free = {*PLACES, *point.defaulted}
+    # What a run takes over from the model that it starts from is not in its config.toml.
+    free = {*PLACES, *point.defaulted, "start"}
     found = {name: value for name, value in msgspec.to_builtins(config).items() if name not in free}
     if isinstance(point.config, RunConfig) and not point.config.loss.name:
         found["loss"] = {**found["loss"], "name": ""}
@@ -190,7 +191,8 @@ def check_data(points: list[Point]) -> list[str]:
     for point in points:
         config, fingerprint = point.config, ""
         if isinstance(config, RunConfig):
-            key = repr((config.data, config.model, config.train_rows, config.images, config.device))
+            fit = config.loss, config.factors, config.early_stopping
+            key = repr((config.data, config.model, config.train_rows, config.images, config.device, fit))
             try:
                 dataset, layout = opened[key] = opened.get(key) or _open(config)
                 check_updates(config, dataset, layout)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from paceline.errors import printable
 from paceline.files import replace_file
-from paceline.reports.commands import repeat
-from paceline.reports.compare import write_comparison
+from paceline.reports.commands import repeat, verb_of
+from paceline.reports.compare import Comparison, PageParts, compare, write_comparison
 from paceline.reports.measures import MEASURES, NOTHING, label_of
 from paceline.reports.ranking import Ranking, rank, verdict_on
 from paceline.reports.terminal import fitting, print_table
@@ -33,13 +33,26 @@ class Outcome(NamedTuple):
     hint: str = ""
 
 
+class Sweep(list[Outcome]):
+    """The outcomes of a sweep's points, in their order. A notebook shows the page that compares their runs."""
+
+    def __init__(self, outcomes: list[Outcome], out: Path) -> None:
+        super().__init__(outcomes)
+        self.out = out
+
+    def _repr_html_(self) -> str | None:
+        comparison = comparison_of(self, self.out)
+        return comparison._repr_html_() if comparison else None
+
+
 def print_outcomes(outcomes: list[Outcome]) -> None:
     """The runs on standard output, best first, which one was chosen and how, and the command that repeats it."""
     done = [outcome for outcome in outcomes if outcome.run and outcome.run.result]
     ranking = rank([outcome.run.result for outcome in done if outcome.run])
     ordered = [done[place] for place in ranking.order] + [one for one in outcomes if one not in done]
     columns, rows = summarise(ordered)
-    decided = [ranking.measure.name] if ranking.measure else []
+    # With what a constant prediction has, a loss means something.
+    decided = [ranking.measure.name, ranking.measure.name.replace("_loss", "_baseline_loss")] if ranking.measure else []
     wanted = [*_varied(outcomes), *decided, *(name for name in columns if name in ON_TERMINAL)]
     kept = [columns.index(name) for name in dict.fromkeys(wanted) if name in columns]
     words = [[in_words(row[place]) for place in kept] for row in rows]
@@ -52,7 +65,7 @@ def print_outcomes(outcomes: list[Outcome]) -> None:
         told = verdict_on(names, [best.result, *(one.run.result for one in ordered[1 : len(done)] if one.run)],
                           ranking._replace(order=list(range(len(done)))))  # fmt: skip
         print(printable(f"{told} {chosen_on(ranking)}".replace("`", "").strip()))
-        print(f"train like the best one: {printable(repeat(best))}")
+        print(f"{verb_of(best)} like the best one: {printable(repeat(best))}")
 
 
 def chosen_on(ranking: Ranking) -> str:
@@ -112,25 +125,31 @@ def write_summary(outcomes: list[Outcome], out: Path) -> list[Path]:
     `nodes` needs runs on several nodes, the page needs two runs. Otherwise, earlier files of these names are removed.
     """
     written = write_tables(outcomes, out)
-    runs = [outcome.run for outcome in outcomes if outcome.run and outcome.run.result]
     page = out / "comparison.html"
-    if len(runs) > 1:
-        compared = [outcome for outcome in outcomes if outcome.run and outcome.run.result]
-        results, points = [run.result for run in runs], [outcome.point for outcome in compared]
-        ranking = rank(results)
-        done = [place for place, result in enumerate(results) if result.get("status") == "done"]
-        varied = against_settings(
-            [points[place].settings for place in done], [results[place] for place in done], ranking.measure
-        ) if ranking.measure else []  # fmt: skip
-        failed = {outcome.point.name: outcome.error for outcome in outcomes if outcome.error}
-        write_comparison(
-            runs, page, failed, names=[point.name for point in points],
-            title=f"Sweep {out.resolve().name}: {len(runs)} runs", sections=varied, chosen=chosen_on(ranking),
-        )  # fmt: skip
+    if comparison := comparison_of(outcomes, out):
+        write_comparison(comparison, page)
         written.append(page)
     else:
         page.unlink(missing_ok=True)
     return written
+
+
+def comparison_of(outcomes: list[Outcome], out: Path) -> Comparison | None:
+    """The runs of a sweep side by side, with charts of what varied; None if there are fewer than two."""
+    compared = [(outcome.point, outcome.run) for outcome in outcomes if outcome.run and outcome.run.result]
+    if len(compared) < 2:
+        return None
+    runs = [run for _, run in compared]
+    ranking = rank([run.result for run in runs])
+    done = [(point.settings, run.result) for point, run in compared if run.result.get("status") == "done"]
+    parts = PageParts(
+        title=f"Sweep {out.resolve().name}: {len(runs)} runs",
+        chosen=chosen_on(ranking),
+        sections=against_settings([point for point, _ in done], [result for _, result in done], ranking.measure)
+        if ranking.measure else [],
+        failed={outcome.point.name: outcome.error for outcome in outcomes if outcome.error},
+    )  # fmt: skip
+    return compare(runs, [point.name for point, _ in compared], parts)
 
 
 def write_tables(outcomes: list[Outcome], out: Path) -> list[Path]:

@@ -54,7 +54,7 @@ class FixedAdaptivePooling(torch.nn.Module):
 
 
 def _averages(size: int, parts: int) -> torch.Tensor:
-    """The matrix [parts, size] of a mean over each part of so many numbers; parts may overlap."""
+    """The matrix [parts, size] of a mean over each part of that many numbers; parts may overlap."""
     found = torch.zeros(parts, size)
     for part in range(parts):
         first, last = part * size // parts, -(-(part + 1) * size // parts)

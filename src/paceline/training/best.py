@@ -71,6 +71,15 @@ class BestModel:
             with translated_disk_errors(model):
                 kept.replace(model)
 
+    def discard(self) -> None:
+        """Remove the best model: it is not worth keeping."""
+        if self.found is not None:
+            path = self._run.path / FILE
+            with translated_disk_errors(path):
+                path.unlink(missing_ok=True)
+            shutil.rmtree(self._folder(self.found.rows), ignore_errors=True)
+            self.found = None
+
     def _folder(self, rows: int) -> Path:
         return self._run.path / f"best-{rows}"
 

@@ -11,9 +11,6 @@ from paceline.parameters.scratch import MOST_KEYS
 from paceline.settings import RunConfig
 from paceline.training.pace import Pace
 
-# How many times the loss of a constant prediction a run must have to count as diverged.
-TIMES_WORSE = 10
-
 
 def check_losses(losses: Any, position: int, rank: int, clock: int, rate: float) -> None:
     """Raise unless a sum of losses is finite. On a GPU it is not known yet: evaluations check it."""
@@ -23,20 +20,6 @@ def check_losses(losses: Any, position: int, rank: int, clock: int, rate: float)
             f"learning rate {rate:g}",
             f"--learning-rate {rate / 10:g}, or another --optimizer; check the data for huge values",
         )
-
-
-def has_diverged(loss: float, baseline: float, start: float, before: float | None = None) -> bool:
-    """Whether a run that ends with this loss has diverged: it is far worse than predicting a constant, and not falling.
-
-    `start` is the loss that training began with: the baseline is 0 if all labels are the same. `before` is the loss of
-    the evaluation before, if there was one.
-
-    >>> has_diverged(526.0, 0.6, 0.7), has_diverged(526.0, 0.6, 0.7, before=600.0), has_diverged(3.0, 0.6, 0.7)
-    (True, False, False)
-    """
-    # Some losses are below 0.
-    limit = baseline + (TIMES_WORSE - 1) * max(abs(baseline), abs(start))
-    return loss > limit and (before is None or not loss < before)
 
 
 def check_updates(config: RunConfig, dataset: Any, layout: Layout) -> None:

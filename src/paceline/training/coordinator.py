@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from paceline.data.blocks.dataset import Split
 from paceline.data.datasets import AnyDataset
 from paceline.errors import DataError, DivergedError, InterruptedRunError, RunError
 from paceline.files import translated_disk_errors, without_disk_errors
+from paceline.models.label_statistics import baseline_in_training
 from paceline.models.metrics import Quality
 from paceline.models.model import Parameters
 from paceline.models.registry import find, resume_command
@@ -33,7 +34,8 @@ from paceline.telemetry.gather_facts import facts_kept, facts_of
 from paceline.training.backend import Backend, Due, LostShardError, Snapshot, Tally
 from paceline.training.best import Best, BestModel, as_json
 from paceline.training.checkpoint import Checkpoint, Handed, Progress, States, has_checkpoint, load_checkpoint
-from paceline.training.checks import check_losses, has_diverged
+from paceline.training.checks import check_losses
+from paceline.training.judge import is_good, refuse_diverged, why_worse
 from paceline.training.run_writer import RunWriter
 from paceline.training.schedule import Schedule
 from paceline.training.start import Tensors, Trained, describe, memory_of, save_memory
@@ -71,6 +73,10 @@ class Coordinator:
         # Of a run on data with validation rows.
         self.validation: Quality | None = None
         self.best: BestModel | None = None
+        # Of a run without held-out rows.
+        self.training: Quality | None = None
+        # Why the run ended, if it has diverged and a good model is kept from before.
+        self.diverged = ""
         self.began = 0.0
         # Called with every line of `metrics.jsonl`.
         self.evaluated: Callable[[dict[str, Any]], None] = lambda _line: None
@@ -173,27 +179,29 @@ class Coordinator:
         )  # fmt: skip
         try:
             with facts_kept(run.path, facts, self.config, self.dataset):
-                trained = self._train()
-                self._judge(run.metrics)
-                return trained
+                return self._train_and_judge(run)
         finally:
             self._files.finish()
 
-    def _judge(self, metrics: Sequence[dict[str, Any]]) -> None:
-        """Raise if the run has diverged; say so if a constant prediction would have been better."""
-        name = "test" if self.quality is not None else "train"
-        losses = [line[f"{name}_loss"] for line in metrics if line.get(f"{name}_loss") is not None]
-        if not losses:
-            return
-        start, last, before = self.backend.model.start_loss, losses[-1], losses[-2] if len(losses) > 1 else None
-        baseline = start if self.quality is None else self.quality.get("baseline_loss", start)
-        rate = self.config.optimizer.learning_rate
-        found = f"the {name} loss is {last:.5g}; the best constant prediction has {baseline:.5g}"
-        what = f"--learning-rate {rate / 10:g}, or another --optimizer; check the data for huge values"
-        if has_diverged(last, baseline, start, before):
-            raise DivergedError(f"the run has diverged: {found}, learning rate {rate:g}", what)
-        if self.quality is not None and last > baseline:
-            self.notice(f"this model is worse than a constant: {found}. Try more --epochs, or {what}")
+    def _train_and_judge(self, run: RunFolder) -> Trained | None:
+        """Train to the end. Raise if the run has diverged and kept no good model before; say so if a constant would
+        have been better.
+        """
+        best, model, config = self.best, self.backend.model, self.config
+        try:
+            trained = self._train()
+            refuse_diverged(run.metrics, model, config)
+        except DivergedError as error:
+            if best is None or not is_good(best.found, model):
+                if best is not None:
+                    best.discard()
+                raise
+            self.diverged = error.message
+            self.notice(f"{error.message}; a good model is kept from before (to train on: {error.hint})")
+            trained = None
+        if worse := why_worse(run.metrics, best, model, config.optimizer.learning_rate):
+            self.notice(worse)
+        return trained
 
     def _train(self) -> Trained | None:
         lost: LostShardError | None = None
@@ -287,7 +295,8 @@ class Coordinator:
     def remember_quality(self, run: RunFolder) -> None:
         """Take the metrics of the last evaluation from the run's folder."""
         last = run.metrics[-1] if run.metrics else {}
-        self.quality, self.validation = (self._measured(last, split) for split in ("test", "validation"))
+        self.quality, self.validation = (self._measured(last, split) for split in HELD_OUT[::-1])
+        self.training = None if self.quality or self.validation else self._measured(last, "train")
         if self.best is not None:
             self.best.recall()
 
@@ -374,6 +383,10 @@ class Coordinator:
                 found[split] = quality
                 line |= {f"{split}_{name}": value for name, value in quality.items()}
         self.quality, self.validation = found.get("test"), found.get("validation")
+        if not found:
+            baseline = baseline_in_training(self.backend.model, self.dataset)
+            self.training = {"loss": at.train_loss} | ({} if baseline is None else {"baseline_loss": baseline})
+            line |= {f"train_{name}": value for name, value in self.training.items()}
         self._keep_if_best(at)
         evaluated = {name: _json_number(value) for name, value in line.items()}
         self._files.add_metrics(evaluated)

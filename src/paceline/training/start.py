@@ -103,6 +103,9 @@ def starting_states(config: RunConfig, dataset: Any, model: Model, notice: Calla
     if layout.table is not None:
         view = trained.parameters.table
         assert view is not None
+        if view.layout.dim != layout.table.dim:
+            message = f"the model in `{run}` has {view.layout.dim} parameters per feature; this run has"
+            raise DataError(f"{message} {layout.table.dim}", "use the same model, with data of the same classes")
         values = view.rows.reshape(view.layout.num_keys, view.layout.dim)
         found = found._replace(table=_table_states(layout.table, view.layout, values, memory))
     if layout.dense is not None:

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from paceline.data.memory.frames import Frames, open_table, roles_of
+from paceline.data.memory.frames import Frames, open_first
 from paceline.data.memory.given import Given
 from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.files import Source
@@ -23,8 +23,7 @@ COLUMNS: dict[str, list[Any]] = {"age": [20.0, 30.5, None], "town": ["Rome", Non
 
 
 def read(given: Given, **settings: Any) -> Batch:
-    roles = roles_of(given)
-    table = open_table(given, roles)
+    table, roles = open_first(given)
     config = PrepareConfig(sources=["memory"], out="", hash_bits=10, **settings)
     frames = Frames(table, roles, {"the data": iter([table])}, config, named_labels=False)
     parsed = [frames.parse(chunk, 10).batch for chunk in frames.chunks(SOURCE)]
@@ -54,6 +53,7 @@ class Stream:
         pd.DataFrame(COLUMNS, index=[7, 8, 9]),
         pd.DataFrame(COLUMNS).astype({"town": "category"}),
         pl.DataFrame(COLUMNS),
+        pl.LazyFrame(COLUMNS),
         pl.DataFrame(COLUMNS).with_columns(pl.col("town").cast(pl.Categorical)),
         Stream(),
         pa.table(COLUMNS).to_batches()[0],
@@ -69,7 +69,21 @@ def test_labels_and_weights_may_be_arrays() -> None:
     found = read(Given(features, pd.Series([1, 0, 1], name="clicked"), [1.0, 2.0, 0.5]))
     np.testing.assert_array_equal(found.weights, [1.0, 2.0, 0.5])
     same(found._replace(weights=None), read(ARROW))
-    assert roles_of(Given(features, pd.Series([1], name="clicked"), [1.0])) == Roles("clicked", "weight")
+    assert open_first(Given(features, pd.Series([1], name="clicked"), [1.0]))[1] == Roles("clicked", "weight")
+
+
+def test_labels_may_have_the_name_of_a_column() -> None:
+    """`y = (frame.price > 10).astype(int)` is called `price`."""
+    frame = pd.DataFrame({"price": [5.0, 20.0, 30.0], "label": [2.0, 3.0, 4.0], "weight": [1.0, 1.0, 2.0]})
+    labels = (frame.price > 10).astype(int)
+    given = Given(frame, labels, labels + 1.0)
+    found = read(given)
+    assert found.labels.tolist() == [0, 1, 1]
+    assert found.weights is not None
+    assert found.weights.tolist() == [1, 2, 2]
+    assert found.num_nonzeros == 9
+    assert open_first(given)[1] == Roles("label-2", "weight-2")
+    assert open_first(Given(frame[["price"]], labels))[1] == Roles("label")
 
 
 def test_numbers_may_be_categories() -> None:
@@ -84,7 +98,8 @@ def test_numbers_may_be_categories() -> None:
     ("given", "categorical", "words", "hint"),
     [
         (ARROW, ["twon"], "`categorical` has `twon`", "did you mean `town`?"),
-        (Given(pa.table(COLUMNS), [1, 0, 1]), [], "the table has a column `label`", "drop the column"),
+        (Given(pa.table(COLUMNS), [1, 0, 1]), [], "a column `label` with the same values", "drop the column"),
+        (Given(pa.table(COLUMNS), pd.Series(COLUMNS["town"], name="town")), [], "a column `town`", "give its name"),
         (
             Given(pa.table({"age": [1.0]}), [1, 0]),
             [],

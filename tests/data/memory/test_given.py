@@ -55,6 +55,7 @@ def test_batches_are_read_as_they_come() -> None:
         ([[1, 2], [3, 4]], None, "a list of list"),
         ([(X, Y)], Y, "`label` is an array, but the data comes in batches"),
         ((X, Y), Y, "labels are given twice"),
+        (([X, Y], [X, Y]), None, "a tuple of list"),
     ],
 )
 def test_what_cannot_be_read_is_refused(data: Any, label: Any, words: str) -> None:
@@ -62,6 +63,20 @@ def test_what_cannot_be_read_is_refused(data: Any, label: Any, words: str) -> No
         list(batches_of(data, label))
     assert words in error.value.message
     assert error.value.hint
+
+
+@pytest.mark.parametrize("rows", [X, scipy.sparse.eye(2).tocsr(), pd.DataFrame(X), pl.LazyFrame({"a": [1, 2]})])
+@pytest.mark.parametrize("labels", [Y, [0, 1], ["no", "yes"], pd.Series(Y), pl.Series(Y), pa.array(Y)])
+def test_a_list_of_rows_and_labels_is_told_to_be_a_tuple(rows: Any, labels: Any) -> None:
+    for data in ([rows, labels], [rows, labels, W]):
+        with pytest.raises(UsageError) as error:
+            batches_of(data)
+        assert "(X, y)" in error.value.hint
+
+
+def test_a_list_of_batches_is_none_of_rows_and_labels() -> None:
+    assert len(list(batches_of([X, X]))) == 2
+    assert len(list(batches_of([pd.DataFrame(X), pd.DataFrame(X)], "y"))) == 2
 
 
 def test_a_later_batch_of_another_kind_is_refused() -> None:

@@ -27,7 +27,7 @@ def read(*given: Given) -> tuple[np.ndarray[Any, Any], list[str]]:
     for chunk in opened.chunks(SOURCE):
         parsed = opened.parse(chunk, 100)
         batch = parsed.batch
-        dense = np.zeros((batch.num_rows, opened.features))
+        dense = np.zeros((batch.num_rows, opened.features or int(batch.keys.max(initial=0)) + 1))
         for row in range(batch.num_rows):
             part = slice(batch.offsets[row], batch.offsets[row + 1])
             dense[row, batch.keys[part].astype(int)] = batch.values[part]
@@ -106,12 +106,83 @@ def broken(**parts: Any) -> Any:
         (broken(indices=np.array([0.0, 1.0, 2.0])), "column numbers of float64"),
         (np.array([["a", "b"]] * 3), "the matrix holds <U1"),
         (np.zeros((3, 2), complex), "the matrix holds complex128"),
+        (scipy.sparse.coo_array(np.ones(3)), "the matrix has the shape (3,)"),
+        (broken(indices=np.zeros((3, 1), int)), "column numbers of (3, 1)"),
     ],
 )
 def test_a_broken_matrix_is_refused(matrix: Any, words: str) -> None:
     with pytest.raises(UsageError) as error:
         read(Given(matrix, [0, 1, 1]))
     assert words in error.value.message
+
+
+FIELDS = np.array([0, 1, 0, 2], np.uint16)
+BATCH = Batch.from_lists([0, 1, 1], [[3, 1, 3], [], [7]], [[1.0, 2.0, 1.0], [], [1.0]])._replace(fields=FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"fields": FIELDS[:1]}, "(1,) fields of uint16 and (4,) keys"),
+        ({"fields": np.zeros(0, np.uint16)}, "(0,) fields of uint16 and (4,) keys"),
+        ({"fields": FIELDS.reshape(-1, 1)}, "(4, 1) fields"),
+        ({"fields": np.array(1)}, "() fields"),
+        ({"fields": FIELDS.astype(float)}, "fields of float64"),
+        ({"fields": np.array([0, -1, 0, 2])}, "fields from -1 to 2"),
+        ({"fields": np.array([0, 1, 0, 1 << 40])}, "fields from 0 to 1099511627776"),
+        ({"fields": np.array([0, 1, 0, 1 << 16])}, "fields from 0 to 65536"),
+        ({"keys": np.array([3, 1, -3, 7])}, "the key -3"),
+        ({"keys": BATCH.keys.astype(float)}, "column numbers of float64"),
+        ({"keys": BATCH.keys[:, None], "values": BATCH.values[:, None]}, "column numbers of (4, 1)"),
+        ({"values": BATCH.values[:3]}, "(4,) keys and (3,) values"),
+        ({"offsets": np.array([0, 3, 3, 3])}, "offsets do not rise from 0 to the number of nonzeros, 4"),
+        ({"offsets": np.array([0, 3, 3, 9])}, "`offsets` does not fit 3 rows and 4 nonzeros"),
+        ({"offsets": np.array([0, 4])}, "`offsets` does not fit 3 rows"),
+        ({"offsets": np.array([0, 5, 3, 4])}, "offsets do not rise"),
+    ],
+)
+def test_a_broken_batch_is_refused(parts: dict[str, Any], words: str) -> None:
+    """Compiled loops would write to memory that is not theirs."""
+    with pytest.raises(UsageError) as error:
+        read(Given(BATCH._replace(**parts), BATCH.labels))
+    assert words in error.value.message
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint64])
+def test_fields_of_any_integer_type(dtype: type) -> None:
+    batch = BATCH._replace(fields=FIELDS.astype(dtype))
+    opened = Matrices(Given(batch), {"the data": iter([Given(batch, BATCH.labels)])}, named_labels=False)
+    (chunk,) = opened.chunks(SOURCE)
+    found = opened.parse(chunk, 1).batch
+    assert found.fields is not None
+    assert found.fields.dtype == np.uint16
+    assert (found.keys.tolist(), found.fields.tolist()) == ([3, 1, 7], [0, 1, 2])
+
+
+def one_row(key: int, dtype: type = np.uint32) -> Given:
+    return Given(Batch(np.ones(1, np.float32), np.array([0, 1]), np.array([key], dtype), np.ones(1, np.float32)), [1])
+
+
+def test_later_batches_may_have_larger_keys() -> None:
+    rows = [one_row(7), one_row(50), one_row(2, np.int64)]
+    opened = Matrices(rows[0], {"the data": iter(rows)}, named_labels=False)
+    assert opened.features is None
+    found = [opened.parse(chunk, 1).batch.keys for chunk in opened.chunks(SOURCE)]
+    assert [keys.tolist() for keys in found] == [[7], [50], [2]]
+    assert {keys.dtype for keys in found} == {np.dtype(np.uint32)}
+
+
+def test_keys_of_64_bits_are_known_by_the_first_batch() -> None:
+    """All blocks hold keys of one type, since frequent keys change their places."""
+    large = one_row(1 << 40, np.uint64)
+    opened = Matrices(large, {"the data": iter([large, one_row(7)])}, named_labels=False)
+    assert {opened.parse(chunk, 1).batch.keys.dtype for chunk in opened.chunks(SOURCE)} == {np.dtype(np.uint64)}
+    for first, later, words in (
+        (one_row(7), large, "the key 1099511627776; keys must be below 4294967295"),
+        (one_row(1 << 62, np.uint64), large, "the key 4611686018427387904; keys must be below"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            read(first, later)
 
 
 @pytest.mark.parametrize(
@@ -125,3 +196,8 @@ def test_a_broken_matrix_is_refused(matrix: Any, words: str) -> None:
 def test_batches_must_fit_each_other(second: Given, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         read(Given(np.eye(2), [0, 1]), second)
+
+
+def test_batches_with_keys_do_not_mix_with_matrices() -> None:
+    with pytest.raises(UsageError, match="the first batch has keys, and another one columns"):
+        read(one_row(7), Given(np.eye(8), [0] * 8))

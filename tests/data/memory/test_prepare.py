@@ -10,9 +10,11 @@ import pandas as pd
 import pytest
 import scipy.sparse
 
+import paceline
 from paceline.data.memory.prepare import Memory, prepare_memory
 from paceline.data.prepare import prepare
 from paceline.data.prepare_settings import PrepareConfig
+from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import SparseDataset
 from paceline.errors import DataError, PacelineError, UsageError
 
@@ -36,6 +38,15 @@ def test_a_matrix_is_the_dataset_of_the_same_file(tmp_path: Path) -> None:
     in_memory = made(tmp_path / "memory", Memory((X, Y)), **settings)
     assert in_memory.fingerprint == of_file.fingerprint
     assert [in_memory.split(name).rows for name in ("train", "test")] == [of_file.split("train").rows, 12]
+
+
+def test_a_stream_of_hashed_keys_has_as_many_features_as_its_largest_key(tmp_path: Path) -> None:
+    batches = [Batch.from_lists([0, 1], [[key, 3], [5]], [[1.0, 2.0], [1.0]]) for key in (9, 200, 4)]
+    dataset = made(tmp_path / "memory", Memory(iter(batches), test=[batches[1]]))
+    assert (dataset.features, dataset.split("train").rows) == (201, 6)
+    run = paceline.train(data=iter(batches), run=tmp_path / "run", progress=False)
+    assert len(paceline.load(run.path).weights) == 201
+    assert paceline.evaluate(run, batches)["rows"] == 6
 
 
 def test_a_frame_is_the_dataset_of_the_same_file(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.data.prepare_settings import PrepareConfig
+from paceline.data.sources import columnar, table_process
 from paceline.data.sources import files as sources
-from paceline.data.sources import table_process
 from paceline.data.sources.cells import read_numbers
 from paceline.data.sources.csv_text import Csv, Header, Lines
 from paceline.data.sources.table_columns import Roles, TableColumns
+from paceline.data.sparse.names import NamesInfo
 from paceline.errors import ConfigError, DataError
 from tests.data.inputs import chunk_of, rows_of, rows_of_batch, run, write
 from tests.kernels.test_hashing import reference
@@ -301,6 +302,17 @@ def test_many_columns_are_said_in_short(tmp_path: Path) -> None:
     names = [f"n{i}" for i in range(12)]
     made = run(tmp_path, write(tmp_path / "a.csv", ",".join(["label", *names]) + "\n" + ",".join("1" * 13) + "\n"))
     assert made.notes == ("numeric columns: n0, n1, n2, n3, n4, n5, n6, n7, … (12 in all)",)
+
+
+def test_names_are_for_as_many_columns_as_their_numbers_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of names has 16 bits per column. Beyond that, names would be those of other columns."""
+    path = write(tmp_path / "rows.csv", "label,a,b,c,town\n1,1,2,3,Rome\n0,4,5,6,Oslo\n")
+    monkeypatch.setattr(columnar, "MOST_FIELDS", 4)
+    assert run(tmp_path, path).dataset.manifest.names.columns
+    monkeypatch.setattr(columnar, "MOST_FIELDS", 3)
+    prepared = run(tmp_path, path)
+    assert "names of features are not kept: they are for at most 3 columns" in prepared.notes
+    assert prepared.dataset.manifest.names == NamesInfo(numeric=("a", "b", "c"))
 
 
 def test_a_csv_header_longer_than_the_first_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,8 +89,9 @@ def test_columns_become_what_was_asked(tmp_path: Path) -> None:
     assert rows_of(made.dataset) == EXPECTED
     assert made.dataset.features == 1 + 2**BITS
     assert made.notes == (
-        "numeric columns: code; text columns: shop, town; columns in bins: age (3); timestamps (hour and day of the "
-        "week): when; lists (each element is a category): tags; crosses: shop×town, town×age×when.hour",
+        "numeric columns: code; text columns: town; categories that are numbers: shop; columns in bins: age (3); "
+        "timestamps (hour and day of the week): when; lists (each element is a category): tags; crosses: shop×town, "
+        "town×age×when.hour",
     )
 
 
@@ -131,7 +132,7 @@ def test_a_manifest_has_all_that_is_needed_to_read_more_rows(tmp_path: Path) -> 
     source = made.dataset.manifest.source
     assert source["bins"] == {"age": [40.0]}
     assert source["columns"] == {
-        "shop": "text", "town": "text", "age": "bins", "code": "number", "when": "timestamp", "tags": "list",
+        "shop": "category", "town": "text", "age": "bins", "code": "number", "when": "timestamp", "tags": "list",
     }  # fmt: skip
     again = prepare(config_of(source, [str(tmp_path / "a.parquet")], out=str(tmp_path / "b")), lambda _: None)
     assert again.dataset.fingerprint == made.dataset.fingerprint

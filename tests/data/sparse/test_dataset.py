@@ -16,10 +16,9 @@ import xxhash
 from paceline.data.blocks import files as block_files
 from paceline.data.blocks.files import write_table
 from paceline.data.blocks.manifests import seal
-from paceline.data.sparse import blocks as sparse_blocks
 from paceline.data.sparse import dataset as blocks
 from paceline.data.sparse.batch import Batch, concatenate
-from paceline.data.sparse.dataset import SparseDataset, sparse_writer
+from paceline.data.sparse.dataset import Room, SparseDataset, sparse_writer
 from paceline.errors import DataError, PacelineWarning, UsageError
 from tests.data.inputs import rows_of, rows_of_batch, run, with_weights_and_fields, write
 
@@ -72,10 +71,10 @@ def test_hot_keys_are_counted_and_come_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_blocks_end_before_they_grow_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_blocks, "BLOCK_BYTES", 8 * 30)
+def test_blocks_end_before_they_grow_too_large(tmp_path: Path) -> None:
+    room = Room(block_bytes=8 * 30)
     rows = concatenate([random_rows(40), Batch.from_lists([1], [list(range(100))], [[1.0] * 100]), random_rows(10, 1)])
-    datasets = [make(tmp_path / f"data-{pieces}", rows, pieces) for pieces in (1, 7)]
+    datasets = [make(tmp_path / f"data-{pieces}", rows, pieces, room=room) for pieces in (1, 7)]
     for dataset in datasets:
         assert rows_of(dataset) == rows_of_batch(rows)
         assert all(block.nonzeros <= 30 or block.rows == 1 for block in dataset.manifest.train.blocks)

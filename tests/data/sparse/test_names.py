@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import paceline
+from paceline.data.blocks.folders import LocalFolder
+from paceline.data.blocks.manifests import seal
 from paceline.data.prepare import prepare
 from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sparse import name_collector
@@ -122,3 +126,42 @@ def test_a_removed_file_is_noticed_and_a_damaged_one_refused(tmp_path: Path) -> 
     file.unlink()
     with pytest.warns(PacelineWarning, match=r"names\.arrow.* is missing"):
         assert SparseDataset(tmp_path / "data").names.of([0, 5]) == ["age", "5"]
+
+
+def test_the_file_of_names_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dataset may be behind a slow network."""
+    data, opened, read = make(tmp_path, CSV), [], LocalFolder.read
+
+    def read_and_note(folder: LocalFolder, file: str) -> Any:
+        opened.append(file)
+        return read(folder, file)
+
+    monkeypatch.setattr(LocalFolder, "read", read_and_note)
+    assert data.names.has(data.manifest.hot_keys).all()
+    assert opened == [names_of.FILE]
+
+
+def test_a_dataset_cannot_name_a_file_of_the_user(tmp_path: Path) -> None:
+    """A run copies the names to its model, where they replace what has their name."""
+    make(tmp_path, CSV)
+    precious, path = tmp_path / "precious", tmp_path / "data" / "manifest.json"
+    precious.write_text("precious")
+    manifest = json.loads(path.read_text())
+    del manifest["checksum"]
+    for file in (str(precious), "../../precious", "model.json"):
+        manifest["names"]["file"] = file
+        path.write_bytes(seal(json.dumps(manifest).encode()))
+        with pytest.raises(DataError, match=r"manifest\.json` cannot be read: Invalid enum value"):
+            paceline.train(data=tmp_path / "data", run=tmp_path / "run", progress=False)
+        assert precious.read_text() == "precious"
+
+
+def test_a_model_cannot_name_a_file_of_the_user(tmp_path: Path) -> None:
+    make(tmp_path, CSV)
+    run = paceline.train(data=tmp_path / "data", run=tmp_path / "run", progress=False)
+    path = run.path / "model" / "model.json"
+    info = json.loads(path.read_text())
+    info["names"]["file"] = str(tmp_path / "data" / names_of.FILE)
+    path.write_text(json.dumps(info))
+    with pytest.raises(DataError, match="cannot be read: Invalid enum value"):
+        paceline.load(run.path)

@@ -147,17 +147,18 @@ class Dataset(Generic[R]):
     def block(self, split: Split, index: int) -> R:
         """The rows of one block, mapped and read-only."""
         key = split, index
+        info: SplitInfo = getattr(self.manifest, split)
         if key not in self._blocks:
             # One thread reads a block, and others meanwhile read other blocks.
             with self._lock:
                 reading = self._reading.setdefault(key, threading.Lock())
             with reading:
                 if key not in self._blocks:
-                    info: SplitInfo = getattr(self.manifest, split)
                     rows = self.kind.read(self.folder, info.blocks[index], self.manifest)
                     if self._class_numbers is not None:
                         labels = self._class_numbers[rows.labels]
                         labels.flags.writeable = False
                         rows = rows.with_labels(labels)
                     self._blocks[key] = rows if self._convert is None else self._convert(rows)
+        self.folder.use(info.blocks[index].file)
         return self._blocks[key]

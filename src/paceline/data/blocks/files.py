@@ -23,6 +23,10 @@ AGAIN = "prepare the data again"
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
+class MissingBlockError(DataError):
+    """A file that the manifest names is not there."""
+
+
 class BlockInfo(msgspec.Struct, frozen=True):
     """One block as the manifest knows it; `longest` is the largest number of nonzeros in a row."""
 
@@ -71,6 +75,8 @@ def read_table(folder: Folder, info: BlockInfo, *schemas: pa.Schema) -> pa.Recor
     path = f"{folder}/{info.file}"
     try:
         content = folder.read(info.file)
+    except FileNotFoundError:
+        raise MissingBlockError(f"block `{path}` cannot be opened: it is missing", AGAIN) from None
     except OSError as error:
         raise DataError(f"block `{path}` cannot be opened: {error}", AGAIN) from None
     if xxhash.xxh3_64_hexdigest(content) != info.checksum:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlparse
@@ -12,7 +13,10 @@ import pyarrow as pa
 
 from paceline.errors import DataError
 from paceline.files import check_name
+from paceline.machine import num_cores, release_mapped
 
+# Per core, of mapped files. One block may have more, and most have less.
+MOST_MAPPED = 32 << 20
 SCHEMES = "s3://, gs://, hdfs:// and file:// are possible"
 
 
@@ -27,10 +31,28 @@ class Folder(Protocol):
     def exists(self) -> bool: ...
 
     def read(self, file: str) -> pa.Buffer:
-        """The content of a file; raises `FileNotFoundError` if there is none."""
+        """The content of a file; raises `FileNotFoundError` if there is none, and `DataError` if it is elsewhere."""
+
+    def use(self, file: str) -> None:
+        """Say that what was read of a file is about to be used. Of files that were not for a while, the memory goes
+        back to the system if they are mapped. Whoever looks at them again finds the same bytes.
+        """
 
     def copy(self, file: str, to: Path) -> None:
-        """Copy a file to a folder of this machine, or let both folders share it; raises `OSError` if it cannot be."""
+        """Copy a file to a folder of this machine, or let both folders share it; raises `OSError` if it cannot be,
+        and `DataError` if it is elsewhere.
+        """
+
+
+def check_file(file: str) -> str:
+    """The name of a file in a folder; raises if it could lead out of the folder.
+
+    >>> check_file("manifest.json")
+    'manifest.json'
+    """
+    if file in ("", ".", "..") or "/" in file or "\\" in file:
+        raise DataError(f"`{file}` is not the name of a file in a dataset", "prepare the data again")
+    return file
 
 
 class LocalFolder:
@@ -41,20 +63,34 @@ class LocalFolder:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.name = str(path.resolve())
+        self._most_mapped = MOST_MAPPED * num_cores()
+        self._mapped: dict[str, pa.Buffer] = {}
+        self._used: dict[str, int] = {}  # bytes, by file; the one used last is at the end
+        self._lock = threading.Lock()
 
     def exists(self) -> bool:
         return self._path.exists()
 
     def read(self, file: str) -> pa.Buffer:
-        path = self._path / file
+        path = self._path / check_file(file)
         # Opening a named pipe would wait for a writer.
         if path.exists() and not path.is_file():
             raise DataError(f"`{path}` is not a regular file", "prepare the data again")
         with pa.memory_map(str(path)) as source:
-            return source.read_buffer()
+            self._mapped[file] = source.read_buffer()
+        return self._mapped[file]
+
+    def use(self, file: str) -> None:
+        with self._lock:
+            self._used.pop(file, None)
+            self._used[file] = self._mapped[file].size
+            while len(self._used) > 1 and sum(self._used.values()) > self._most_mapped:
+                oldest = next(iter(self._used))
+                del self._used[oldest]
+                release_mapped(self._mapped[oldest].address, self._mapped[oldest].size)
 
     def copy(self, file: str, to: Path) -> None:
-        (to / file).unlink(missing_ok=True)
+        (to / check_file(file)).unlink(missing_ok=True)
         try:
             # A second name: the files of a dataset never change. It stays when the dataset is removed.
             os.link(self._path / file, to / file, follow_symlinks=False)
@@ -88,11 +124,14 @@ class StoredFolder:
             raise _unreachable(self.name, error) from None
 
     def read(self, file: str) -> pa.Buffer:
-        with self._files.open_input_file(f"{self._path}/{file}") as source:
+        with self._files.open_input_file(f"{self._path}/{check_file(file)}") as source:
             return source.read_buffer()
 
+    def use(self, file: str) -> None:
+        pass
+
     def copy(self, file: str, to: Path) -> None:
-        (to / file).unlink(missing_ok=True)
+        (to / check_file(file)).unlink(missing_ok=True)
         (to / file).write_bytes(self.read(file))
 
     def __str__(self) -> str:

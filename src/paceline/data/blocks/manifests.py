@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 import xxhash
 
-from paceline.data.blocks.folders import Folder
+from paceline.data.blocks.folders import Folder, open_folder
 from paceline.errors import BAD_TEXT, DataError, warn
 from paceline.files import MOST_BYTES
 
@@ -63,12 +63,12 @@ def _is_sealed(text: bytes) -> bool:
 def _in_lines(value: Any, indent: str = "") -> str:
     """JSON with one line per field or element, except for what fits into one line and for lists of plain values.
 
-    >>> print(_in_lines({"a": [1, 2], "b": {"c": "x" * 50, "d": "y" * 50}}))
+    >>> print(_in_lines({"a": [1, 2], "b": {"c": "x" * 70, "d": "y" * 70}}))
     {
       "a": [1, 2],
       "b": {
-        "c": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
-        "d": "yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy"
+        "c": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+        "d": "yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy"
       }
     }
     """
@@ -85,6 +85,15 @@ def _in_lines(value: Any, indent: str = "") -> str:
     )  # fmt: skip
     start, end = "[]" if is_list else "{}"
     return f"{start}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{end}"
+
+
+def holds_dataset(place: str) -> bool:
+    """Whether there is a manifest at a path or URL; otherwise it may be a file of rows."""
+    try:
+        open_folder(place).read("manifest.json")
+    except (OSError, DataError):
+        return False
+    return True
 
 
 def kind_of(folder: Folder) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Generic, NamedTuple
 
 import numpy as np
@@ -52,8 +52,9 @@ class EpochBlocks:
     def __init__(self, dataset: Dataset[Any], order: EpochOrder) -> None:
         self.dataset = dataset
         self._order = order
-        # In sync all threads ask for the same rows, one after the other.
-        self._find = lru_cache(4)(self._find_rows)
+        # In sync all threads ask for the same rows, one after the other. Not a cache of a method, which would keep the
+        # blocks in memory until the next garbage collection.
+        self._find = lru_cache(4)(partial(_find_rows, dataset, order))
         self._lock = threading.Lock()
 
     def between(self, start: int, stop: int, part: int = 0, parts: int = 1) -> Found:
@@ -62,7 +63,7 @@ class EpochBlocks:
         Of `parts` threads that ask for the same rows, each opens and shuffles a part of the blocks.
         """
         if parts == 1:
-            return self._find_rows(start, stop)
+            return _find_rows(self.dataset, self._order, start, stop)
         self.in_place(*(start + (stop - start) * i // parts for i in (part, part + 1)))
         with self._lock:
             return self._find(start, stop)
@@ -71,9 +72,10 @@ class EpochBlocks:
         """Blocks, and which of their rows are at positions `start` up to `stop`, in order."""
         return [(self.dataset.block("train", block), rows) for block, rows in self._order.between(start, stop)]
 
-    def _find_rows(self, start: int, stop: int) -> Found:
-        found, at = [], start
-        while at < stop:
-            block, first, at, order = self._order.block_at(at)
-            found.append((first, order, self.dataset.block("train", block)))
-        return Found(addresses(found), found)
+
+def _find_rows(dataset: Dataset[Any], order: EpochOrder, start: int, stop: int) -> Found:
+    found, at = [], start
+    while at < stop:
+        block, first, at, rows = order.block_at(at)
+        found.append((first, rows, dataset.block("train", block)))
+    return Found(addresses(found), found)

@@ -50,7 +50,10 @@ class DatasetWriter(Generic[R, D]):
     `add` takes the rows over and may change them in place. `finish` moves the folder into place and opens it.
     """
 
-    def __init__(self, out: Path | str, kind: RowKind[R], intake: Intake[R], reopen: Callable[[Path], D]) -> None:
+    def __init__(
+        self, out: Path | str, kind: RowKind[R], intake: Intake[R], reopen: Callable[[Path], D],
+        most_threads: int = MOST_THREADS,
+    ) -> None:  # fmt: skip
         self.out = Path(out)
         self._intake = intake
         self._reopen = reopen
@@ -58,7 +61,8 @@ class DatasetWriter(Generic[R, D]):
         if not self.out.name:
             raise UsageError("a dataset cannot replace the current folder", "name a new folder: --out NAME")
         self._partial = PartialFolder(self.out)
-        self._blocks = {split: BlockWriter(self._partial.path, split, kind, intake) for split in SPLITS}
+        path = self._partial.path
+        self._blocks = {split: BlockWriter(path, split, kind, intake, most_threads) for split in SPLITS}
 
     def __enter__(self) -> Self:
         with translated_disk_errors(self.out):
@@ -106,14 +110,14 @@ class BlockWriter(Generic[R]):
     them, compute the checksum and write the file.
     """
 
-    def __init__(self, folder: Path, split: Split, kind: RowKind[R], intake: Intake[R]) -> None:
+    def __init__(self, folder: Path, split: Split, kind: RowKind[R], intake: Intake[R], most_threads: int) -> None:
         self._folder = folder
         self._split = split
         self._kind = kind
         self._intake = intake
         self._block: list[R] = []
         self._written: list[Future[BlockInfo]] = []
-        self._num_threads = max(FEWEST_THREADS, min(MOST_THREADS, num_cores()))
+        self._num_threads = max(FEWEST_THREADS, min(most_threads, num_cores()))
         self._threads = ThreadPoolExecutor(self._num_threads, thread_name_prefix="paceline-write")
 
     def append(self, rows: R) -> None:

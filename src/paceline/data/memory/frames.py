@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import chain, count
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 
-from paceline.data.memory.given import Given, column_of
+from paceline.data.memory.given import Given, column_of, is_lazy
 from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.columnar import Columnar
 from paceline.data.sources.files import Chunk, Source
@@ -19,6 +19,7 @@ from paceline.data.sources.table_columns import Roles, columns_of, require_schem
 from paceline.errors import UsageError
 
 CHUNK_CELLS = 1 << 20
+ROWS_COMPARED = 1000
 
 
 class Table(NamedTuple):
@@ -33,30 +34,63 @@ class Table(NamedTuple):
         return first, self._replace(batches=chain([first] if first is not None else [], self.batches))
 
 
-def roles_of(given: Given) -> Roles:
-    """Which columns the labels and weights of a table are, or become.
+def roles_of(given: Given, columns: Sequence[str] = ()) -> Roles:
+    """Which of the columns of a table labels and weights are, or which they become.
 
-    >>> roles_of(Given(None, "clicked", [1.0, 2.0]))
-    Roles(label='clicked', weight='weight')
+    >>> roles_of(Given(None, "clicked", [1.0, 2.0]), ["clicked", "weight"])
+    Roles(label='clicked', weight='weight-2', id='')
     """
-    return Roles(_name(given.labels, "label") or "label", _name(given.weights, "weight"))
+    label = _role(given.labels, "label", columns) or "label"
+    return Roles(label, _role(given.weights, "weight", [*columns, label]))
+
+
+def _role(values: Any, default: str, taken: Sequence[str]) -> str:
+    if values is None or isinstance(values, str):
+        return values or ""
+    names = chain([_name(values, default), default], (f"{default}-{number}" for number in count(2)))
+    return next(name for name in names if name not in taken)
 
 
 def _name(values: Any, default: str) -> str:
-    if values is None or isinstance(values, str):
-        return values or ""
     name = getattr(values, "name", None)
     return name if isinstance(name, str) and name else default
 
 
+def open_first(given: Given) -> tuple[Table, Roles]:
+    """A table as `open_table` opens it, and which of its columns labels and weights became."""
+    table = _without_index(_read(given.features))
+    roles = roles_of(given, table.schema.names)
+    for values, default, what in ((given.labels, "label", "labels"), (given.weights, "weight", "weights")):
+        if values is not None and not isinstance(values, str) and _name(values, default) in table.schema.names:
+            table = _refuse_copy(table, _name(values, default), values, what)
+    return _prepared(table, given, roles), roles
+
+
+def _refuse_copy(table: Table, name: str, values: Any, what: str) -> Table:
+    """The table; raises if its column of this name, which would be a feature, holds the labels or weights."""
+    first, table = table.peek()
+    if first is not None and first.num_rows:
+        found = first.column(name).slice(0, ROWS_COMPARED)
+        if found.to_pylist() == column_of(values, len(values), what).slice(0, len(found)).to_pylist():
+            message = f"{what} are given as an array, and the table has a column `{name}` with the same values"
+            raise UsageError(message, "drop the column, or give its name instead of the array")
+    return table
+
+
 def open_table(given: Given, roles: Roles) -> Table:
     """A table of any kind with Arrow's types, and with labels and weights as columns."""
-    table = _with_labels(_without_index(_read(given.features)), given, roles)
+    return _prepared(_without_index(_read(given.features)), given, roles)
+
+
+def _prepared(table: Table, given: Given, roles: Roles) -> Table:
+    table = _with_labels(table, given, roles)
     schema = pa.schema([field.with_type(_usable(field.type)) for field in table.schema])
     return Table(schema, (_cast(batch, schema) for batch in table.batches))
 
 
 def _read(data: Any) -> Table:
+    if is_lazy(data):
+        data = data.collect()
     try:
         if hasattr(data, "__arrow_c_stream__"):
             reader = pa.RecordBatchReader.from_stream(data)

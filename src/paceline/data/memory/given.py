@@ -1,6 +1,6 @@
 """What can a user give from memory?
 
-A matrix (SciPy sparse, NumPy, a `Batch`), a table (pandas, Polars, Arrow, or any Arrow C stream),
+A matrix (SciPy sparse, NumPy, a `Batch`), a table (pandas, Polars, lazy or not, Arrow, or any Arrow C stream),
 a tuple of one of these with its labels and, maybe, its weights, or an iterable of all that.
 """
 
@@ -37,18 +37,33 @@ def is_matrix(data: Any) -> bool:
 
 def is_table(data: Any) -> bool:
     """Whether this is a table: its columns have names and types."""
-    return hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")
+    return hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__") or is_lazy(data)
+
+
+def is_lazy(data: Any) -> bool:
+    """Whether this is a frame of Polars that has not been computed."""
+    return hasattr(data, "collect_schema") and not hasattr(data, "__arrow_c_stream__")
 
 
 def refuse_mixture(given: Given, *, matrices: bool) -> None:
     """Raise for a batch of the other form than the first."""
     if is_matrix(given.features) != matrices:
-        raise UsageError("some batches are tables, and some are matrices", "give all in one form")
+        raise UsageError("some batches are tables, and some are matrices", "give only tables, or only matrices")
 
 
 def is_in_memory(data: Any) -> bool:
     """Whether `data` is rows in memory; otherwise it is the name of a dataset."""
     return not (isinstance(data, str) or hasattr(data, "__fspath__"))
+
+
+def names_of_files(data: Any) -> list[str] | None:
+    """The names in `data`, a name or a list of names; None for rows in memory.
+
+    >>> names_of_files("a.csv"), names_of_files(["a.csv", "b.csv"]), names_of_files(np.eye(2)), names_of_files([])
+    (['a.csv'], ['a.csv', 'b.csv'], None, None)
+    """
+    names = data if isinstance(data, list) else [data]
+    return None if not names or any(is_in_memory(name) for name in names) else [str(name) for name in names]
 
 
 def batches_of(data: Any, labels: Any = None, weights: Any = None) -> Iterator[Given]:
@@ -67,12 +82,14 @@ def batches_of(data: Any, labels: Any = None, weights: Any = None) -> Iterator[G
     for name, value in (("label", labels), ("weight", weights)):
         if value is not None and not isinstance(value, str):
             raise UsageError(f"`{name}` is an array, but the data comes in batches", "give (X, y) batches")
+    if isinstance(data, list) and len(data) in (2, 3) and _is_column(data[1]) and not _is_column(data[0]):
+        raise UsageError("the data is a list, which holds batches, but the second is a column", "give a tuple: (X, y)")
     batches = iter(data)
     first = next(batches, None)
     if first is None:
         raise UsageError("the data is empty", f"give {WHAT}")
     if _single(first, labels, weights) is None:
-        hint = "give (X, y) with X a NumPy array" if np.ndim(first) else f"give {WHAT}"
+        hint = "give (X, y) with X a NumPy array" if isinstance(first, (list, tuple, np.ndarray)) else f"give {WHAT}"
         raise UsageError(f"the data is a {type(data).__name__} of {type(first).__name__}", hint)
     return (_batch(item, labels, weights) for item in chain([first], batches))
 
@@ -91,8 +108,19 @@ def _single(data: Any, labels: Any, weights: Any) -> Given | None:
     if isinstance(data, tuple) and len(data) in (2, 3) and (is_matrix(data[0]) or is_table(data[0])):
         if labels is not None and not isinstance(labels, str):
             raise UsageError("labels are given twice: in (X, y) and as `label`", "give them once")
+        if len(data) == 3 and weights is not None:
+            raise UsageError("weights are given twice: in (X, y, weights) and as `weight`", "give them once")
         return Given(data[0], data[1], data[2] if len(data) == 3 else weights)
     return Given(data, labels, weights) if is_matrix(data) or is_table(data) else None
+
+
+def _is_column(values: Any) -> bool:
+    """Whether this is one value per row: a list of them, or an array or a series of one dimension."""
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return True
+    if isinstance(values, list):
+        return not any(hasattr(value, "__len__") and not isinstance(value, (str, bytes)) for value in values)
+    return len(getattr(values, "shape", ())) == 1
 
 
 def column_of(values: Any, num_rows: int, what: str) -> pa.Array:

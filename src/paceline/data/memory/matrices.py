@@ -10,23 +10,26 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from paceline.data.memory.given import Given, column_of, refuse_mixture
-from paceline.data.sources.cells import read_names, read_numbers
-from paceline.data.sources.columnar import LABEL_HINT
 from paceline.data.sources.files import Chunk, Source
-from paceline.data.sources.parsed import WEIGHT_WORDS, BadRow, Parsed
+from paceline.data.sources.parsed import MOST_UNDECLARED, BadRow, Parsed
+from paceline.data.sources.row_columns import BadRows, read_labels, read_weights
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.name_collector import NameCollector
 from paceline.errors import UsageError
 from paceline.kernels.keys import key_dtype
+from paceline.kernels.optional import MOST_FIELDS
 
-CHUNK_NONZEROS = 1 << 20
+# Small: some chunks per core are in memory at a time.
+CHUNK_NONZEROS = 1 << 18
+CHECKED_ROWS = 1 << 20
+MOST_KEYS = (1 << 62) - 1
 REBUILD = "rebuild the matrix: its `check_format()` says what is wrong with it"
 
 
 class SparseRows(NamedTuple):
     """Rows of a sparse matrix: those of row i are from `offsets[i]` up to `offsets[i + 1]`."""
 
-    offsets: NDArray[np.int64]
+    offsets: NDArray[Any]
     columns: NDArray[Any]
     values: NDArray[Any]
     num_columns: int
@@ -36,9 +39,14 @@ class SparseRows(NamedTuple):
     def num_rows(self) -> int:
         return len(self.offsets) - 1
 
+    @property
+    def num_cells(self) -> int:
+        """At most how many nonzeros there are."""
+        return len(self.columns)
+
     def cuts(self) -> list[int]:
         """Row numbers to cut at, so that no piece has many nonzeros."""
-        marks = np.arange(CHUNK_NONZEROS, len(self.columns), CHUNK_NONZEROS)
+        marks = np.arange(CHUNK_NONZEROS, len(self.columns), CHUNK_NONZEROS).astype(self.offsets.dtype)
         inner = np.searchsorted(self.offsets, marks, side="left")
         return sorted({0, *inner.tolist(), self.num_rows})
 
@@ -53,7 +61,7 @@ class SparseRows(NamedTuple):
             values = self.values[first:last].astype(np.float32)
         fields = None if self.fields is None else self.fields[first:last].copy()
         keys: NDArray[Any] = columns.astype(key_dtype(self.num_columns))
-        offsets = self.offsets[start : stop + 1] - first
+        offsets = self.offsets[start : stop + 1].astype(np.int64) - first
         return Batch(np.zeros(stop - start, np.float32), offsets, keys, values, None, fields)
 
 
@@ -69,6 +77,11 @@ class DenseRows(NamedTuple):
     @property
     def num_columns(self) -> int:
         return int(self.array.shape[1])
+
+    @property
+    def num_cells(self) -> int:
+        """At most how many nonzeros there are."""
+        return self.array.size
 
     def cuts(self) -> list[int]:
         step = max(1, CHUNK_NONZEROS // max(1, self.num_columns))
@@ -86,33 +99,67 @@ class DenseRows(NamedTuple):
 
 def rows_of_matrix(data: Any) -> SparseRows | DenseRows:
     """The rows of a matrix of any kind; raises if its parts do not fit each other."""
+    if isinstance(data, Batch):
+        return _rows_of_batch(data)
+    if len(data.shape) != 2:
+        raise UsageError(f"the matrix has the shape {data.shape}", "give rows and columns: [rows, columns]")
     if isinstance(data, np.ndarray):
         if data.dtype.kind not in "biuf":
             raise UsageError(f"the matrix holds {data.dtype}", "give numbers; a frame may have columns of text")
         return DenseRows(data)
-    if isinstance(data, Batch):
-        most = int(data.keys.max(initial=0)) + 1
-        return _sparse(data.offsets, data.keys, data.values, (data.num_rows, most), data.fields)
     csr = data.tocsr()
-    return _sparse(csr.indptr, csr.indices, csr.data, csr.shape, None)
+    return _sparse(csr.indptr, csr.indices, csr.data, csr.shape)
+
+
+def _rows_of_batch(batch: Batch) -> SparseRows:
+    """The rows of a batch that a user made; it has as many columns as its largest key says."""
+    keys, values = np.asarray(batch.keys), np.asarray(batch.values)
+    if keys.shape != values.shape:
+        raise UsageError(f"the batch has {keys.shape} keys and {values.shape} values", "give a value for each key")
+    columns = int(keys.max(initial=0)) + 1 if keys.dtype.kind in "iu" else 0
+    hint = "rebuild the batch: `offsets` rise from 0 to the number of keys"
+    rows = _sparse(batch.offsets, keys, values, (len(batch.labels), columns), "`offsets`", hint)
+    if len(rows.columns) != len(keys):
+        raise UsageError(f"offsets do not rise from 0 to the number of nonzeros, {len(keys)}", hint)
+    if keys.size and keys.min() < 0:
+        raise UsageError(f"the batch has the key {keys.min()}", "keys count from 0")
+    return rows if batch.fields is None else rows._replace(fields=_checked_fields(batch.fields, keys))
+
+
+def _checked_fields(given: Any, keys: NDArray[Any]) -> NDArray[np.uint16]:
+    fields = np.asarray(given)
+    if fields.dtype.kind not in "iu" or fields.shape != keys.shape:
+        found = f"the batch has {fields.shape} fields of {fields.dtype} and {keys.shape} keys"
+        raise UsageError(found, "give a field, an integer, for each key")
+    if fields.size and not 0 <= fields.min() <= fields.max() < MOST_FIELDS:
+        found = f"the batch has fields from {fields.min()} to {fields.max()}"
+        raise UsageError(found, f"they count from 0, and there can be {MOST_FIELDS:,}")
+    return np.ascontiguousarray(fields, np.uint16)
 
 
 def _sparse(
-    indptr: Any, indices: Any, data: Any, shape: tuple[int, int], fields: NDArray[np.uint16] | None
+    indptr: Any, indices: Any, data: Any, shape: tuple[int, int], name: str = "`indptr`", hint: str = REBUILD
 ) -> SparseRows:
+    """The rows of a compressed matrix; `name` is what its user calls the offsets."""
     offsets, columns, values = np.asarray(indptr), np.asarray(indices), np.asarray(data)
-    if len(shape) != 2:
-        raise UsageError(f"the matrix has the shape {shape}", "give rows and columns: [rows, columns]")
+    if not offsets.ndim == columns.ndim == values.ndim == 1:
+        found = f"offsets of shape {offsets.shape}, column numbers of {columns.shape} and values of {values.shape}"
+        raise UsageError(f"the matrix has {found}", "all three have one dimension")
     if offsets.dtype.kind not in "iu" or columns.dtype.kind not in "iu" or values.dtype.kind not in "biuf":
         said = f"offsets of {offsets.dtype}, column numbers of {columns.dtype} and values of {values.dtype}"
         raise UsageError(f"the matrix has {said}", "offsets and column numbers are integers, and values numbers")
     stop = int(offsets[-1]) if len(offsets) else 0  # SciPy allows room after the last nonzero
     if len(offsets) != shape[0] + 1 or not 0 <= stop <= min(len(columns), len(values)):
-        raise UsageError(f"`indptr` does not fit {shape[0]} rows and {len(columns)} nonzeros", REBUILD)
-    offsets = np.ascontiguousarray(offsets, np.int64)
-    if offsets[0] != 0 or (np.diff(offsets) < 0).any():
-        raise UsageError(f"offsets do not rise from 0 to the number of nonzeros, {stop}", REBUILD)
-    return SparseRows(offsets, columns[:stop], values[:stop], int(shape[1]), fields)
+        raise UsageError(f"{name} does not fit {shape[0]} rows and {len(columns)} nonzeros", hint)
+    if offsets[0] != 0 or not _rise(offsets):
+        raise UsageError(f"offsets do not rise from 0 to the number of nonzeros, {stop}", hint)
+    return SparseRows(offsets, columns[:stop], values[:stop], int(shape[1]))
+
+
+def _rise(offsets: NDArray[Any]) -> bool:
+    """Whether no offset is below the one before."""
+    parts = (offsets[start : start + CHECKED_ROWS + 1] for start in range(0, len(offsets), CHECKED_ROWS))
+    return all((part[1:] >= part[:-1]).all() for part in parts)
 
 
 class MatrixPart(NamedTuple):
@@ -126,7 +173,11 @@ class MatrixPart(NamedTuple):
 
 
 class Matrices:
-    """A `Format` of matrices with the number of columns of the first."""
+    """A `Format` of matrices with the number of columns of the first.
+
+    Batches have keys instead, which may be larger in later ones: then the largest decides. They are uint32 unless those
+    of the first batch do not fit.
+    """
 
     notes: tuple[str, ...] = ()
     numeric: tuple[str, ...] = ()
@@ -140,7 +191,8 @@ class Matrices:
         self._batches = batches
         self._named = named_labels
         self.weighted = first.weights is not None
-        self.features = rows.num_columns
+        self.features: int | None = None if _is_batch(first) else rows.num_columns
+        self._room = MOST_UNDECLARED if rows.num_columns <= MOST_UNDECLARED else MOST_KEYS
         fields = getattr(rows, "fields", None)
         self.fields: tuple[str, ...] | None = () if fields is None else None
         self.settings: dict[str, Any] = {}
@@ -161,11 +213,7 @@ class Matrices:
 
     def _piece(self, given: Given) -> MatrixPart:
         refuse_mixture(given, matrices=True)
-        rows = rows_of_matrix(given.features)
-        if rows.num_columns > self.features or (rows.num_columns < self.features and not _is_batch(given)):
-            raise UsageError(
-                f"a matrix has {rows.num_columns:,} columns, the first has {self.features:,}", "all have as many"
-            )
+        rows = self._in_keys_of_first(rows_of_matrix(given.features), is_batch=_is_batch(given))
         if given.labels is None:
             raise UsageError("the rows have no labels", "give (X, y), or label=")
         if (given.weights is not None) != self.weighted:
@@ -174,13 +222,23 @@ class Matrices:
         weights = None if given.weights is None else column_of(given.weights, rows.num_rows, "weights")
         return MatrixPart(rows, 0, rows.num_rows, labels, weights)
 
+    def _in_keys_of_first(self, rows: SparseRows | DenseRows, *, is_batch: bool) -> SparseRows | DenseRows:
+        found, first = rows.num_columns, self.features
+        if first is None and not is_batch:
+            raise UsageError("the first batch has keys, and another one columns", "give all in one form")
+        if first is not None and (found > first or (found < first and not is_batch)):
+            raise UsageError(f"a matrix has {found:,} columns, the first has {first:,}", "all have as many")
+        if found > self._room:
+            hint = "give the batch with the largest keys first" if self._room < MOST_KEYS else "hash keys to fewer bits"
+            raise UsageError(f"a batch has the key {found - 1}; keys must be below {self._room}", hint)
+        return rows._replace(num_columns=first or self._room) if isinstance(rows, SparseRows) else rows
+
     def parse(self, chunk: Chunk[MatrixPart], most_bad: int) -> Parsed:
         piece = chunk.content
         batch = piece.rows.between(piece.start, piece.stop)
-        labels = (read_names if self._named else read_numbers)(piece.labels)
-        problems = dict.fromkeys(np.flatnonzero(~labels.present).tolist(), "no label") | labels.problems
-        bad = {row: BadRow(0, self.label_column, problem, LABEL_HINT) for row, problem in problems.items()}
-        weights = None if piece.weights is None else _weights(piece.weights, bad)
+        bad: BadRows = {}
+        labels = read_labels(piece.labels, self.label_column, bad, named=self._named)
+        weights = None if piece.weights is None else read_weights(piece.weights, "the weights", bad)
         if not np.isfinite(batch.values).all():
             _refuse_values(batch, bad)
         batch = batch._replace(labels=labels.numbers.astype(np.float32), weights=weights)
@@ -199,16 +257,7 @@ def _is_batch(given: Given) -> bool:
     return isinstance(given.features, Batch)
 
 
-def _weights(column: pa.Array, bad: dict[int, BadRow]) -> NDArray[np.float32]:
-    cells = read_numbers(column)
-    problems = dict.fromkeys(np.flatnonzero(~cells.present).tolist(), "no weight")
-    problems |= {row: f"the weight is `{cells.numbers[row]:g}`" for row in np.flatnonzero(cells.numbers < 0).tolist()}
-    for row, problem in (problems | cells.problems).items():
-        bad.setdefault(row, BadRow(0, "the weights", problem, f"a weight is {WEIGHT_WORDS}"))
-    return cells.numbers.astype(np.float32)
-
-
-def _refuse_values(batch: Batch, bad: dict[int, BadRow]) -> None:
+def _refuse_values(batch: Batch, bad: BadRows) -> None:
     """Enter rows with values that are not finite into `bad`."""
     for place in np.flatnonzero(~np.isfinite(batch.values)).tolist():
         row = int(np.searchsorted(batch.offsets, place, side="right")) - 1

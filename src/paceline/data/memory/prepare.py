@@ -13,7 +13,7 @@ import pyarrow.fs
 
 from paceline.data.blocks.dataset import Split
 from paceline.data.limits import LABEL_KINDS, LabelKind
-from paceline.data.memory.frames import Frames, Table, open_table, roles_of
+from paceline.data.memory.frames import Frames, Table, open_first, open_table
 from paceline.data.memory.given import Given, batches_of, column_of, is_matrix, refuse_mixture
 from paceline.data.memory.matrices import Matrices, rows_of_matrix
 from paceline.data.preparation import BATCH, MATRIX, TABLE
@@ -25,9 +25,10 @@ from paceline.data.sources.files import Source
 from paceline.data.sources.parsed import Format
 from paceline.data.sources.table_columns import Roles, require_roles
 from paceline.data.sparse.batch import Batch
-from paceline.data.sparse.dataset import SparseDataset
+from paceline.data.sparse.dataset import ROOM_BESIDE_ROWS, SparseDataset
 from paceline.errors import DataError, UsageError
 from paceline.files import refuse_existing
+from paceline.machine import release_freed
 
 
 class Memory(NamedTuple):
@@ -75,7 +76,9 @@ def prepare_memory(
     opened = open_rows(memory, config, first, batches)
     sources = {split: [Source(names[split], pa.fs.LocalFileSystem(), "", None)] for split in given}
     config = msgspec.structs.replace(config, labels=opened.labels)
-    return write_dataset(config, opened.name, RawRows(config, opened.format, sources), progress)
+    prepared = write_dataset(config, opened.name, RawRows(config, opened.format, sources, ROOM_BESIDE_ROWS), progress)
+    release_freed()
+    return prepared
 
 
 def _open_matrices(memory: Memory, config: PrepareConfig, first: Given, batches: dict[str, Iterator[Given]]) -> Opened:
@@ -94,8 +97,7 @@ def _open_matrices(memory: Memory, config: PrepareConfig, first: Given, batches:
 
 
 def _open_tables(memory: Memory, config: PrepareConfig, first: Given, batches: dict[str, Iterator[Given]]) -> Opened:
-    roles = roles_of(first)
-    table = open_table(first, roles)
+    table, roles = open_first(first)
     require_roles(table.schema.names, roles, Source("the table", pa.fs.LocalFileSystem(), "", None))
     head, table = table.peek()
     kind, named = label_kind(memory, None if head is None else head.column(roles.label))

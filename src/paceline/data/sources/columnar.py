@@ -19,9 +19,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from paceline.data.prepare_settings import COLUMNS, PrepareConfig
-from paceline.data.sources.cells import Cells, dictionary_of, read_names, read_numbers, text_of
+from paceline.data.sources.cells import Cells, dictionary_of, read_numbers, text_of
 from paceline.data.sources.features import CROSS, Feature, feature_names, read_features
-from paceline.data.sources.parsed import WEIGHT_WORDS, BadRow, Parsed, input_key_dtype
+from paceline.data.sources.parsed import Parsed, input_key_dtype
+from paceline.data.sources.row_columns import BadRows, note_bad, read_labels, read_weights
 from paceline.data.sources.table_columns import HOLDS, TableColumns, describe_columns, near_names
 from paceline.data.sources.times import as_numbers
 from paceline.data.sparse.batch import Batch
@@ -31,7 +32,6 @@ from paceline.kernels.columns import cross_cells, hash_cells
 from paceline.kernels.hashing import salt_of
 from paceline.kernels.optional import MOST_FIELDS
 
-LABEL_HINT = "every row needs a label, a finite number or the name of a class; --label says which column has it"
 NUMBER_HINT = "numeric columns hold finite numbers, and nulls or blanks where one is missing"
 TIME_HINT = "timestamps are written as 2026-11-18 21:30:00, and blank where one is missing"
 ALL_BITS = np.uint64((1 << 64) - 1)
@@ -54,7 +54,7 @@ class Columnar:
         label, weight, _ = columns.roles
         self.columns = columns
         self.label_column = f"column {label}"
-        self._read_labels = read_names if named_labels else read_numbers
+        self._named_labels = named_labels
         self.weighted = bool(weight)
         self.feature_names = names_of_features(columns)
         self._crosses = crosses_of(columns, config)
@@ -74,7 +74,9 @@ class Columnar:
         self.numeric = tuple(name for name, kind in columns.kinds.items() if kind == "number")
         self.num_numeric = len(self.numeric)
         has_text = self.num_numeric < len(columns.kinds)
-        collects = config.names and has_text
+        collects = config.names and has_text and len(every) <= MOST_FIELDS
+        if config.names and has_text and not collects:
+            self.notes += (f"names of features are not kept: they are for at most {MOST_FIELDS:,} columns",)
         self.names = NameCollector(every, config.hash_bits, self.num_numeric) if collects else None
         self.features = self.num_numeric + (1 << config.hash_bits if has_text else 0)
 
@@ -83,10 +85,10 @@ class Columnar:
         shape = (table.num_rows, len(self.feature_names) + len(self._crosses))
         keys: NDArray[Any] = np.zeros(shape, input_key_dtype(self.features))
         values, present = np.ones(shape, np.float32), np.zeros(shape, bool)
-        label = self._labels(table)
-        problems = dict.fromkeys(np.flatnonzero(~label.present).tolist(), "no label") | label.problems
-        bad = {row: BadRow(0, self.label_column, problem, LABEL_HINT) for row, problem in problems.items()}
-        weights = self._weights(table, bad) if self.weighted else None
+        bad: BadRows = {}
+        label = self._labels(table, bad)
+        weight = self.columns.roles.weight
+        weights = read_weights(table.column(weight), f"column {printable(weight)}", bad) if weight else None
         texts: list[FoundTexts] = []
         bags: list[Entries] = []
         hashes: dict[str, Hashes] = {}
@@ -139,21 +141,10 @@ class Columnar:
         ids = table.column(self.columns.roles.id).filter(pa.array(good)) if self.columns.roles.id else None
         return Parsed(batch, row_numbers[good], table.num_rows, bad_rows[:most_bad], label.names, texts, ids)
 
-    def _labels(self, table: pa.RecordBatch) -> Cells:
-        if self.columns.roles.label:
-            return self._read_labels(table.column(self.columns.roles.label))
+    def _labels(self, table: pa.RecordBatch, bad: BadRows) -> Cells:
+        if label := self.columns.roles.label:
+            return read_labels(table.column(label), self.label_column, bad, named=self._named_labels)
         return Cells(np.zeros(table.num_rows), np.ones(table.num_rows, bool), {})
-
-    def _weights(self, table: pa.RecordBatch, bad: dict[int, BadRow]) -> NDArray[np.float32]:
-        """The weights of rows; rows whose weight is not one are entered into `bad`, unless they are there."""
-        name = self.columns.roles.weight
-        cells = read_numbers(table.column(name))
-        problems = dict.fromkeys(np.flatnonzero(~cells.present).tolist(), "no weight")
-        problems |= {
-            row: f"the weight is `{cells.numbers[row]:g}`" for row in np.flatnonzero(cells.numbers < 0).tolist()
-        }
-        _note_bad(bad, name, problems | cells.problems, f"a weight is {WEIGHT_WORDS}")
-        return cells.numbers.astype(np.float32)
 
     def _hash(
         self, feature: Feature, mask: Any, first_key: int, dtype: Any, place: int, texts: list[FoundTexts]
@@ -193,10 +184,9 @@ def _joined(columns: Sequence[pa.Array], rows: NDArray[np.int64]) -> list[bytes]
     return [CROSS.encode().join(cells) for cells in zip(*chosen, strict=True)]
 
 
-def _note_bad(bad: dict[int, BadRow], name: str, problems: dict[int, str], hint: str) -> None:
-    """Enter rows with a cell that cannot be read, unless they are known to be bad already."""
-    for row, problem in problems.items():
-        bad.setdefault(row, BadRow(0, f"column {printable(name)}", problem, hint))
+def _note_bad(bad: BadRows, name: str, problems: dict[int, str], hint: str) -> None:
+    if problems:
+        note_bad(bad, f"column {printable(name)}", problems, hint)
 
 
 def _with_bags(batch: Batch, good: NDArray[np.bool_], bags: Sequence[Entries]) -> Batch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,6 +18,9 @@ from paceline.data.sources.cells import dictionary_of, holds_text, read_numbers
 from paceline.data.sources.times import as_numbers, hours_of, local_times, read_timestamps, weekdays_of
 from paceline.errors import DataError, printable
 
+PLAIN_INTEGER = re.compile(rb"-?[1-9][0-9]{0,30}|0")
+INTEGER = re.compile(rb"[ \t]*[+-]?[0-9]{1,31}[ \t]*")
+NUMBER = re.compile(rb"[ \t]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[ \t]*")
 CROSS = "×"  # between the columns of a cross, and between its values
 # How a column without any cell is read.
 OF_NULLS: dict[ColumnKind, pa.DataType] = {
@@ -52,6 +57,8 @@ def read_features(
         column = pa.nulls(len(column), OF_NULLS[kind])
     if kind == "text":
         return [Feature(name, _as_text(name, column))], {}
+    if kind == "category":
+        return [Feature(name, _spelled_alike(_as_text(name, column)))], {}
     if kind == "bins":
         cells = read_numbers(as_numbers(column))
         return [Feature(name, in_bins(cells.numbers, cells.present, edges[name]))], cells.problems
@@ -63,6 +70,32 @@ def read_features(
     read = {"hour": hours_of, "weekday": weekdays_of}
     features = [Feature(one, read[one.rpartition(".")[2]](times)) for one in feature_names(name, kind)]
     return features, problems | outside
+
+
+def _spelled_alike(column: pa.Array) -> pa.Array:
+    """A column of text in which equal numbers have equal texts, so that 7, 07 and 7.0 are one category."""
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    places, valid, dictionary = dictionary_of(encoded)
+    texts = [spelling(cell) for cell in dictionary.cast(pa.large_binary()).fill_null(b"").to_pylist()]
+    return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32(), mask=~valid), pa.array(texts, pa.large_binary()))
+
+
+def spelling(cell: bytes) -> bytes:
+    """A number as every source spells it; what is not a number stays as it is.
+
+    >>> [spelling(cell) for cell in (b"7", b"07", b"+7.0", b"7e0", b"7.50", b"1e300", b"seven", b"")]
+    [b'7', b'7', b'7', b'7', b'7.5', b'1e+300', b'seven', b'']
+    """
+    if PLAIN_INTEGER.fullmatch(cell):
+        return cell
+    if not NUMBER.fullmatch(cell):
+        return cell
+    number = float(cell)
+    if not math.isfinite(number):
+        return cell
+    if INTEGER.fullmatch(cell):
+        return b"%d" % int(cell)
+    return b"%d" % number if number == int(number) and abs(number) < 2**53 else repr(number).encode()
 
 
 def _as_text(name: str, column: pa.Array) -> pa.Array:

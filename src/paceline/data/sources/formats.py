@@ -29,6 +29,8 @@ ROW_FORMATS: dict[str, Callable[[Source, PrepareConfig], Format]] = {
     "arrow": open_arrow,
     "csv": open_csv,
 }
+# An empty file of these has no rows; one of the others is damaged.
+WITHOUT_HEADER = ("criteo", "libsvm", "libffm", "tfrecord")
 SUFFIXES = {
     ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
     ".csv": "csv", ".tsv": "csv", ".svm": "libsvm", ".libsvm": "libsvm", ".svmlight": "libsvm",

@@ -78,7 +78,7 @@ class Reopened(io.RawIOBase):
         return position
 
     def read(self, most: int = -1) -> bytes:
-        """At most so many bytes, fewer only at the end."""
+        """At most this many bytes, fewer only at the end."""
         parts: list[bytes] = []
         while most < 0 or most > 0:
             part = self._input.read_at(self._position, most if most > 0 else COPY_BYTES)

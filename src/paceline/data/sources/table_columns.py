@@ -28,6 +28,7 @@ NAMES_SHOWN = 8
 WORDS: dict[ColumnKind, str] = {
     "number": "numeric columns",
     "text": "text columns",
+    "category": "categories that are numbers",
     "bins": "columns in bins",
     "timestamp": "timestamps (hour and day of the week)",
     "date": "dates (day of the week)",
@@ -38,6 +39,7 @@ WORDS: dict[ColumnKind, str] = {
 HOLDS: dict[ColumnKind, str] = {
     "number": "numbers",
     "text": "text",
+    "category": "numbers",
     "bins": "numbers",
     "timestamp": "timestamps",
     "date": "dates",
@@ -46,7 +48,10 @@ HOLDS: dict[ColumnKind, str] = {
 }
 # Which kinds each setting can turn into which.
 CHANGES: dict[str, dict[ColumnKind, ColumnKind]] = {
-    "categorical": dict.fromkeys(("number", "text", "timestamp", "date", "time"), "text"),
+    "categorical": {
+        "number": "category",
+        **dict.fromkeys(("text", "timestamp", "date", "time"), "text"),
+    },
     "numeric": dict.fromkeys(("number", "text", "timestamp", "date", "time"), "number"),
     "timestamp": dict.fromkeys(("text", "timestamp"), "timestamp"),
     "bins": {"number": "bins"},
@@ -216,11 +221,17 @@ def require_roles(names: list[str], roles: Roles, source: Source) -> None:
 
 
 def require_schema(first: TableColumns, schema: pa.Schema, config: PrepareConfig, source: Source) -> None:
-    """Raise unless a table has the columns of the first; a column without any cell may be of any kind."""
+    """Raise unless a table has the columns of the first; a column without any cell may be of any kind.
+
+    Text can be read as categories that are numbers: CSV has no other cells.
+    """
     require_roles(schema.names, first.roles, source)
-    empty = [field.name for field in schema if pa.types.is_null(field.type) and field.name in first.kinds]
     natural = {field.name: natural_kind(field.type) for field in schema}
-    kinds = kinds_as_said(natural, first.roles, config, source) | {name: first.kinds[name] for name in empty}
+    kinds = kinds_as_said(natural, first.roles, config, source)
+    for field in schema:
+        expected = first.kinds.get(field.name)
+        if expected and (pa.types.is_null(field.type) or (expected, natural[field.name]) == ("category", "text")):
+            kinds[field.name] = expected
     require_columns(first, kinds, config, source)
 
 

@@ -110,9 +110,9 @@ def _schema(manifest: SparseManifest, keys: pa.DataType) -> pa.Schema:
     return pa.schema([label, *weight, ("features", pa.large_list(nonzero))])
 
 
-def fits(rows: Batch, block: list[Batch]) -> int:
+def fits(rows: Batch, block: list[Batch], most_bytes: int = BLOCK_BYTES) -> int:
     """How many of `rows` still fit into a block that holds other rows; at least one fits into an empty block."""
-    room = BLOCK_BYTES // (rows.keys.itemsize + rows.values.itemsize) - sum(other.num_nonzeros for other in block)
+    room = most_bytes // (rows.keys.itemsize + rows.values.itemsize) - sum(other.num_nonzeros for other in block)
     count = min(rows.num_rows, block_files.BLOCK_ROWS - sum(other.num_rows for other in block))
     if rows.offsets[count] > room:
         count = int(np.searchsorted(rows.offsets, room, side="right")) - 1

@@ -6,13 +6,14 @@ the places that became free. Models use the input's keys; `KeyOrder` converts be
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,12 +21,20 @@ from numpy.typing import NDArray
 
 from paceline.data.blocks.dataset import SPLITS, Dataset, RowKind, Split
 from paceline.data.blocks.files import BLOCK_ROWS, SplitInfo
-from paceline.data.blocks.writer import DatasetWriter
+from paceline.data.blocks.writer import MOST_THREADS, DatasetWriter
 from paceline.data.label_statistics import BlockSums, combine, sum_classes, sum_numbers
 from paceline.data.labels import RULES, Labels
 from paceline.data.limits import LabelKind, Scale
 from paceline.data.sparse.batch import Batch, concatenate
-from paceline.data.sparse.blocks import RowBuffer, SparseManifest, are_weights, fits, read_block, write_block
+from paceline.data.sparse.blocks import (
+    BLOCK_BYTES,
+    RowBuffer,
+    SparseManifest,
+    are_weights,
+    fits,
+    read_block,
+    write_block,
+)
 from paceline.data.sparse.feature_counts import FeatureCounts, count_features
 from paceline.data.sparse.key_order import NO_COUNTS, KeyOrder, most_frequent
 from paceline.data.sparse.model_features import ModelFeatures, keep_counts, keep_names
@@ -71,6 +80,26 @@ SPARSE_ROWS = RowKind(
     write=write_block,
     buffer=lambda dataset: RowBuffer(dataset.longest_row, dataset.key_dtype, dataset.manifest),
 )
+
+
+class Room(NamedTuple):
+    """How much memory writing rows takes: `sample_bytes` of rows are held back, and up to `threads` threads write
+    blocks of `block_bytes`, or of one row that is larger.
+    """
+
+    sample_bytes: int = SAMPLE_BYTES
+    block_bytes: int = BLOCK_BYTES
+    threads: int = MOST_THREADS
+
+    @property
+    def kind(self) -> RowKind[Batch]:
+        """Rows in such blocks."""
+        return dataclasses.replace(SPARSE_ROWS, fits=partial(fits, most_bytes=self.block_bytes))
+
+
+ROOM_FOR_FILES = Room()
+# Rows that are in memory already leave less room (docs/promises.md).
+ROOM_BESIDE_ROWS = Room(96 << 20, 24 << 20, 3)
 
 
 class SparseDataset(Dataset[Batch]):
@@ -137,7 +166,7 @@ class SparseDataset(Dataset[Batch]):
 def sparse_writer(
     out: Path | str, *, features: int | None, source: dict[str, Any], labels: LabelKind = "two-classes",
     fields: tuple[str, ...] | None = (), class_names: Sequence[str] = (), scale: Scale = "none",
-    numeric: tuple[str, ...] = (), names: NameCollector | None = None,
+    numeric: tuple[str, ...] = (), names: NameCollector | None = None, room: Room = ROOM_FOR_FILES,
 ) -> DatasetWriter[Batch, SparseDataset]:  # fmt: skip
     """A writer of sparse rows; without `features`, the largest key decides. It renumbers the keys of rows in place.
 
@@ -146,8 +175,13 @@ def sparse_writer(
     them, classes are called by their numbers. With `scale` auto, values far from 1 are scaled. `numeric` are the names
     of the first keys, and `names` has those of hashed keys when all rows were added.
     """
-    intake = SparseIntake(features, source, labels, fields, class_names, scale, numeric, names)
-    return DatasetWriter(out, SPARSE_ROWS, intake, SparseDataset)
+    intake = SparseIntake(features, source, labels, fields, class_names, scale, numeric, names, room=room)
+    return writer_of(out, intake)
+
+
+def writer_of(out: Path | str, intake: SparseIntake) -> DatasetWriter[Batch, SparseDataset]:
+    """A writer of the rows that an intake releases."""
+    return DatasetWriter(out, intake.room.kind, intake, SparseDataset, intake.room.threads)
 
 
 class SparseIntake:
@@ -156,9 +190,10 @@ class SparseIntake:
     def __init__(
         self, features: int | None, source: dict[str, Any], labels: LabelKind, fields: tuple[str, ...] | None,
         class_names: Sequence[str], scale: Scale, numeric: tuple[str, ...] = (), names: NameCollector | None = None,
-        scaling: Scaling = NO_SCALING,
+        scaling: Scaling = NO_SCALING, room: Room = ROOM_FOR_FILES,
     ) -> None:  # fmt: skip
         """With `scale` none, values are scaled as `scaling` says."""
+        self.room = room
         self._declared = features
         self._numeric = numeric
         self._names = names
@@ -213,7 +248,7 @@ class SparseIntake:
         self._sample[split].append(rows)
         train_rows = sum(batch.num_rows for batch in self._sample["train"])
         num_bytes = sum(batch.num_bytes for batches in self._sample.values() for batch in batches)
-        if train_rows >= SAMPLE_ROWS or num_bytes >= SAMPLE_BYTES:
+        if train_rows >= SAMPLE_ROWS or num_bytes >= self.room.sample_bytes:
             yield from self.rest()
 
     def rest(self) -> Iterator[tuple[Split, Batch]]:

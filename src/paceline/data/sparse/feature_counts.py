@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from paceline.data.blocks.files import BlockInfo, Count, read_table, write_table
+from paceline.data.blocks.files import BlockInfo, Count, MissingBlockError, read_table, write_table
 from paceline.data.blocks.folders import Folder
+from paceline.errors import DataError
 from paceline.kernels.names import count_keys
 from paceline.machine import num_cores
 
 if TYPE_CHECKING:
     from paceline.data.sparse.dataset import SparseDataset
 
-FILE = "counts.arrow"
+FILE: Literal["counts.arrow"] = "counts.arrow"
 MOST_COUNTED = 1 << 25  # counters in all threads, of four bytes; of more features, only hot ones are counted
 
 
@@ -30,7 +31,8 @@ class CountsInfo(msgspec.Struct, frozen=True, kw_only=True):
     no row has a key that is not listed.
     """
 
-    file: Annotated[str, msgspec.Meta(pattern=r"^[^/\\\\]*$")] = ""
+    # No other name: it is that of a file in the folder of a run.
+    file: Literal["", "counts.arrow"] = ""
     keys: Count = 0
     checksum: str = ""
     rows: Count = 0
@@ -110,6 +112,7 @@ def write_counts(folder: Path, found: FeatureCounts) -> CountsInfo:
         pa.array(array.astype(field.type.to_pandas_dtype(), copy=False))
         for array, field in zip((found.keys, found.counts), schema, strict=True)
     ]
+    (folder / FILE).unlink(missing_ok=True)
     checksum = write_table(folder / FILE, pa.RecordBatch.from_arrays(columns, schema=schema))
     return CountsInfo(
         file=FILE, keys=len(found.keys), checksum=checksum, rows=found.rows, datasets=found.datasets,
@@ -122,11 +125,12 @@ def read_counts(folder: Folder, info: CountsInfo) -> FeatureCounts | None:
     if not info.file:
         return None
     try:
-        folder.read(info.file)
-    except OSError:
+        table = read_table(folder, BlockInfo(FILE, info.keys, 0, 0, info.checksum), *_schemas())
+    except MissingBlockError:
         return None
-    table = read_table(folder, BlockInfo(info.file, info.keys, 0, 0, info.checksum), *_schemas())
     keys, counts = table.column("key").to_numpy(), table.column("rows").to_numpy()
+    if (keys[1:] <= keys[:-1]).any():
+        raise DataError(f"`{folder}/{FILE}` does not list its keys in order", "train again")
     return FeatureCounts(keys, counts, info.rows, info.datasets, info.complete)
 
 

@@ -29,11 +29,8 @@ class KeyOrder:
 
     def __init__(self, hot: NDArray[np.uint64]) -> None:
         num_hot = len(hot)
-        moved_up = np.sort(hot[hot >= num_hot])
-        displaced = np.setdiff1d(np.arange(num_hot, dtype=np.uint64), hot, assume_unique=True)
         self.hot = hot
-        self._input_keys = np.concatenate([hot, displaced])
-        self._block_keys = np.concatenate([np.arange(num_hot, dtype=np.uint64), moved_up])
+        self._block_keys, self._input_keys = moved_keys(hot)
         # Half as wide if that is enough: the tables stay in the processor's near caches.
         narrow = np.uint32 if len(hot) == 0 or hot.max() < (1 << 32) - 1 else np.uint64
         self._front = np.zeros(num_hot, narrow)
@@ -53,8 +50,7 @@ class KeyOrder:
         [7, 1, 2, 0]
         """
         found: NDArray[np.uint64] = keys.astype(np.uint64)
-        order = np.argsort(self._block_keys)
-        block_keys, input_keys = self._block_keys[order], self._input_keys[order]
+        block_keys, input_keys = self._block_keys, self._input_keys
         if len(block_keys):
             places = np.minimum(np.searchsorted(block_keys, found), len(block_keys) - 1)
             moved = block_keys[places] == found
@@ -70,6 +66,18 @@ class KeyOrder:
         """Values laid out by the input's keys (first axis), permuted in place to the blocks'; returned."""
         values[self._block_keys] = values[self._input_keys]
         return values
+
+
+def moved_keys(hot: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """The keys of blocks that may be others in the input, ascending, and the input's keys that they are.
+
+    >>> [keys.tolist() for keys in moved_keys(np.array([7, 1], np.uint64))]
+    [[0, 1, 7], [7, 1, 0]]
+    """
+    front = np.arange(len(hot), dtype=np.uint64)
+    moved_up = np.sort(hot[hot >= len(hot)])
+    displaced = np.setdiff1d(front, hot, assume_unique=True)
+    return np.concatenate([front, moved_up]), np.concatenate([hot, displaced])
 
 
 def most_frequent(arrays: list[NDArray[Any]], most: int) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from paceline.data.blocks.folders import Folder, LocalFolder
 from paceline.data.sparse.feature_counts import CountsInfo, FeatureCounts, read_counts, write_counts
-from paceline.data.sparse.names import MOST_BYTES, NOTE_BYTES, SCHEMA, NamesInfo, read_names, write_names
+from paceline.data.sparse.names import FILE, MOST_BYTES, NOTE_BYTES, SCHEMA, NamesInfo, read_names, write_names
 from paceline.errors import DataError
 
 
@@ -74,5 +74,5 @@ def _names_of(folder: Folder, info: NamesInfo) -> pa.RecordBatch | None:
 
 def _copy(to: Path, folder: Folder, info: NamesInfo) -> NamesInfo:
     if info.file:
-        folder.copy(info.file, to)
+        folder.copy(FILE, to)
     return info

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from paceline.data.blocks.files import BlockInfo, read_table, write_table
+from paceline.data.blocks.files import BlockInfo, MissingBlockError, read_table, write_table
 from paceline.data.blocks.folders import Folder
 from paceline.errors import DataError, printable, warn
 from paceline.kernels.names import LONGEST_TEXT
 
-FILE = "names.arrow"
+FILE: Literal["names.arrow"] = "names.arrow"
 MOST_BYTES = 256 << 20  # of texts, and of 16 bytes for each of them
 NOTE_BYTES = 16
 SCHEMA = pa.schema([("key", pa.uint32()), ("column", pa.uint16()), ("text", pa.binary())])
@@ -36,7 +36,8 @@ class NamesInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     numeric: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
-    file: str = ""
+    # No other name: the file is copied to folders of runs, where it replaces what has its name.
+    file: Literal["", "names.arrow"] = ""
     rows: int = 0
     checksum: str = ""
     complete: bool = True
@@ -44,6 +45,8 @@ class NamesInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_names(folder: Path, table: pa.RecordBatch, info: NamesInfo) -> NamesInfo:
     """Write the file of names to a folder; `info` with what is to be known about it."""
+    # A model's file may be a second name of a dataset's.
+    (folder / FILE).unlink(missing_ok=True)
     checksum = write_table(folder / FILE, table)
     return msgspec.structs.replace(info, file=FILE, rows=table.num_rows, checksum=checksum)
 
@@ -53,13 +56,12 @@ def read_names(folder: Folder, info: NamesInfo) -> pa.RecordBatch | None:
     if not info.file:
         return None
     try:
-        folder.read(info.file)
-    except OSError:
-        warn(f"`{folder}/{info.file}` is missing: features are called by their keys")
+        table = read_table(folder, BlockInfo(FILE, info.rows, 0, 0, info.checksum), SCHEMA)
+    except MissingBlockError:
+        warn(f"`{folder}/{FILE}` is missing: features are called by their keys")
         return None
-    table = read_table(folder, BlockInfo(info.file, info.rows, 0, 0, info.checksum), SCHEMA)
     if table.column("column").to_numpy().max(initial=0) >= len(info.columns):
-        raise DataError(f"`{folder}/{info.file}` does not match the manifest", "prepare the data again")
+        raise DataError(f"`{folder}/{FILE}` does not match the manifest", "prepare the data again")
     return table
 
 

@@ -87,7 +87,6 @@ OPTIMIZERS = {
 }
 TABLE_OPTIMIZERS = tuple(name for name, optimizer in OPTIMIZERS.items() if optimizer.tables)
 DENSE_OPTIMIZERS = tuple(name for name, optimizer in OPTIMIZERS.items() if optimizer.keeps_weights)
-TABLE_AND_DENSE_OPTIMIZERS = tuple(name for name in TABLE_OPTIMIZERS if name in DENSE_OPTIMIZERS)
 
 
 @cache
@@ -146,7 +145,7 @@ def updates_of(settings: OptimizerConfig) -> Updates:
 def state_of(settings: OptimizerConfig, value: Any, regularised: bool = False) -> Any:
     """The first number of the state of a parameter that has this value, or an array of them, and no updates yet.
 
-    >>> [state_of(OptimizerConfig(name=name, learning_rate=0.5), 3.0) for name in ("adagrad", "ftrl")]
+    >>> [float(state_of(OptimizerConfig(name=name, learning_rate=0.5), 3.0)) for name in ("adagrad", "ftrl")]
     [3.0, -6.0]
     """
     make = formula_of(settings.name).state_of

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -111,10 +110,15 @@ class ClusterBackend:
         server = Server(engine.host, config.wire.port, self._token, self._tls, mac=config.wire.mac)
         roles = [*self._shards, *self._workers]
         control = ControlServer(server, roles, engine.name_of, kinds=[m.Idle], answers={m.Take: self._take})
-        settings, layout = encode(config), encode(self.model.layout)
-        spec = partial(
-            m.RoleSpec, token=self._token, tls=self._tls, mac=config.wire.mac, config=settings, layout=layout
-        )
+        settings, layout, table = encode(config), encode(self.model.layout), self.model.layout.table
+        hot_keys = tuple(self._dataset.manifest.hot_keys) if table is not None and table.is_drawn else ()
+
+        def spec(role: str, **place: Any) -> m.RoleSpec:
+            return m.RoleSpec(
+                role=role, token=self._token, tls=self._tls, mac=config.wire.mac, config=settings, layout=layout,
+                hot_keys=hot_keys if role == "shard" else (), **place,
+            )  # fmt: skip
+
         return Supervisor(engine, control, spec, LIMITS, self._return_to_checkpoint)
 
     def close(self) -> None:

@@ -172,13 +172,16 @@ class Finished(Message):
 
 
 class RoleSpec(ProcessSpec, frozen=True, kw_only=True):
-    """What the process of a role is given: an encoded `RunConfig` and the encoded `Layout` of its parameters.
+    """What the process of a role is given: an encoded `RunConfig` and the encoded `Layout` of its parameters. Shards
+    that draw initial values are given the `hot_keys` of the data, too.
 
-    They are encoded on their own because another version, which says so only once it has read this, may not know them.
+    The first two are encoded on their own because another version, which says so only once it has read this, may not
+    know them.
     """
 
     config: bytes
     layout: bytes
+    hot_keys: tuple[int, ...] = ()
 
 
 ToRole = Begin | Lease | Wait | Stop

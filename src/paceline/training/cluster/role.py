@@ -103,7 +103,7 @@ def make_shard(spec: RoleSpec, config: RunConfig, layout: Layout, server: Server
         dense, place = _make_dense_store(spec, config, layout)
         stores[DENSE] = dense
     if layout.table is not None:
-        stores[TABLE] = table = KeyedStore(layout.table, rank, config.shards)
+        stores[TABLE] = table = KeyedStore(layout.table, rank, config.shards, hot_keys=spec.hot_keys)
         keyed_steps = KeyedSteps(clocks, copies, table, dense, pace.fold, config.wire)
         loop = CompiledServing(clocks, copies, table, keyed_steps.pulls, pace.fold) if keyed_steps.can_compile else None
         return serve(keyed_steps, loop=loop)

@@ -20,9 +20,9 @@ from paceline.kernels.steps import ClockGate
 from paceline.machine import num_cores
 from paceline.models.metrics import Quality
 from paceline.models.model import Model, Parameters, TableView
-from paceline.parameters.keyed import KeyedStore, PrivateCopies
+from paceline.parameters.keyed import KeyedStore, PrivateCopies, TableValues
 from paceline.parameters.scratch import Pushes
-from paceline.parameters.store import DenseValues
+from paceline.parameters.store import DenseValues, Floats
 from paceline.settings import RunConfig
 from paceline.telemetry.meter import WorkerReport
 from paceline.telemetry.probes import NodeProber
@@ -84,7 +84,9 @@ class EmbeddedBackend:
             self._private = PrivateCopies(
                 layout.table, config.workers, hot, config.batch_size, self.model.curvature or 0.0, clocks
             )
-            self._table = KeyedStore(layout.table, private_rows=self._private.num_rows)
+            self._table = KeyedStore(
+                layout.table, private_rows=self._private.num_rows, hot_keys=dataset.manifest.hot_keys
+            )
             if self._private.num_hot:
                 self._private.watch(dataset.block("train", 0))
         if layout.dense is not None:
@@ -120,7 +122,8 @@ class EmbeddedBackend:
         if states is None and self._dense is not None:
             self._dense.begin(self.model.initial())
         if states is not None and states.table is not None and self._table is not None:
-            self._table.load(0, self._dataset.key_order.to_blocks(states.table))
+            self._table.load(0, states.table)
+            self._dataset.key_order.to_blocks(self._table.states)
         if states is not None and states.dense is not None and self._dense is not None:
             self._dense.load(0, states.dense)
         if self._private is not None and self._table is not None:
@@ -150,6 +153,13 @@ class EmbeddedBackend:
             view = TableView.of_values(table.read(0, table.size, rows), table.layout)
         values = None if dense is None else dense.read(0, dense.size, rows)
         return States(states, None if dense is None else dense.states), Parameters(view, values)
+
+    def hand_over_table(self, rows: int) -> tuple[Floats, TableValues]:
+        """Like `hand_over`, for a model of a table alone: its states, and its values without a copy of them all."""
+        table = self._table
+        assert table is not None
+        states = self._dataset.key_order.to_input(table.states)
+        return states, TableValues(table, rows)
 
     def evaluate(self, split: Split, rows: int, stop: Callable[[], bool]) -> Quality | None:
         table, dense = self._table, self._dense
@@ -292,6 +302,8 @@ class EmbeddedBackend:
 
     def close(self) -> None:
         self._engine.close()
+        # They refer back to this object. Without them, the rows and the table are freed at once.
+        self._loops = []
 
     def _tally(self) -> Tally:
         losses, rows = float(sum(loop.losses for loop in self._loops)), sum(loop.rows for loop in self._loops)
