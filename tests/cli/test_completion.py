@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.shell_completion import BashComplete
 
@@ -16,6 +18,7 @@ from paceline.models.loss_entries import LOSSES
 from paceline.models.registry import MODELS
 from paceline.parameters.optimizers import OPTIMIZERS
 
+ROOT = Path(__file__).parents[2]
 VARIABLE = "_PACELINE_COMPLETE"
 
 
@@ -51,6 +54,39 @@ def test_names() -> None:
     assert values("prepare", "--format", "") == ["auto", *FORMATS]
     assert "--optimizer" in values("train", "--opt")
     assert values("generate", "cl") == ["clicks"]
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command with its name."""
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        found = cli.get_command(context, name)
+        assert found is not None
+        yield name, found
+
+
+def test_every_argument_that_is_a_run_or_a_dataset_is_completed(here: Path) -> None:
+    folders = {"run": ["runs/first", "runs/second"], "runs": ["runs/first", "runs/second"]}
+    folders["dataset"] = ["data/ads", "data/clicks", "day"]
+    page = (ROOT / "docs" / "completion.md").read_text()
+    tried = set()
+    for name, found in commands():
+        first = next((one for one in found.params if isinstance(one, click.Argument)), None)
+        if first is not None and first.name in folders:
+            assert values(name, "") == folders[first.name], name
+            assert f"`{name}`" in page
+            tried.add(name)
+    assert {"resume", "evaluate", "predict", "top", "info", "export", "diagnose", "plan", "report", "compare"} <= tried
+
+
+def test_every_option_that_is_a_run_or_a_dataset_is_completed(here: Path) -> None:
+    tried = set()
+    for name, found in commands():
+        for flag in {flag for one in found.params for flag in one.opts} & {"--data", "--from"}:
+            wanted = ["data/ads", "data/clicks", "day"] if flag == "--data" else ["runs/first", "runs/second"]
+            assert values(name, flag, "") == wanted, (name, flag)
+            tried.add((name, flag))
+    assert {("train", "--data"), ("train", "--from"), ("predict", "--data"), ("evaluate", "--data")} <= tried
 
 
 def test_datasets(here: Path) -> None:

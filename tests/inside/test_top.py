@@ -52,9 +52,12 @@ def test_the_largest_weights_with_their_names_and_rows(tmp_path: Path) -> None:
     assert model.weights[first["key"]] == pytest.approx(first["weight"])
 
 
-def test_names_stay_when_the_dataset_is_gone(tmp_path: Path) -> None:
+def test_names_and_counts_stay_when_the_dataset_is_gone(tmp_path: Path) -> None:
     run = train(tmp_path, rows())
+    before = paceline.top(run, 20)
     shutil.rmtree(tmp_path / "data")
+    assert paceline.top(run, 20) == before
+    (run / "model" / "counts.arrow").unlink()
     found = paceline.top(run, 2)
     assert found["features"][0]["feature"] == "town=Rome"
     assert found["features"][0]["rows"] is None
@@ -63,6 +66,93 @@ def test_names_stay_when_the_dataset_is_gone(tmp_path: Path) -> None:
     with pytest.warns(paceline.PacelineWarning, match="missing"):
         found = paceline.top(run, 2)
     assert found["features"][0]["feature"] == str(found["features"][0]["key"])
+
+
+def test_only_the_rows_that_were_trained_on_are_counted(tmp_path: Path) -> None:
+    text = rows()
+    run = train(tmp_path, text, train_rows=100)
+    counts = {one["feature"]: one["rows"] for one in paceline.top(run)["features"]}
+    trained = "".join(text.splitlines(keepends=True)[1:101])
+    assert {f"town={town}": trained.count(town) for town in TOWNS}.items() <= counts.items()
+
+
+def test_data_from_memory_is_counted(tmp_path: Path) -> None:
+    towns = pa.array(["Rome", "Oslo", None, "Rome"] * 30)
+    table = pa.table({"label": [1, 0, 0, 1] * 30, "town": towns})
+    run = paceline.train(data=table, label="label", run=str(tmp_path / "frame"), progress=False)
+    found = paceline.top(run)
+    assert {one["feature"]: (one["rows"], one["share"]) for one in found["features"]} == {
+        "town=Rome": (60, 0.5),
+        "town=Oslo": (30, 0.25),
+    }
+    assert found["notes"] == []
+
+
+def test_plain_indices_are_counted_and_explained(tmp_path: Path) -> None:
+    columns = np.tile(np.eye(3, dtype=np.float32), (20, 1))[:50]
+    run = paceline.train(data=(columns, columns[:, 2]), run=str(tmp_path / "matrix"), progress=False)
+    found = paceline.top(run)
+    assert {one["feature"]: one["rows"] for one in found["features"]} == {"0": 17, "1": 17, "2": 16}
+    assert found["notes"] == ["features are called by their index, which counts from 0"]
+    (tmp_path / "rows.svm").write_text("1 1:1\n0 2:1 3:1\n" * 20)
+    paceline.prepare(tmp_path / "rows.svm", tmp_path / "data")
+    run = paceline.train(data=tmp_path / "data", run=str(tmp_path / "indices"), progress=False)
+    found = paceline.top(run)
+    assert {one["feature"]: one["rows"] for one in found["features"]} == {"1": 20, "2": 20, "3": 20}
+    assert found["notes"] == ["features are called by their index, which counts from 1"]
+
+
+def table_of(towns: list[str]) -> pa.Table:
+    return pa.table({"label": [int(town == "Rome") for town in towns], "town": towns})
+
+
+def train_on(towns: list[str], run: Path, start_from: Path | None = None, **options: Any) -> dict[str, int | None]:
+    """The counts of all features after training."""
+    data = table_of(towns)
+    paceline.train(data=data, label="label", run=str(run), start_from=start_from, progress=False, **options)
+    return {one["feature"]: one["rows"] for one in paceline.top(run)["features"]}
+
+
+def test_a_run_knows_the_features_of_the_model_it_starts_from(tmp_path: Path) -> None:
+    first, second, third = tmp_path / "first", tmp_path / "second", tmp_path / "third"
+    assert train_on(["Rome", "Oslo"] * 40, first) == {"town=Rome": 40, "town=Oslo": 40}
+    counts = {"town=Rome": 60, "town=Oslo": 40, "town=Cork": 20}
+    assert train_on(["Rome", "Cork"] * 20, second, first) == counts
+    assert paceline.top(second)["features"][0]["share"] == pytest.approx(60 / 120)
+    shutil.rmtree(first)
+    assert train_on(["Cork", "Oslo"] * 10 + ["Rome"], third, second) == {
+        "town=Rome": 61,
+        "town=Oslo": 50,
+        "town=Cork": 30,
+    }
+
+
+def test_training_again_on_the_same_rows_counts_them_once(tmp_path: Path) -> None:
+    towns = ["Rome", "Oslo"] * 40
+    first = train_on(towns, tmp_path / "first")
+    assert train_on(towns, tmp_path / "second", tmp_path / "first") == first
+
+
+def test_names_of_an_earlier_model_outlive_data_without_names(tmp_path: Path) -> None:
+    train_on(["Rome", "Oslo"] * 40, tmp_path / "first")
+    paceline.prepare(table_of(["Rome", "Oslo"] * 20), tmp_path / "data", label="label", names=False)
+    run = paceline.train(
+        data=tmp_path / "data", start_from=tmp_path / "first", run=str(tmp_path / "second"), progress=False
+    )
+    assert {one["feature"]: one["rows"] for one in paceline.top(run)["features"]} == {"town=Rome": 60, "town=Oslo": 60}
+
+
+def test_a_model_of_an_older_version_has_no_counts_to_add_to(tmp_path: Path) -> None:
+    train_on(["Rome", "Oslo"] * 40, tmp_path / "first")
+    (tmp_path / "first" / "model" / "counts.arrow").unlink()
+    assert set(train_on(["Rome", "Cork"] * 20, tmp_path / "second", tmp_path / "first").values()) == {None}
+
+
+def test_of_very_many_features_the_hot_ones_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.data.sparse.feature_counts.MOST_COUNTED", 2)
+    monkeypatch.setattr("paceline.data.sparse.dataset.HOT_KEYS", 2)
+    counts = train_on(["Rome"] * 40 + ["Oslo"] * 30 + ["Cork"], tmp_path / "run")
+    assert counts == {"town=Rome": 40, "town=Oslo": 30, "town=Cork": None}
 
 
 def test_several_classes_have_their_own_features(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_integers_in_buckets() -> None:
     """As text, which has the documented hash; keys of strings begin at 0 then."""
     keys = np.array([*[3] * len(NUMBERS), INTEGERS + 5], np.uint32)
     values = np.array([*NUMBERS, 1], np.float32)
-    bucket_integers(keys, values, INTEGER_SALTS, np.uint64(MASK), None)
+    bucket_integers(keys, values, INTEGER_SALTS, np.uint64(MASK), np.empty(32, np.uint8), None)
     texts = [f"b{math.floor(math.log(x) ** 2)}" if x > 2 else str(math.floor(max(x, -1e9))) for x in NUMBERS]
     assert keys.tolist() == [*(reference("I4", text.encode()) & MASK for text in texts), 5]
     assert values.tolist() == [1.0] * len(keys)

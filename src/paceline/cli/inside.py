@@ -7,11 +7,12 @@ import json
 import click
 
 from paceline.cli.commands import as_json, code, command, number
+from paceline.cli.completion import datasets, runs
 from paceline.cli.progress import print_notice
 
 
 @command("paceline top runs/my-run --count 50", "paceline top runs/my-run --json")
-@click.argument("run")
+@click.argument("run", shell_complete=runs)
 @number("--count", "How many features, for each class if there are several.", default=20)
 @code
 @as_json("Print one JSON object.")
@@ -34,7 +35,7 @@ def top(run: str, count: int, model: str, as_json: bool) -> None:
 
 
 @command("paceline info data/clicks", "paceline info data/clicks --json")
-@click.argument("dataset")
+@click.argument("dataset", shell_complete=datasets)
 @as_json("Print one JSON object.")
 def info(dataset: str, as_json: bool) -> None:
     """Describe a dataset, and warn about what will hurt.

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from paceline.cli.commands import as_json, code, command, number, option
-from paceline.cli.completion import any_of, datasets, runs
+from paceline.cli.completion import any_of, datasets, files, runs
 from paceline.cli.progress import print_notice
 from paceline.data.prepare_settings import FORMATS
 from paceline.errors import UsageError, one_of
@@ -50,7 +50,7 @@ def evaluate(run: str, data: str, split: Any, model: str, as_json: bool) -> None
     "paceline predict runs/my-run --data data/clicks --out scores.parquet",
 )
 @click.argument("run", shell_complete=runs)
-@click.argument("sources", nargs=-1, metavar="[SOURCE...]")
+@click.argument("sources", nargs=-1, metavar="[SOURCE...]", shell_complete=files)
 @option("--data", "DIR", "Dataset folder, instead of a SOURCE.", complete=datasets)
 @option("--out", "FILE", "File to write: .parquet or .csv, or - for CSV to standard output.", required=True)
 @option("--id", "COLUMN", "Column of Parquet, Arrow and CSV files to write instead of file and row.", default="")

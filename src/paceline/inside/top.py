@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.data.blocks.folders import LocalFolder
 from paceline.data.datasets import open_dataset
 from paceline.data.sparse.dataset import SparseDataset
+from paceline.data.sparse.feature_counts import read_counts
 from paceline.data.sparse.key_order import NO_COUNTS
 from paceline.errors import PacelineError, UsageError
 from paceline.kernels.keys import fill_dictionary
 from paceline.kernels.names import count_listed
-from paceline.models.trained import load_model
+from paceline.models.trained import TrainedModel, load_model
 from paceline.run_folder import RunFolder
 
 OF_FACTORS = "linear weights: the factors of pairs of features count, too"
@@ -23,7 +25,7 @@ OF_FACTORS = "linear weights: the factors of pairs of features count, too"
 def top_features(run: Path | str, count: int = 20, code: str = "") -> dict[str, Any]:
     """The features of a run's model with the largest weights, for each class if there are several.
 
-    `rows` of a feature are the training rows that have it, None if the dataset is gone. `code` is PACKAGE:FUNCTION, if
+    `rows` of a feature are the training rows that have it, None if that is not known. `code` is PACKAGE:FUNCTION, if
     the model needs it.
     """
     if count < 1:
@@ -32,23 +34,41 @@ def top_features(run: Path | str, count: int = 20, code: str = "") -> dict[str, 
     model = load_model(folder.path, code)
     found = model.top(count)
     notes = [OF_FACTORS] if model.entry.has_factors else []
-    if not model.names.has([one.key for one in found]).all():
-        notes.append("features without a name are called by their keys")
-    keys = sorted({one.key for one in found})
-    rows: dict[int, int] = {}
-    try:
-        dataset = _dataset_of(folder)
-        rows, total = count_rows(dataset, keys), dataset.manifest.train.rows
-    except PacelineError as error:
-        notes.append(f"how often features occur is not known: {error.message}")
+    if found and (said := _about_names(model, [one.key for one in found])):
+        notes.append(said)
+    rows, total, said = _rows_of(folder, model, sorted({one.key for one in found}))
+    notes += [said] if said else []
     features = [
         {
             "feature": one.feature, "key": one.key, "weight": one.weight, "rows": rows.get(one.key),
-            "share": rows[one.key] / total if rows else None, **({"class": one.label} if one.label else {}),
+            "share": rows[one.key] / total if one.key in rows else None, **({"class": one.label} if one.label else {}),
         }
         for one in found
     ]  # fmt: skip
     return {"model": model.info.model, "features": features, "notes": notes}
+
+
+def _about_names(model: TrainedModel, keys: list[int]) -> str:
+    """What to say if some features have no name."""
+    if model.names.has(keys).all():
+        return ""
+    if "hash_bits" in model.info.source:
+        return "features without a name are called by their keys"
+    base = model.info.source.get("index_base", 0)
+    return f"features are called by their index, which counts from {base}"
+
+
+def _rows_of(folder: RunFolder, model: TrainedModel, keys: list[int]) -> tuple[dict[int, int], int, str]:
+    """How many training rows have each of these keys, how many rows there are, and what to say if it is not known."""
+    known = read_counts(LocalFolder(folder.path / "model"), model.info.counts)
+    rows = known.of(keys) if known is not None else {}
+    if known is not None and len(rows) == len(keys):
+        return rows, known.rows, ""
+    try:
+        dataset = _dataset_of(folder)
+        return count_rows(dataset, keys), dataset.manifest.train.rows, ""
+    except PacelineError as error:
+        return rows, known.rows if known is not None else 0, f"how often features occur is not known: {error.message}"
 
 
 def _dataset_of(folder: RunFolder) -> SparseDataset:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from paceline.kernels import problems
 from paceline.kernels.hashing import FNV_PRIME, mix
 from paceline.kernels.jit import compiled, inlined
-from paceline.kernels.names import LARGE_BUCKET, SMALL_BUCKET, note_name
+from paceline.kernels.names import add_text, note_texts
 from paceline.kernels.optional import put
 from paceline.kernels.text import (
     NEWLINE,
@@ -58,12 +58,14 @@ def parse_criteo(text: Bytes, separator: int, before_label: int, integer_salts: 
         if text[i] == NEWLINE or (text[i] == RETURN and text[i + 1] == NEWLINE):
             i = after_line(text, i)
             continue
-        written = nonzeros
+        written, waiting = nonzeros, 0
         problem, start, label, i = _read_label(text, i, separator, before_label, labelled)
         if problem == problems.NONE:
-            problem, start, i, written = _read_integers(text, i, separator, integer_salts, mask, room, written)
+            problem, start, i, written, waiting = _read_integers(text, i, separator, integer_salts, mask, room, written)
         if problem == problems.NONE:
-            problem, start, i, written = _read_strings(text, i, separator, string_salts, mask, room, written)
+            problem, start, i, written, waiting = _read_strings(
+                text, i, separator, string_salts, mask, room, written, waiting
+            )
         if problem == problems.NONE and text[i] == RETURN:
             i += 1
         if problem == problems.NONE and text[i] != NEWLINE:
@@ -71,6 +73,7 @@ def parse_criteo(text: Bytes, separator: int, before_label: int, integer_salts: 
             start = i
         if problem == problems.NONE:
             nonzeros = written
+            note_texts(room.names, waiting, text)
             rows = end_row(room, rows, label, line, nonzeros)
         else:
             num_bad = note_bad(room.bad, num_bad, line, problem, line_start, start)
@@ -104,19 +107,20 @@ def _read_label(text: Bytes, i: int, separator: int, before_label: int, labelled
 
 @inlined
 def _read_integers(text: Bytes, i: int, separator: int, salts: NDArray[np.uint64], mask: Any, room: Any,
-                   written: int) -> tuple[int, int, int, int]:  # fmt: skip
-    """The integers from `i` on: the first problem, where it is, the place after them, and how many
-    nonzeros there are now.
+                   written: int) -> tuple[int, int, int, int, int]:  # fmt: skip
+    """The integers from `i` on: the first problem, where it is, the place after them, how many nonzeros there are now,
+    and how many texts wait to be noted.
     """
+    waiting = 0
     for field in range(INTEGERS):
         if field > 0:
             if text[i] != separator:
-                return problems.TOO_FEW_FIELDS, i, i, written
+                return problems.TOO_FEW_FIELDS, i, i, written, waiting
             i += 1
         start = i
         if text[i] == separator:
             place = mix(salts[field]) & mask
-            note_name(room.names, place, field, i, 0)
+            waiting = add_text(room.names, waiting, place, field, i, 0)
             room.keys[written] = np.uint64(INTEGERS) + place
             room.values[written] = 1
             put(room.fields, written, field)
@@ -124,25 +128,25 @@ def _read_integers(text: Bytes, i: int, separator: int, salts: NDArray[np.uint64
             continue
         trust, number, i = read_short_number(text, i)
         if trust == NUMBER_INFINITE:
-            return problems.NOT_FINITE, start, i, written
+            return problems.NOT_FINITE, start, i, written, waiting
         if text[i] in (NEWLINE, RETURN):
-            return problems.TOO_FEW_FIELDS, start, i, written
+            return problems.TOO_FEW_FIELDS, start, i, written, waiting
         if trust == NUMBER_MISSING or text[i] != separator:
-            return problems.NO_NUMBER, start, i, written
+            return problems.NO_NUMBER, start, i, written, waiting
         room.keys[written] = field
         room.values[written] = number
         put(room.fields, written, field)
         written += 1
-    return problems.NONE, i, i, written
+    return problems.NONE, i, i, written, waiting
 
 
 @inlined
 def _read_strings(text: Bytes, i: int, separator: int, salts: NDArray[np.uint64], mask: Any, room: Any,
-                  written: int) -> tuple[int, int, int, int]:  # fmt: skip
+                  written: int, waiting: int) -> tuple[int, int, int, int, int]:  # fmt: skip
     """The same for the strings, each after a separator."""
     for field in range(STRINGS):
         if text[i] != separator:
-            return problems.TOO_FEW_FIELDS, i, i, written
+            return problems.TOO_FEW_FIELDS, i, i, written, waiting
         start = i = i + 1
         state = salts[field]
         byte = text[i]
@@ -152,12 +156,12 @@ def _read_strings(text: Bytes, i: int, separator: int, salts: NDArray[np.uint64]
             byte = text[i]
         if i > start:
             place = mix(state) & mask
-            note_name(room.names, place, INTEGERS + field, start, i - start)
+            waiting = add_text(room.names, waiting, place, INTEGERS + field, start, i - start)
             room.keys[written] = np.uint64(INTEGERS) + place
             room.values[written] = 1
             put(room.fields, written, INTEGERS + field)
             written += 1
-    return problems.NONE, i, i, written
+    return problems.NONE, i, i, written, waiting
 
 
 @compiled
@@ -176,11 +180,11 @@ def scale_integers(keys: NDArray[Any], values: NDArray[np.float32]) -> None:
 
 @compiled
 def bucket_integers(keys: NDArray[Any], values: NDArray[np.float32], salts: NDArray[np.uint64], mask: Any,
-                    names: Any) -> None:  # fmt: skip
+                    spelled: Bytes, names: Any) -> None:  # fmt: skip
     """Make the integers (keys 0 to 12) strings and hash them with the `salts` of I1 to I13; all keys move down by 13.
 
     x > 2 becomes `b` and floor(log(x)²) in decimal, a smaller x the integer at or below it. Keys met for the first time
-    are noted in `names`, if that is not None, with the bucket instead of a text.
+    are noted in `names`, if that is not None. `spelled` is scratch of 32 bytes.
     """
     mask = np.uint64(mask)
     for k in range(keys.size):
@@ -189,25 +193,28 @@ def bucket_integers(keys: NDArray[Any], values: NDArray[np.float32], salts: NDAr
             keys[k] = key - np.uint64(INTEGERS)
             continue
         value = np.float64(values[k])
-        state = salts[key]
-        length = SMALL_BUCKET
+        length = 0
         if value > 2:
-            state = (state ^ np.uint64(LETTER_B)) * FNV_PRIME
+            spelled[0] = LETTER_B
+            length = 1
             bucket = np.int64(np.log(value) ** 2)
-            length = LARGE_BUCKET
         else:
             bucket = np.int64(np.floor(max(value, -1e9)))
-        spelled = bucket
         if bucket < 0:
-            state = (state ^ np.uint64(MINUS)) * FNV_PRIME
+            spelled[0] = MINUS
+            length = 1
             bucket = -bucket
         power = 1
         while bucket // power >= 10:
             power *= 10
         while power > 0:
-            state = (state ^ np.uint64(ZERO + bucket // power % 10)) * FNV_PRIME
+            spelled[length] = ZERO + bucket // power % 10
+            length += 1
             power //= 10
+        state = salts[key]
+        for i in range(length):
+            state = (state ^ np.uint64(spelled[i])) * FNV_PRIME
         place = mix(state) & mask
-        note_name(names, place, key, spelled, length)
+        note_texts(names, add_text(names, 0, place, key, 0, length), spelled)
         keys[k] = place
         values[k] = 1

@@ -12,153 +12,147 @@ import numpy as np
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from paceline.kernels.jit import STRICT, compiled, inlined
+from paceline.kernels.jit import STRICT, compiled, inlined, prefetch, prefetch_to_read
 from paceline.kernels.keys import GOLDEN
 from paceline.kernels.optional import is_missing
 from paceline.kernels.text import Bytes
+from paceline.kernels.words import copy_bytes
 
-# The columns of a note. Places are those of hashed keys: the hash without the bits above the mask.
-PLACE, COLUMN, START, LENGTH = range(4)
-# Lengths of buckets, whose text is spelled out later; START is the bucket then.
-SMALL_BUCKET, LARGE_BUCKET = 0xFFFFFFFF, 0xFFFFFFFE
+LONGEST_TEXT = 256  # bytes of a text that are kept
+# A note is a word: the place of a key (its hash without the bits above the mask), the column, and the text's length.
+COLUMN_SHIFT, LENGTH_SHIFT = np.uint64(32), np.uint64(48)
+PLACE_BITS, COLUMN_BITS = np.uint64(0xFFFFFFFF), np.uint64(0xFFFF)
 
-Notes = NDArray[np.uint32]
+AHEAD = 16  # cells
+
+Notes = NDArray[np.uint64]
 
 
 class NameRoom(NamedTuple):
-    """Where a thread notes texts: one bit for each key that it has `met`, the notes of this chunk, and how many [1].
+    """Where a thread notes texts: one bit for each key that it has `met`, the notes of this chunk, their `texts` one
+    after the other, how many notes and bytes there are [2], and the texts of a row, which wait to be noted.
 
-    `merged` has the bits of all keys in chunks that were merged. These come before any chunk that is still parsed, so
-    other threads may set bits there meanwhile.
     """
 
     met: NDArray[np.uint64]
-    merged: NDArray[np.uint64]
     notes: Notes
-    count: NDArray[np.int64]
+    texts: Bytes
+    waiting: NDArray[np.uint64]
+    counts: NDArray[np.int64]
 
 
-def note_name(room: Any, place: Any, column: Any, start: Any, length: Any) -> None:
-    """Note the text of a key unless it was met before; nothing if `room` is None. For compiled loops."""
+def add_text(room: Any, waiting: int, place: Any, column: Any, start: Any, length: Any) -> int:
+    """Let the text that begins at `start` wait behind `waiting` others. Returns how many wait now: no more if `room` is
+    None. For compiled loops.
+
+    Meanwhile the processor fetches the bit that says whether the key was met.
+    """
     raise NotImplementedError
 
 
-@overload(note_name, jit_options=STRICT)
-def _compile_note_name(room, place, column, start, length):  # type: ignore[no-untyped-def]
+def note_texts(room: Any, waiting: int, text: Any) -> None:
+    """Note those of the `waiting` texts whose keys were not met before, unless `room` is None. For compiled loops."""
+    raise NotImplementedError
+
+
+@overload(add_text, jit_options=STRICT)
+def _compile_add_text(room, waiting, place, column, start, length):  # type: ignore[no-untyped-def]
     if is_missing(room):
-        return lambda room, place, column, start, length: None
+        return lambda room, waiting, place, column, start, length: waiting
 
-    def note_one(room, place, column, start, length):  # type: ignore[no-untyped-def]
-        word = np.int64(place >> np.uint64(6))
-        bit = np.uint64(1) << (place & np.uint64(63))
-        if room.met[word] & bit == 0:
-            room.met[word] |= bit
-            if room.merged[word] & bit == 0:
-                at = room.count[0]
-                room.notes[at, PLACE] = place
-                room.notes[at, COLUMN] = column
-                room.notes[at, START] = start
-                room.notes[at, LENGTH] = length
-                room.count[0] = at + 1
+    def add(room, waiting, place, column, start, length):  # type: ignore[no-untyped-def]
+        prefetch_to_read(room.met, np.int64(place >> np.uint64(6)))
+        at = np.uint64(2) * np.uint64(waiting)
+        room.waiting[at] = place | np.uint64(column) << COLUMN_SHIFT
+        room.waiting[at + np.uint64(1)] = np.uint64(start) << np.uint64(32) | np.uint64(length)
+        return waiting + 1
 
-    return note_one
+    return add
+
+
+@overload(note_texts, jit_options=STRICT)
+def _compile_note_texts(room, waiting, text):  # type: ignore[no-untyped-def]
+    if is_missing(room):
+        return lambda room, waiting, text: None
+
+    def note_all(room, waiting, text):  # type: ignore[no-untyped-def]
+        count, written = room.counts[0], room.counts[1]
+        for i in range(waiting):
+            at = np.uint64(2) * np.uint64(i)
+            note, where = room.waiting[at], room.waiting[at + np.uint64(1)]
+            if _is_new(room, note & PLACE_BITS):
+                start, length = np.int64(where >> np.uint64(32)), np.int64(where & PLACE_BITS)
+                written = _note(room, count, written, note, text, start, length)
+                count += 1
+        room.counts[0], room.counts[1] = count, written
+
+    return note_all
+
+
+@inlined
+def _is_new(room: Any, place: Any) -> bool:
+    """Whether a key is met for the first time."""
+    word, bit = place >> np.uint64(6), np.uint64(1) << (place & np.uint64(63))
+    is_new = room.met[word] & bit == 0
+    if is_new:
+        room.met[word] |= bit
+    return is_new
+
+
+@inlined
+def _note(room: Any, count: int, written: int, note: Any, text: Any, start: int, length: int) -> int:
+    """Write a note, whose length is not there yet, and its text. Returns how many bytes of texts there are now."""
+    kept = min(length, LONGEST_TEXT)
+    room.notes[count] = note | np.uint64(kept) << LENGTH_SHIFT
+    copy_bytes(text, start, kept, room.texts, written)
+    return written + kept
 
 
 @compiled
-def note_cells(keys: NDArray[Any], first_key: Any, mask: Any, column: int, offsets: NDArray[Any], room: Any) -> None:
+def note_cells(keys: NDArray[Any], first_key: Any, mask: Any, column: int, text: Bytes, offsets: NDArray[Any],
+               room: Any) -> None:  # fmt: skip
     """Note the cells of a text column, whose keys are `first_key` + place, or hashes with more bits than the `mask`.
 
     Blank cells have no key.
     """
+    count, written = room.counts[0], room.counts[1]
     for i in range(keys.size):
-        if offsets[i + 1] > offsets[i]:
-            place = (np.uint64(keys[i]) - np.uint64(first_key)) & np.uint64(mask)
-            note_name(room, place, column, offsets[i], offsets[i + 1] - offsets[i])
+        ahead = (np.uint64(keys[min(i + AHEAD, keys.size - 1)]) - np.uint64(first_key)) & np.uint64(mask)
+        prefetch_to_read(room.met, np.int64(ahead >> np.uint64(6)))
+        place = (np.uint64(keys[i]) - np.uint64(first_key)) & np.uint64(mask)
+        start, length = np.int64(offsets[i]), np.int64(offsets[i + 1] - offsets[i])
+        if length > 0 and _is_new(room, place):
+            note = place | np.uint64(column) << COLUMN_SHIFT
+            written = _note(room, count, written, note, text, start, length)
+            count += 1
+    room.counts[0], room.counts[1] = count, written
 
 
 @compiled
-def pack_texts(notes: Notes, text: Bytes, longest: int, packed: Bytes) -> int:
-    """Copy the noted texts one after the other, at most the first `longest` bytes of each, and return their bytes.
+def keep_new(notes: Notes, texts: Bytes, met: NDArray[np.uint64], first_key: int, kept: int, keys: NDArray[np.uint32],
+             columns: NDArray[np.uint16], ends: NDArray[np.int32], all_texts: Bytes) -> int:  # fmt: skip
+    """Append the notes whose keys were met in no earlier chunk to the `kept` ones: their keys, columns and texts, and
+    where these end. Returns how many are kept now.
 
-    Notes then say where their texts are in `packed`.
+    `ends[i]` is where text i begins, and `all_texts` continues for a word after the last. Keys of notes are met now.
     """
-    written = 0
+    start, written = 0, np.int64(ends[kept])
     for i in range(notes.shape[0]):
-        start, length = np.int64(notes[i, START]), np.int64(notes[i, LENGTH])
-        length = min(length, np.int64(longest))
-        for k in range(length):
-            packed[written + k] = text[start + k]
-        notes[i, START] = written
-        notes[i, LENGTH] = length
-        written += length
-    return written
-
-
-@compiled
-def keep_new(notes: Notes, packed: Bytes, met: NDArray[np.uint64]) -> tuple[int, int]:
-    """Drop the notes whose keys were met in earlier chunks, in place: the number of notes and of bytes that are left.
-
-    The keys of those that are left are met now.
-    """
-    kept = written = 0
-    for i in range(notes.shape[0]):
-        place = np.uint64(notes[i, PLACE])
-        word, bit = np.int64(place >> np.uint64(6)), np.uint64(1) << (place & np.uint64(63))
+        prefetch(met, np.int64((notes[min(i + AHEAD, notes.shape[0] - 1)] & PLACE_BITS) >> np.uint64(6)))
+        note = notes[i]
+        length = np.int64(note >> LENGTH_SHIFT)
+        place = note & PLACE_BITS
+        word, bit = place >> np.uint64(6), np.uint64(1) << (place & np.uint64(63))
         if met[word] & bit == 0:
             met[word] |= bit
-            start, length = np.int64(notes[i, START]), np.int64(notes[i, LENGTH])
-            for k in range(length):
-                packed[written + k] = packed[start + k]
-            notes[kept, PLACE] = place
-            notes[kept, COLUMN] = notes[i, COLUMN]
-            notes[kept, START] = written
-            notes[kept, LENGTH] = length
+            copy_bytes(texts, start, length, all_texts, written)
             written += length
+            keys[kept] = place + np.uint64(first_key)
+            columns[kept] = note >> COLUMN_SHIFT & COLUMN_BITS
             kept += 1
-    return kept, written
-
-
-@inlined
-def _count_bits(word: Any) -> Any:
-    """How many bits of 64 are set."""
-    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
-    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return (word * np.uint64(0x0101010101010101)) >> np.uint64(56)
-
-
-@compiled
-def count_before(met: NDArray[np.uint64], before: NDArray[np.int64]) -> None:
-    """`before[i]` becomes the number of bits that are set in the words before word i; it has one entry more."""
-    before[0] = 0
-    for i in range(met.size):
-        before[i + 1] = before[i] + np.int64(_count_bits(met[i]))
-
-
-@compiled
-def rank_notes(notes: Notes, met: NDArray[np.uint64], before: NDArray[np.int64], first_key: int, keys: Notes,
-               columns: NDArray[np.uint16], ends: NDArray[np.int32]) -> None:  # fmt: skip
-    """Put the keys, columns and lengths of notes where they are among all `met` keys in order.
-
-    COLUMN then says which place that is.
-    """
-    for i in range(notes.shape[0]):
-        place = np.uint64(notes[i, PLACE])
-        word, bit = np.int64(place >> np.uint64(6)), np.uint64(1) << (place & np.uint64(63))
-        rank = before[word] + np.int64(_count_bits(met[word] & (bit - np.uint64(1))))
-        keys[rank] = place + np.uint64(first_key)
-        columns[rank] = notes[i, COLUMN]
-        ends[rank + 1] = notes[i, LENGTH]
-        notes[i, COLUMN] = rank
-
-
-@compiled
-def lay_out_texts(notes: Notes, packed: Bytes, ends: NDArray[np.int32], texts: Bytes) -> None:
-    """Copy the texts of ranked notes to their places: text r begins at `ends[r]`."""
-    for i in range(notes.shape[0]):
-        start, to = np.int64(notes[i, START]), np.int64(ends[notes[i, COLUMN]])
-        for k in range(np.int64(notes[i, LENGTH])):
-            texts[to + k] = packed[start + k]
+            ends[kept] = written
+        start += length
+    return kept
 
 
 @compiled
@@ -172,6 +166,14 @@ def mark_keys(keys: NDArray[Any], marked: NDArray[np.uint64]) -> int:
             marked[word] |= bit
             new += 1
     return new
+
+
+@compiled
+def count_keys(keys: NDArray[Any], counts: NDArray[np.uint32]) -> None:
+    """`counts[key]` grows by one for each key."""
+    for i in range(keys.size):
+        prefetch(counts, np.int64(keys[min(i + AHEAD, keys.size - 1)]))
+        counts[np.uint64(keys[i])] += np.uint32(1)
 
 
 @compiled

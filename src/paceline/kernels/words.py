@@ -1,4 +1,4 @@
-"""How are eight bytes read at once?
+"""How are eight bytes read or written at once?
 
 A word is eight bytes of an array as one little-endian uint64, from any position. The caller makes sure that
 the array continues for eight bytes.
@@ -31,6 +31,31 @@ def load_word(_context: Any, array: Any, index: Any) -> Any:
         return builder.load(pointer, align=1)
 
     return signature, codegen
+
+
+@intrinsic
+def store_word(_context: Any, array: Any, index: Any, word: Any) -> Any:
+    """Write a word to `array[index]` of an array of uint8."""
+    signature = types.void(array, index, types.uint64)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.bitcast(address_of(context, builder, signature, args), ir.IntType(64).as_pointer())
+        builder.store(args[2], pointer, align=1)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@inlined
+def copy_bytes(source: Any, start: int, length: int, target: Any, to: int) -> None:
+    """Copy some bytes, and perhaps others behind them: `target` continues for a word after the last."""
+    k = 0
+    while k < length and start + k + WORD_BYTES <= source.size:
+        store_word(target, to + k, load_word(source, start + k))
+        k += WORD_BYTES
+    while k < length:
+        target[to + k] = source[start + k]
+        k += 1
 
 
 @intrinsic

@@ -7,6 +7,10 @@ from typing import Any
 
 import msgspec
 
+from paceline.data.blocks.folders import LocalFolder
+from paceline.data.sparse.feature_counts import CountsInfo
+from paceline.data.sparse.model_features import ModelFeatures
+from paceline.data.sparse.names import NamesInfo
 from paceline.errors import BAD_TEXT, DataError
 from paceline.files import read_file
 from paceline.settings import Count, Positive, Start
@@ -38,6 +42,8 @@ class SavedModel(msgspec.Struct, frozen=True, kw_only=True):
     source: dict[str, Any] = {}
     class_names: tuple[str, ...] = ()
     training: Training = Training()
+    names: NamesInfo = NamesInfo()
+    counts: CountsInfo = CountsInfo()
 
 
 def read_saved(run: Path) -> SavedModel:
@@ -60,3 +66,9 @@ def start_from(run: Path) -> Start:
         labels=training.labels, class_names=training.class_names or saved.class_names, scaling=saved.scaling,
         scales=training.scales, class_weights=training.class_weights, source=saved.source,
     )  # fmt: skip
+
+
+def features_of(run: Path) -> ModelFeatures:
+    """What the model of a run knows about its features."""
+    saved = read_saved(run)
+    return ModelFeatures(LocalFolder(run / "model"), saved.names, saved.counts)

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 
 from paceline.data.blocks.folders import LocalFolder
 from paceline.data.labels import MOST_CLASSES, Labels
+from paceline.data.sparse.feature_counts import CountsInfo
 from paceline.data.sparse.names import FeatureNames, NamesInfo
 from paceline.data.sparse.scaling import Scaling
 from paceline.errors import BAD_TEXT, DataError, UsageError
@@ -38,13 +39,14 @@ Tensors = dict[str, NDArray[Any]]
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of every `model.json`. `source` says how the training data was prepared, and `names` what its features
-    are called.
+    are called. `counts` says how many rows have them.
     """
 
     model: str
     sha256: str
     source: dict[str, Any]
     names: NamesInfo = NamesInfo()
+    counts: CountsInfo = CountsInfo()
     loss: dict[str, Any] = {}
     class_names: list[str] = []
 

@@ -22,12 +22,12 @@ from paceline.config import settings_of_run, tree_of
 from paceline.data.blocks.dataset import Split
 from paceline.data.datasets import AnyDataset
 from paceline.errors import DataError, DivergedError, InterruptedRunError, RunError
-from paceline.files import without_disk_errors
+from paceline.files import translated_disk_errors, without_disk_errors
 from paceline.models.label_statistics import baseline_in_training
 from paceline.models.metrics import Quality
 from paceline.models.model import Parameters
 from paceline.models.registry import find, resume_command
-from paceline.models.start import Training
+from paceline.models.start import Training, features_of
 from paceline.run_folder import RunFolder, flat
 from paceline.settings import RunConfig
 from paceline.telemetry.gather_facts import facts_kept, facts_of
@@ -251,13 +251,18 @@ class Coordinator:
             with self._files.continuing_without("the state of the optimizer"):
                 checksum = save_memory(folder, trained.memory)
                 training |= {"optimizer": describe(self.backend.model.layout), "checksum": checksum}
-        info = self.dataset.model_info | {"training": training}
-        sha256 = save_model(folder, self.backend.model, trained.parameters, self.config.model, info)
-        for file in self.dataset.model_files:
-            # Without it, features are called by their keys.
-            with suppress(OSError):
-                self.dataset.folder.copy(file, folder)
-        return sha256
+        info = self.dataset.model_info | {"training": training} | self._keep_features(folder)
+        return save_model(folder, self.backend.model, trained.parameters, self.config.model, info)
+
+    def _keep_features(self, folder: Path) -> dict[str, Any]:
+        """Write what is known about the features to the folder of a model: what `model.json` says about that."""
+        before = None
+        if self.config.start_from:
+            with suppress(DataError):  # the model was removed meanwhile
+                before = features_of(Path(self.config.start_from))
+        with translated_disk_errors(folder):
+            folder.mkdir(exist_ok=True)
+        return self.dataset.keep_features(folder, before)
 
     def _training(self) -> dict[str, Any]:
         """What `model.json` says about the training until now, for runs that start from the model."""

@@ -14,6 +14,7 @@ from paceline.data.blocks.folders import LocalFolder
 from paceline.data.blocks.manifests import seal
 from paceline.data.prepare import prepare
 from paceline.data.prepare_settings import PrepareConfig
+from paceline.data.sparse import name_collector
 from paceline.data.sparse import names as names_of
 from paceline.data.sparse.dataset import SparseDataset
 from paceline.errors import DataError, PacelineWarning
@@ -92,7 +93,7 @@ def test_names_do_not_depend_on_which_thread_parses(tmp_path: Path, monkeypatch:
 
 
 def test_names_stop_where_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names_of, "MOST_BYTES", 100)
+    monkeypatch.setattr(name_collector, "MOST_BYTES", 100)
     monkeypatch.setattr("paceline.data.sources.files.CHUNK_BYTES", 1 << 12)
     source = tmp_path / "rows.csv"
     source.write_text("label,a\n" + "".join(f"{i % 2},x{i}\n" for i in range(5000)))

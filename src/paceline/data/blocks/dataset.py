@@ -128,10 +128,12 @@ class Dataset(Generic[R]):
         """What the file of a model says about the data that it was trained on."""
         return {"source": self.manifest.source}
 
-    @property
-    def model_files(self) -> tuple[str, ...]:
-        """The files of the dataset's folder that belong beside a model that was trained on it."""
-        return ()
+    def keep_features(self, folder: Path, before: Any) -> dict[str, Any]:
+        """Write to the folder of a model what is known about its features: what `model.json` says about that.
+
+        `before` is what the model knew from which training started, if there is one.
+        """
+        return {}
 
     def use_source_values(self) -> None:
         """From now on, read rows with the values of the source: those of the blocks, unless these are changed."""

@@ -21,9 +21,12 @@ SCHEMES = "s3://, gs://, hdfs:// and file:// are possible"
 
 
 class Folder(Protocol):
-    """`name` is how any process of this machine finds it, `str` what the user called it."""
+    """`name` is how any process of this machine finds it, `str` what the user called it. Reading the files of a folder
+    that `is_near` once more costs little.
+    """
 
     name: str
+    is_near: bool
 
     def exists(self) -> bool: ...
 
@@ -54,6 +57,8 @@ def check_file(file: str) -> str:
 
 class LocalFolder:
     """A folder of this machine. Its files are mapped, not copied."""
+
+    is_near = True
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -98,6 +103,8 @@ class LocalFolder:
 
 class StoredFolder:
     """A folder in a file system of pyarrow's. Its files are read whole, over the network."""
+
+    is_near = False
 
     def __init__(self, url: str) -> None:
         # Not at the top: it takes a hundredth of a second.

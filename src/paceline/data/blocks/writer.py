@@ -36,8 +36,11 @@ class Intake(Protocol[R]):
         at once; may change rows in place.
         """
 
-    def manifest(self, splits: dict[Split, SplitInfo], folder: Path) -> msgspec.Struct:
-        """The manifest; files that belong beside the blocks are written to the folder."""
+    def write_beside(self, folder: Path) -> None:
+        """Write the files that belong beside the blocks, while threads write the last blocks."""
+
+    def manifest(self, splits: dict[Split, SplitInfo]) -> msgspec.Struct:
+        """The manifest, when everything else is written."""
 
 
 class DatasetWriter(Generic[R, D]):
@@ -79,12 +82,15 @@ class DatasetWriter(Generic[R, D]):
     def finish(self) -> D:
         """Write what is pending and the manifest, and move the folder into place."""
         self._append(self._intake.rest())
+        for blocks in self._blocks.values():
+            blocks.end()
+        self._intake.write_beside(self._partial.path)
         splits = {split: blocks.finish() for split, blocks in self._blocks.items()}
         if not splits["train"].rows:
             raise DataError(
                 "the input has no training rows", "check the paths, and that --test-fraction leaves some rows"
             )
-        manifest = write_manifest(self._intake.manifest(splits, self._partial.path))
+        manifest = write_manifest(self._intake.manifest(splits))
         # Nothing waits for the disk, which may take longer than all the rest. If the machine crashes before everything
         # is there, checksums tell.
         replace_file(self._partial.path / "manifest.json", manifest, durable=False)
@@ -123,10 +129,13 @@ class BlockWriter(Generic[R]):
                 self._write()
             rows = rows.slice(count, rows.num_rows)
 
-    def finish(self) -> SplitInfo:
-        """Write the last block and wait for all blocks."""
+    def end(self) -> None:
+        """Write the last block."""
         if self._block:
             self._write()
+
+    def finish(self) -> SplitInfo:
+        """Wait for all blocks."""
         blocks = tuple(written.result() for written in self._written)
         rows, nonzeros = sum(block.rows for block in blocks), sum(block.nonzeros for block in blocks)
         return SplitInfo(rows=rows, nonzeros=nonzeros, blocks=blocks)

@@ -84,7 +84,10 @@ class ImageIntake:
     def complete(self, split: Split, index: int, block: list[Images]) -> list[Images]:
         return list(block)
 
-    def manifest(self, splits: dict[Split, SplitInfo], folder: Path) -> ImageManifest:
+    def write_beside(self, folder: Path) -> None:
+        pass
+
+    def manifest(self, splits: dict[Split, SplitInfo]) -> ImageManifest:
         return ImageManifest(
             kind="images",
             shape=self._shape,

@@ -152,7 +152,7 @@ def dataset_in_memory(
         blocks = list(threads.map(complete, range(len(cut)), cut))
     infos = tuple(map(_info_of, blocks))
     train = SplitInfo(sum(info.rows for info in infos), 0, sum(info.nonzeros for info in infos), infos)
-    manifest = intake.manifest({"train": train, "validation": SplitInfo(), "test": SplitInfo()}, Path())
+    manifest = intake.manifest({"train": train, "validation": SplitInfo(), "test": SplitInfo()})
     return MemoryDataset(_without_statistics(manifest), blocks)
 
 

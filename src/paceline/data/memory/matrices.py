@@ -14,7 +14,7 @@ from paceline.data.sources.files import Chunk, Source
 from paceline.data.sources.parsed import MOST_UNDECLARED, BadRow, Parsed
 from paceline.data.sources.row_columns import BadRows, read_labels, read_weights
 from paceline.data.sparse.batch import Batch
-from paceline.data.sparse.names import NameCollector
+from paceline.data.sparse.name_collector import NameCollector
 from paceline.errors import UsageError
 from paceline.kernels.keys import key_dtype
 from paceline.kernels.optional import MOST_FIELDS

@@ -26,7 +26,7 @@ from paceline.data.sources.row_columns import BadRows, note_bad, read_labels, re
 from paceline.data.sources.table_columns import HOLDS, TableColumns, describe_columns, near_names
 from paceline.data.sources.times import as_numbers
 from paceline.data.sparse.batch import Batch
-from paceline.data.sparse.names import FoundTexts, NameCollector
+from paceline.data.sparse.name_collector import FoundTexts, NameCollector
 from paceline.errors import ConfigError, DataError, printable
 from paceline.kernels.columns import cross_cells, hash_cells
 from paceline.kernels.hashing import salt_of

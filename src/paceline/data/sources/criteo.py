@@ -27,7 +27,7 @@ from paceline.data.limits import Integers
 from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
 from paceline.data.sources.parsed import BadRow, Parsed, Room, input_key_dtype, shown
-from paceline.data.sparse.names import NameCollector
+from paceline.data.sparse.name_collector import NameCollector
 from paceline.errors import DataError
 from paceline.kernels import problems
 from paceline.kernels.criteo import INTEGERS, STRINGS, bucket_integers, parse_criteo, scale_integers
@@ -135,8 +135,8 @@ class Criteo:
         most_nonzeros = most_rows * (INTEGERS + STRINGS)
         key_dtype = input_key_dtype(self.features + INTEGERS)
         room = Room.of(len(text) // 2, most_nonzeros, key_dtype, most_bad, fields=bool(self.fields))
-        # A line that does not parse may have a text for every other byte; buckets are at most that many, too.
-        room = room._replace(names=self.names.room(2 * len(text)) if self.names else None)
+        # A line that does not parse may have a text for every other byte; a bucket has at most 11 bytes for two.
+        room = room._replace(names=self.names.room(2 * len(text), 8 * len(text)) if self.names else None)
         separator, before, labelled = self.layout
         counts = parse_criteo(
             text, separator, before, self._integer_salts, self._string_salts, self._mask, room, labelled
@@ -145,10 +145,10 @@ class Criteo:
         if self.integers == "log":
             scale_integers(keys, values)
         else:
-            bucket_integers(keys, values, self._integer_salts, self._mask, room.names)
+            bucket_integers(keys, values, self._integer_salts, self._mask, np.empty(32, np.uint8), room.names)
         before = 1 if header else 0
         bad = [self._explain(text, before, *row) for row in room.bad[: counts.bad].tolist()]
-        texts = self.names.found(room.names, text) if self.names else []
+        texts = self.names.found(room.names) if self.names else []
         return room.parsed(counts, bad, before)._replace(texts=texts)
 
     def _header_bytes(self, text: Text) -> int:

@@ -29,7 +29,7 @@ from paceline.data.sources.parsed import (
     most_features,
     shown,
 )
-from paceline.data.sparse.names import NameCollector
+from paceline.data.sparse.name_collector import NameCollector
 from paceline.kernels import problems
 from paceline.kernels.libsvm import parse_libsvm
 from paceline.kernels.optional import MOST_FIELDS

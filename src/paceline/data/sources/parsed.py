@@ -13,7 +13,7 @@ from paceline.data.labels import RULES
 from paceline.data.limits import LabelKind
 from paceline.data.sources.files import Chunk, Source
 from paceline.data.sparse.batch import Batch
-from paceline.data.sparse.names import FoundTexts, NameCollector
+from paceline.data.sparse.name_collector import FoundTexts, NameCollector
 from paceline.errors import printable
 from paceline.kernels.keys import key_dtype
 from paceline.kernels.names import NameRoom

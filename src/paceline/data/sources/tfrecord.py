@@ -17,7 +17,7 @@ from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.files import LONGEST_ROW_BYTES, Chunk, Source, cut_at_rows
 from paceline.data.sources.libsvm import explain
 from paceline.data.sources.parsed import BadRow, Parsed, Room, input_key_dtype, most_features
-from paceline.data.sparse.names import NameCollector
+from paceline.data.sparse.name_collector import NameCollector
 from paceline.errors import DataError
 from paceline.kernels import problems
 from paceline.kernels.tfrecord import (

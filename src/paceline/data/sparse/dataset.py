@@ -10,6 +10,7 @@ import dataclasses
 import math
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,9 +35,11 @@ from paceline.data.sparse.blocks import (
     read_block,
     write_block,
 )
+from paceline.data.sparse.feature_counts import FeatureCounts, count_features
 from paceline.data.sparse.key_order import NO_COUNTS, KeyOrder, most_frequent
-from paceline.data.sparse.names import FILE as NAMES_FILE
-from paceline.data.sparse.names import FeatureNames, NameCollector, NamesInfo
+from paceline.data.sparse.model_features import ModelFeatures, keep_counts, keep_names
+from paceline.data.sparse.name_collector import NameCollector
+from paceline.data.sparse.names import FeatureNames, NamesInfo
 from paceline.data.sparse.scaling import Scaler, Scaling, choose_scaling
 from paceline.errors import DataError, printable
 from paceline.kernels.keys import key_dtype
@@ -135,12 +138,20 @@ class SparseDataset(Dataset[Batch]):
 
     @property
     def model_info(self) -> dict[str, Any]:
-        info = super().model_info | {"names": msgspec.to_builtins(self.manifest.names)}
-        return info | ({"scaling": msgspec.to_builtins(self.scaling)} if self.scaling.keys else {})
+        return super().model_info | ({"scaling": msgspec.to_builtins(self.scaling)} if self.scaling.keys else {})
 
-    @property
-    def model_files(self) -> tuple[str, ...]:
-        return (NAMES_FILE,) if self.manifest.names.file else ()
+    def keep_features(self, folder: Path, before: ModelFeatures | None) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        # Without these files, features are called by their keys, and nobody knows how often they occur.
+        with suppress(OSError):
+            found["names"] = keep_names(folder, self.folder, self.manifest.names, before)
+        with suppress(OSError):
+            found["counts"] = keep_counts(folder, self._feature_counts, before)
+        return {name: msgspec.to_builtins(info) for name, info in found.items()}
+
+    @cached_property
+    def _feature_counts(self) -> FeatureCounts:
+        return count_features(self)
 
     @property
     def longest_row(self) -> int:
@@ -186,6 +197,7 @@ class SparseIntake:
         self._declared = features
         self._numeric = numeric
         self._names = names
+        self._named = NamesInfo(numeric=numeric)
         self._source = source
         self._fields = fields
         self._labels = labels
@@ -266,7 +278,11 @@ class SparseIntake:
             self._label_sums[split][index] = sums
         return [rows]
 
-    def manifest(self, splits: dict[Split, SplitInfo], folder: Path) -> SparseManifest:
+    def write_beside(self, folder: Path) -> None:
+        if self._names is not None:
+            self._named = self._names.write(folder, self._numeric)
+
+    def manifest(self, splits: dict[Split, SplitInfo]) -> SparseManifest:
         assert self._order is not None
         sums = {split: [found[index] for index in sorted(found)] for split, found in self._label_sums.items()}
         features = self._declared if self._declared is not None else self._largest_key + 1
@@ -284,7 +300,7 @@ class SparseIntake:
             fields=tuple(map(str, range(self._largest_field + 1))) if self._fields is None else self._fields,
             label_statistics=combine(sums["train"], labels),
             scaling=self._scaling,
-            names=self._names.write(folder, self._numeric) if self._names else NamesInfo(numeric=self._numeric),
+            names=self._named,
             train=counted["train"],
             validation=counted["validation"],
             test=counted["test"],

@@ -1,18 +1,15 @@
 """What are the features of a dataset called? `column=value` where texts were hashed, else by their column.
 
-Hashing forgets the text, so `prepare` keeps it: threads that parse note the first text of each key
-(`kernels/names.py`), the thread that takes chunks in their order merges the notes, and `names.arrow` beside the blocks
-lists all keys in order. A key that stands for several texts is called by the first of them in the input.
+Hashing forgets the text, so `prepare` keeps it (`name_collector.py`): `names.arrow` beside the blocks lists keys, the
+numbers of their columns, and their texts, in the order in which they were found.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -22,26 +19,12 @@ from numpy.typing import NDArray
 from paceline.data.blocks.files import BlockInfo, MissingBlockError, read_table, write_table
 from paceline.data.blocks.folders import Folder
 from paceline.errors import DataError, printable, warn
-from paceline.kernels.names import (
-    LARGE_BUCKET,
-    LENGTH,
-    START,
-    NameRoom,
-    Notes,
-    count_before,
-    keep_new,
-    lay_out_texts,
-    note_cells,
-    pack_texts,
-    rank_notes,
-)
-from paceline.machine import num_cores
+from paceline.kernels.names import LONGEST_TEXT
 
 FILE: Literal["names.arrow"] = "names.arrow"
-LONGEST_TEXT = 256  # bytes of a text that are kept
 MOST_BYTES = 256 << 20  # of texts, and of 16 bytes for each of them
 NOTE_BYTES = 16
-MOST_BITS = 28  # hashed keys beyond 2 to this power: no names, as every thread that parses has one bit per key
+SCHEMA = pa.schema([("key", pa.uint32()), ("column", pa.uint16()), ("text", pa.binary())])
 
 
 class NamesInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,155 +43,26 @@ class NamesInfo(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = True
 
 
-class FoundTexts(NamedTuple):
-    """The texts of keys that a thread met for the first time in a chunk, one after the other."""
-
-    notes: Notes
-    packed: NDArray[np.uint8]
-
-
-class NameCollector:
-    """Collects the names of hashed keys, `first_key` + place, place below 2**hash_bits, from threads that parse.
-
-    `columns` are the columns that are hashed, by the numbers that notes give them.
-    """
-
-    def __init__(self, columns: Sequence[str], hash_bits: int, first_key: int) -> None:
-        self.columns = tuple(columns)
-        self.first_key = first_key
-        self._places = 1 << hash_bits
-        self._met = self._no_bits() if hash_bits <= MOST_BITS else None
-        self._rooms = threading.local()
-        self._taken: list[FoundTexts] = []
-        self._num_bytes = 0
-        self._full = self._met is None
-
-    def _no_bits(self) -> NDArray[np.uint64]:
-        return np.zeros(max(1, self._places >> 6), np.uint64)
-
-    def room(self, most: int) -> NameRoom | None:
-        """Room for the notes of a chunk, at most this many, until this thread asks again; None if there are enough."""
-        if self._full:
-            return None
-        room: NameRoom | None = getattr(self._rooms, "room", None)
-        most = min(most, self._places)
-        if room is None or len(room.notes) < most:
-            met = self._no_bits() if room is None else room.met
-            assert self._met is not None
-            notes = np.empty((most + most // 4, 4), np.uint32)
-            room = self._rooms.room = NameRoom(met, self._met, notes, np.zeros(1, np.int64))
-        room.count[0] = 0
-        return room
-
-    def note_cells(
-        self, column: int, keys: NDArray[Any], first_key: int, text: NDArray[np.uint8], offsets: NDArray[np.int64]
-    ) -> list[FoundTexts]:
-        """Note cells of a column and their keys, `first_key` + hash: cell i is `text[offsets[i]:offsets[i + 1]]`."""
-        if (room := self.room(len(keys))) is None:
-            return []
-        note_cells(keys, np.uint64(first_key), np.uint64(self._places - 1), column, offsets, room)
-        return self.found(room, text)
-
-    def note_rows(
-        self, column: int, keys: NDArray[Any], present: NDArray[np.bool_],
-        spell: Callable[[NDArray[np.int64]], list[bytes]],
-    ) -> list[FoundTexts]:  # fmt: skip
-        """Note the keys of a column where they are present. Only if one is new, `spell` makes the texts of rows."""
-        if (room := self.room(len(keys))) is None:
-            return []
-        ends = np.concatenate([[0], np.cumsum(present)])
-        note_cells(
-            np.ascontiguousarray(keys), np.uint64(self.first_key), np.uint64(self._places - 1), column, ends, room
-        )
-        notes = room.notes[: int(room.count[0])]
-        if not len(notes):
-            return []
-        text = _put_texts(notes, spell(np.flatnonzero(present)[notes[:, START]]), 0)
-        return self.found(room, text)
-
-    def found(self, room: NameRoom | None, text: NDArray[np.uint8]) -> list[FoundTexts]:
-        """What was noted of a text."""
-        if room is None or not room.count[0]:
-            return []
-        notes = room.notes[: int(room.count[0])].copy()
-        buckets = notes[:, LENGTH] >= LARGE_BUCKET
-        if buckets.any():
-            text = _spell_out(notes, np.flatnonzero(buckets), text)
-        packed = np.empty(int(np.minimum(notes[:, LENGTH], LONGEST_TEXT).sum(dtype=np.int64)), np.uint8)
-        pack_texts(notes, text, LONGEST_TEXT, packed)
-        return [FoundTexts(notes, packed)]
-
-    def take(self, found: Iterable[FoundTexts]) -> None:
-        """Keep what is new of a chunk's texts. Chunks are given in the order of the input."""
-        for notes, packed in found:
-            if self._full:
-                return
-            assert self._met is not None
-            kept, num_bytes = keep_new(notes, packed, self._met)
-            self._num_bytes += num_bytes + NOTE_BYTES * kept
-            self._full = self._num_bytes > MOST_BYTES
-            if kept:
-                self._taken.append(FoundTexts(notes[:kept].copy(), packed[:num_bytes].copy()))
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the user should know about the names."""
-        if self._met is None:
-            return (f"names of features are not kept: they are for at most --hash-bits {MOST_BITS}",)
-        if self._full:
-            return (f"names are kept of the first features only: they take more than {MOST_BYTES >> 20} MiB",)
-        return ()
-
-    def write(self, folder: Path, numeric: tuple[str, ...]) -> NamesInfo:
-        """Write the file of names to a dataset's folder, if there are any."""
-        if not self._taken:
-            return NamesInfo(numeric=numeric, complete=not self._full)
-        assert self._met is not None
-        before = np.empty(len(self._met) + 1, np.int64)
-        count_before(self._met, before)
-        count = int(before[-1])
-        keys, columns = np.empty(count, np.uint32), np.empty(count, np.uint16)
-        ends = np.zeros(count + 1, np.int32)
-        with ThreadPoolExecutor(num_cores(), thread_name_prefix="paceline-names") as threads:
-            ranked = [
-                threads.submit(rank_notes, found.notes, self._met, before, self.first_key, keys, columns, ends)
-                for found in self._taken
-            ]
-            for done in ranked:
-                done.result()
-            np.cumsum(ends, out=ends)
-            texts = np.empty(int(ends[-1]), np.uint8)
-            for done in [threads.submit(lay_out_texts, *found, ends, texts) for found in self._taken]:
-                done.result()
-        self._taken.clear()
-        column = pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(texts)])
-        table = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(columns), column], schema=SCHEMA)
-        checksum = write_table(folder / FILE, table)
-        return NamesInfo(
-            numeric=numeric, columns=self.columns, file=FILE, rows=count, checksum=checksum, complete=not self._full
-        )
+def write_names(folder: Path, table: pa.RecordBatch, info: NamesInfo) -> NamesInfo:
+    """Write the file of names to a folder; `info` with what is to be known about it."""
+    # A model's file may be a second name of a dataset's.
+    (folder / FILE).unlink(missing_ok=True)
+    checksum = write_table(folder / FILE, table)
+    return msgspec.structs.replace(info, file=FILE, rows=table.num_rows, checksum=checksum)
 
 
-SCHEMA = pa.schema([("key", pa.uint32()), ("column", pa.uint16()), ("text", pa.binary())])
-
-
-def _spell_out(notes: Notes, buckets: NDArray[np.int64], text: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Replace noted buckets by their texts, which follow the given one."""
-    numbers = notes[buckets, START].view(np.int32).tolist()
-    large = (notes[buckets, LENGTH] == LARGE_BUCKET).tolist()
-    spelled = [f"{'b' * is_large}{number}".encode() for number, is_large in zip(numbers, large, strict=True)]
-    chosen = notes[buckets]
-    more = _put_texts(chosen, spelled, len(text))
-    notes[buckets] = chosen
-    return np.concatenate([text, more])
-
-
-def _put_texts(notes: Notes, texts: Sequence[bytes], start: int) -> NDArray[np.uint8]:
-    """Let notes say where their texts are: one after the other, from `start` on. Returns these."""
-    lengths = np.array([len(one) for one in texts])
-    notes[:, LENGTH] = lengths
-    notes[:, START] = start + np.cumsum(lengths) - lengths
-    return np.frombuffer(b"".join(texts), np.uint8)
+def read_names(folder: Folder, info: NamesInfo) -> pa.RecordBatch | None:
+    """The file of names; None if there is none, or if it was removed."""
+    if not info.file:
+        return None
+    try:
+        table = read_table(folder, BlockInfo(FILE, info.rows, 0, 0, info.checksum), SCHEMA)
+    except MissingBlockError:
+        warn(f"`{folder}/{FILE}` is missing: features are called by their keys")
+        return None
+    if table.column("column").to_numpy().max(initial=0) >= len(info.columns):
+        raise DataError(f"`{folder}/{FILE}` does not match the manifest", "prepare the data again")
+    return table
 
 
 class FeatureNames:
@@ -255,26 +109,24 @@ class FeatureNames:
 
     @cached_property
     def _table(self) -> pa.RecordBatch | None:
-        """The file of names; None if there is none, or if it was removed."""
-        if self._folder is None or not self.info.file:
-            return None
-        try:
-            table = read_table(self._folder, BlockInfo(FILE, self.info.rows, 0, 0, self.info.checksum), SCHEMA)
-        except MissingBlockError:
-            warn(f"`{self._folder}/{FILE}` is missing: features are called by their keys")
-            return None
-        keys, columns = table.column("key").to_numpy(), table.column("column").to_numpy()
-        if (keys[1:] <= keys[:-1]).any() or columns.max(initial=0) >= len(self.info.columns):
-            raise DataError(f"`{self._folder}/{FILE}` does not match the manifest", "prepare the data again")
-        return table
+        """The file of names, if there is one."""
+        return None if self._folder is None else read_names(self._folder, self.info)
+
+    @cached_property
+    def _sorted(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+        """The rows of the file in the order of their keys, and these keys."""
+        assert self._table is not None
+        keys = self._table.column("key").to_numpy()
+        order = np.argsort(keys, kind="stable")
+        return order, keys[order]
 
     def _find(self, wanted: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Where keys are in the table, and whether they are there."""
         if self._table is None or not self._table.num_rows:
             return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
-        keys = self._table.column("key").to_numpy()
+        order, keys = self._sorted
         places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return places, keys[places] == wanted
+        return order[places], keys[places] == wanted
 
     def _texts(self, wanted: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], list[tuple[int, bytes]]]:
         """Which keys have a text, and the column and text of each; of those without, some other."""
