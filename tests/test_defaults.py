@@ -52,6 +52,8 @@ def test_what_is_not_given_is_chosen(flags: dict[str, Any], pace: str | int, wor
         (450, {"model": "fwfm"}, 20),
         (10**6, {"pace": "sync", "workers": 2}, 100),
         (10**6, {"engine": "ray", "workers": 2}, 1000),
+        (10**6, {"engine": "ray"}, 1000),  # 15 workers
+        (200_000, {"pace": "sync"}, 100),
         (450, {}, 1),
         (6_500, {"pace": "sync", "batch_size": 70}, 70),
         (6_500, {"pace": "sync", "train_rows": 2_500}, 5),

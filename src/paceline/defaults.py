@@ -70,10 +70,10 @@ def _batch_size(config: RunConfig, data: Data) -> int:
     """What suits the model, but less for small data: an epoch should have some hundred updates by all workers."""
     defaults = find(config.model).defaults
     usual = defaults.batch_size(config.pace, ENGINES[config.engine].has_processes)
-    if not defaults.least_updates:
+    rows = _training_rows(config, data)
+    if not defaults.least_updates or rows >= defaults.least_rows:
         return usual
-    shared = _training_rows(config, data) // (defaults.least_updates * config.workers)
-    return min(usual, max(defaults.fewest_rows, shared))
+    return min(usual, max(defaults.fewest_rows, rows // (defaults.least_updates * config.workers)))
 
 
 def _epochs(config: RunConfig, data: Data) -> int:
