@@ -21,7 +21,6 @@ from paceline.kernels.names import LENGTH_SHIFT, LONGEST_TEXT, NameRoom, Notes, 
 from paceline.kernels.words import WORD_BYTES
 
 MOST_SHARED = 1 << 24  # hashed keys, up to which threads that parse skip the keys that others have found
-MOST_COLUMNS = 1 << 16  # a note has 16 bits for one
 MOST_BITS = 28  # hashed keys beyond 2 to this power: no names, as every thread that parses has one bit per key
 
 
@@ -35,14 +34,14 @@ class FoundTexts(NamedTuple):
 class NameCollector:
     """Collects the names of hashed keys, `first_key` + place, place below 2**hash_bits, from threads that parse.
 
-    `columns` are the columns that are hashed, by the numbers that notes give them.
+    `columns` are the columns that are hashed, by the numbers that notes give them: 65,536 at most.
     """
 
     def __init__(self, columns: Sequence[str], hash_bits: int, first_key: int) -> None:
         self.columns = tuple(columns)
         self.first_key = first_key
         self._places = 1 << hash_bits
-        self._met = self._no_bits() if hash_bits <= MOST_BITS and len(columns) <= MOST_COLUMNS else None
+        self._met = self._no_bits() if hash_bits <= MOST_BITS else None
         self._rooms = threading.local()
         self._count = 0
         self._keys, self._columns = np.empty(0, np.uint32), np.empty(0, np.uint16)
@@ -125,8 +124,7 @@ class NameCollector:
     def notes(self) -> tuple[str, ...]:
         """What the user should know about the names."""
         if self._met is None:
-            most = f"--hash-bits {MOST_BITS} and {MOST_COLUMNS:,} columns"
-            return (f"names of features are not kept: they are for at most {most}",)
+            return (f"names of features are not kept: they are for at most --hash-bits {MOST_BITS}",)
         if self._full:
             return (f"names are kept of the first features only: they take more than {MOST_BYTES >> 20} MiB",)
         return ()
