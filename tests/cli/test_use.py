@@ -26,7 +26,8 @@ def test_generate_train_evaluate_predict(command: Command, tmp_path: Path) -> No
     left = tree(run)
     assert {"telemetry/steps.jsonl", "telemetry/workers.jsonl"} <= set(left)
     assert [name for name in left if not name.startswith(("telemetry/", "tensorboard/"))] == [
-        "config.toml", "metrics.jsonl", "model/model.json", "model/model.safetensors", "model/optimizer.safetensors",
+        "config.toml", "metrics.jsonl", "model/counts.arrow", "model/model.json",
+        "model/model.safetensors", "model/optimizer.safetensors",
         "result.json", "roles.json",
     ]  # fmt: skip
     evaluated = command("evaluate", run, "--data", data, "--json")

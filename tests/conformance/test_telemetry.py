@@ -54,7 +54,7 @@ def test_every_row_and_step_is_in_one_chunk(clicks: Path, tmp_path: Path, flags:
         # All take all clocks.
         assert set(steps.values()) == {run.result["steps"]}
     else:
-        batch = flags.get("batch_size", 100)
+        batch = run.result["batch_size"]
         assert steps.total() == pytest.approx(18_000 / batch, rel=0.05)
         assert steps.total() >= 18_000 / batch
 

@@ -101,7 +101,7 @@ def train_on_names(folder: Path, scratch: Path) -> None:
     bystander.write_text("precious")
     run = paceline.train(data=folder, pace="async", batch_size=1, workers=1, steps=30, run=scratch / "run", seed=1)
     found = sorted(path.name for path in (run.path / "model").iterdir() if path.name != "names.arrow")
-    assert found == ["model.json", "model.safetensors", "optimizer.safetensors"]
+    assert found == ["counts.arrow", "model.json", "model.safetensors", "optimizer.safetensors"]
     assert bystander.read_text() == "precious"
     paceline.load(run.path).top(5)
 

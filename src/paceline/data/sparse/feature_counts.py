@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from paceline.data.sparse.dataset import SparseDataset
 
 FILE: Literal["counts.arrow"] = "counts.arrow"
-MOST_COUNTED = 1 << 25  # counters in all threads, of four bytes; of more features, only hot ones are counted
+# Counters in all threads, of four bytes. Of more features only hot ones are counted: it costs each run time and memory.
+MOST_COUNTED = 1 << 23
 
 
 class CountsInfo(msgspec.Struct, frozen=True, kw_only=True):
