@@ -3,9 +3,9 @@
     python benchmarks/names.py [--criteo SAMPLE.tsv.gz] [--rows 1000000] [--rounds 15] [--cases criteo ...] [--write]
 
 Prepares each file with and without names, in rounds that swap their order. Prints the median seconds of each, the
-median of the ratios of rounds, and the ratios of the least seconds and of the least processor times. `once` is the sample as it is, `criteo` the
-sample repeated to that many rows; `clicks` are rows of `benchmarks/prepare.py` in the same format, many of whose texts
-are new; `csv` are a quarter as many of these rows as CSV.
+median of the ratios of rounds, and the ratios of the least seconds and of the least processor times. `once` is the
+sample as it is, `criteo` the sample repeated to that many rows; `clicks` are rows of `benchmarks/prepare.py` in the
+same format, many of whose texts are new; `csv` are a quarter as many of these rows as CSV.
 """
 
 from __future__ import annotations

@@ -29,11 +29,13 @@ TESTED_IN = {
     "conformance/test_stores.py": ("parameters/dense.py", "parameters/store.py"),
     "exports/test_onnx_file.py": ("exports/graph.py",),
     "inside/test_info.py": ("inside/concerns.py", "inside/keys.py"),
+    "inside/test_top.py": ("data/sparse/model_features.py",),
     "data/blocks/test_dataset.py": ("data/blocks/manifests.py", "data/blocks/reader.py", "data/datasets.py"),
     "data/images/test_dataset.py": ("data/images/blocks.py",),
     "data/sources/test_columnar.py": ("data/sources/cells.py", "data/sources/csv_text.py", "kernels/columns.py"),
     "data/sources/test_formats.py": ("data/sources/image_formats.py", "data/sources/tables.py"),
     "data/sources/test_image_folders.py": ("data/sources/image_decoding.py",),
+    "data/sparse/test_names.py": ("data/sparse/name_collector.py",),
     "data/sparse/test_dataset.py": ("data/sparse/blocks.py", "kernels/reading.py"),
     "data/test_labels.py": ("data/limits.py", "data/sources/parsed.py", "models/inputs.py"),
     "data/test_prepare.py": (
