@@ -29,7 +29,7 @@ TESTED_IN = {
     "conformance/test_stores.py": ("parameters/dense.py", "parameters/store.py"),
     "exports/test_onnx_file.py": ("exports/graph.py",),
     "inside/test_info.py": ("inside/concerns.py", "inside/keys.py"),
-    "inside/test_top.py": ("data/sparse/feature_counts.py", "data/sparse/model_features.py"),
+    "inside/test_top.py": ("data/sparse/model_features.py",),
     "data/blocks/test_dataset.py": ("data/blocks/manifests.py", "data/blocks/reader.py", "data/datasets.py"),
     "data/images/test_dataset.py": ("data/images/blocks.py",),
     "data/sources/test_columnar.py": ("data/sources/cells.py", "data/sources/csv_text.py", "kernels/columns.py"),
