@@ -55,6 +55,12 @@ def test_a_dataset_is_taken_as_it_is() -> None:
         pass
 
 
+def test_a_file_of_raw_rows_is_not_a_dataset(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("y,x\n1,2\n")
+    with pytest.raises(UsageError, match=r"rows.csv` is a file, and `label` is for rows in memory"):
+        paceline.train(data=tmp_path / "rows.csv", label="y", run=tmp_path / "run")
+
+
 def test_rows_are_no_images() -> None:
     config = read_config(None, {"data": "memory", "model": "softmax"})
     with (

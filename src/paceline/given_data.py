@@ -43,7 +43,7 @@ def dataset_for(config: RunConfig, data: Any, options: Mapping[str, Any], *, pro
     Rows in memory get labels of a kind that the model of `config` can learn from.
     """
     if not is_in_memory(data):
-        refuse_options(options)
+        refuse_options(options, data)
         yield str(data)
         return
     entry = find(config.model)
@@ -90,7 +90,7 @@ def dataset_like(run: Path, data: Any, options: Mapping[str, Any], code: str = "
     Rows in memory are prepared as those that it was trained on.
     """
     if not is_in_memory(data):
-        refuse_options(options)
+        refuse_options(options, data)
         yield str(data)
         return
     model = load_model(RunFolder(run).path, code)
@@ -110,8 +110,13 @@ def dataset_like(run: Path, data: Any, options: Mapping[str, Any], code: str = "
         yield out
 
 
-def refuse_options(options: Mapping[str, Any]) -> None:
+def refuse_options(options: Mapping[str, Any], data: Any) -> None:
     """Raise if something is said about rows in memory, although the data is not."""
+    if options and Path(str(data)).is_file():
+        raise UsageError(
+            f"`{data}` is a file, and `{next(iter(options))}` is for rows in memory",
+            "read the file, with pandas for example, or make a dataset of it with `paceline prepare`",
+        )
     if options:
         raise UsageError(
             f"`{next(iter(options))}` is given, but `data` is a dataset, which has been prepared",

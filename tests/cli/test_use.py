@@ -174,3 +174,9 @@ def test_what_to_score_is_said_once(command: Command, arguments: tuple[str, ...]
     done = command("predict", "run", *arguments, "--out", "scores.csv")
     assert done.code == 2
     assert words in done.err
+
+
+def test_a_dataset_among_raw_rows_is_recognised(command: Command, clicks: Path) -> None:
+    done = command("predict", "run", clicks, "--out", "scores.csv")
+    assert done.code == 2
+    assert done.err == f"error: `{clicks}` is a dataset\nhint: --data {clicks}\n"

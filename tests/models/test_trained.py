@@ -221,6 +221,11 @@ def test_a_missing_model_is_explained(run: paceline.Run, tmp_path: Path, result:
     assert hint in caught.value.hint
 
 
+def test_a_folder_that_is_not_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"is not a run folder: it has no config\.toml"):
+        paceline.load(tmp_path)
+
+
 def test_other_columns_are_named(run: paceline.Run, tmp_path: Path) -> None:
     path = run.path / "model" / "model.json"
     model = json.loads(path.read_text())

@@ -87,3 +87,9 @@ def test_a_kept_model_is_good_if_it_is_better_than_a_constant() -> None:
     for loss, good in ((0.6, True), (0.9, False)):
         best = Best(rows=10, validation={"loss": loss, "baseline_loss": 0.69}, test={"loss": 0.1, "baseline_loss": 0.2})
         assert is_good(best, MODEL) == good
+
+
+def test_by_the_training_loss_alone_only_much_worse_models_are_worse() -> None:
+    assert not Standing("train", 1.2, 1.0).is_worse
+    assert Standing("train", 1.4, 1.0).is_worse
+    assert Standing("test", 1.01, 1.0).is_worse

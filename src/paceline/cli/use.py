@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -86,12 +87,16 @@ def predict(run: str, sources: tuple[str, ...], data: str | None, out: str, spli
 
 def check_what(sources: tuple[str, ...], data: str | None, split: str | None, settings: dict[str, Any]) -> None:
     """Raise unless either raw rows or a dataset is to be scored, with settings that are for it."""
+    from paceline.data.blocks.manifests import holds_dataset
     from paceline.prediction_files import refuse_raw_settings, refuse_split
 
     if (data is not None) == bool(sources):
         found = "both a SOURCE and --data are given" if sources else "neither a SOURCE nor --data is given"
         raise UsageError(found, "name files of raw rows, or a dataset with --data DIR")
     if sources:
+        for source in sources:
+            if Path(source).is_dir() and holds_dataset(source):
+                raise UsageError(f"`{source}` is a dataset", f"--data {source}")
         refuse_split(split)
     else:
         refuse_raw_settings(settings, "a dataset has been prepared")

@@ -90,7 +90,7 @@ def _refuse_unfit(config: RunConfig, kind: str, dataset: Any) -> None:
     if config.early_stopping and not manifest.validation.rows:
         raise ConfigError(
             f"`early_stopping` is {config.early_stopping}, but `{dataset.folder}` has no validation rows",
-            "prepare the data with --validation-fraction 0.1",
+            "prepare the data with --validation-fraction 0.1, or train with --early-stopping 0",
         )
     if config.train_rows > manifest.train.rows:
         raise ConfigError(

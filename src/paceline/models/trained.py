@@ -217,6 +217,8 @@ def load_model(run: Path, code: str = "", allow_code: bool = False) -> TrainedMo
     if not run.is_dir():
         raise UsageError(f"no run at `{run}`", "give a folder that `train` made")
     if not (folder / "model.json").is_file():
+        if not (run / "config.toml").is_file():
+            raise UsageError(f"`{run}` is not a run folder: it has no config.toml", "give a folder that `train` made")
         refuse_running(run)
         raise UsageError(f"`{run}` holds no trained model", _how_to_get_one(run))
     try:

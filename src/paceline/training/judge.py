@@ -18,6 +18,8 @@ Metrics = Mapping[str, Any]
 TIMES_WORSE = 10
 # A run may begin there, if nobody knows how good its first values are, and get better. Beyond this, it may not.
 TIMES_WORSE_AT_ALL = 1_000
+# By the training loss alone, a model is worse than a constant if its loss is higher by more than this share.
+ROUGHLY = 0.3
 # The training loss of an overfitted model is below its loss by more than this share of the size of losses.
 FAR_BELOW = 0.1
 # The rows by which a run is judged: the first of which it has a loss.
@@ -61,8 +63,10 @@ class Standing(NamedTuple):
 
     @property
     def is_worse(self) -> bool:
-        """Whether a constant prediction is better."""
-        return self.loss > self.baseline
+        """Whether a constant prediction is better: clearly better, by the training loss. That includes the first rows,
+        and the statistics of labels tell the baselines of `quantile` and `huber` only roughly.
+        """
+        return self.loss > self.baseline + (ROUGHLY * abs(self.baseline) if self.rows == "train" else 0)
 
     def is_overfitted(self, size: float) -> bool:
         """Whether it is much better on its training rows, and there better than a constant; losses are that large."""
