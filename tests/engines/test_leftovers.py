@@ -74,6 +74,18 @@ def test_only_its_user_can_look_into_it() -> None:
     assert not folder.path.exists()
 
 
+def test_what_is_made_again_after_it_was_removed_goes_too(processes: Processes) -> None:
+    folder = OwnFolder()
+    maker, said = processes.start("ray::Host", MAKES_AGAIN, str(folder.path))
+    assert said == "waits"
+    folder.remove()
+    assert maker.wait(10) == 0
+    deadline = time.monotonic() + 10
+    while folder.path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def test_when_its_owner_is_killed_it_goes_with_what_uses_it(processes: Processes) -> None:
     owner, path = processes.start(sys.executable, OWNS, "watched")
     user, _ = processes.start("ray::Host", HOLDS, f"{path}/r/log")

@@ -17,6 +17,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -28,6 +29,8 @@ POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 10.0
 # For how long a process of Ray that is about to end may make its folder again.
 AGAIN_SECONDS = 5.0
+ENDING: list[subprocess.Popen[bytes]] = []
+"""Watching processes whose folders were removed."""
 
 
 class OwnFolder:
@@ -55,10 +58,11 @@ class OwnFolder:
         end_users_of(self.path)
 
     def remove(self) -> None:
-        """Remove the folder, and end what is left of Ray."""
-        self._watching.kill()
-        self._watching.wait()
+        """Remove the folder, and end what is left of Ray. The watching process looks again for a few seconds more."""
         clean_up(self.path)
+        self._watching.terminate()
+        # Those that have ended since are asked for, so that no zombies stay.
+        ENDING[:] = [process for process in (*ENDING, self._watching) if process.poll() is None]
         self._owner.close()
 
 
@@ -116,9 +120,11 @@ def _users_of(folder: Path) -> Iterator[int]:
 
 
 def watch(folder: Path, owner: int) -> None:
-    """Wait until the owner, our parent, has ended; then clean up."""
-    while os.getppid() == owner:
-        time.sleep(POLL_SECONDS)
+    """Wait until the owner, our parent, has ended or says that it is done (SIGTERM); then clean up."""
+    done = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: done.set())
+    while os.getppid() == owner and not done.wait(POLL_SECONDS):
+        pass
     deadline = time.monotonic() + AGAIN_SECONDS
     while time.monotonic() < deadline:
         clean_up(folder)
