@@ -73,7 +73,8 @@ def measure(data: dict[bool, Path], rounds: int) -> list[str]:
                 found.append((paceline_rate(HERE.parent, data[name == WEIGHTED], {**flags, "loss": loss}), base))
             ratio = statistics.median(rate / base for rate, base in found)
             rate, base = (statistics.median(column) for column in zip(*found, strict=True))
-            holds = "yes" if ratio >= AT_LEAST else "**no**"
+            # What weights cost where there are some is only told.
+            holds = "–" if name == WEIGHTED else "yes" if ratio >= AT_LEAST else "**no**"
             lines.append(f"| {title} | {name} | {rate:,.0f} | {base:,.0f} | {ratio:.2f} | {holds} |")
             print(lines[-1], flush=True)
     return lines
