@@ -29,7 +29,7 @@ Offsets = NDArray[np.int64]
 
 ZERO, ONE = np.uint64(0), np.uint64(1)
 HALF = np.float32(0.5)
-# So many weights of pairs of one field are updated at once. More than the processor's vectors have are no loss.
+# How many weights of pairs of one field are updated at once. More than fit into a vector register cost nothing.
 TOGETHER = lanes(16)
 
 

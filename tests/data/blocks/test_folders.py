@@ -89,7 +89,7 @@ def test_what_was_not_used_for_a_while_is_no_longer_in_memory(tmp_path: Path, mo
         folder.use(file)
         assert content.to_pybytes() == file.encode() * size
     assert [resident(tmp_path / file) > 0 for file in files] == [False, True, True]
-    # It is still there for whoever looks.
+    # It is still there.
     assert folder.read("a").to_pybytes() == b"a" * size
     kept = folder.read("b")
     for file in ("b", "a", "c"):

@@ -35,7 +35,7 @@ class Folder(Protocol):
 
     def use(self, file: str) -> None:
         """Say that what was read of a file is about to be used. Of files that were not for a while, the memory goes
-        back to the system if they are mapped. Whoever looks at them again finds the same bytes.
+        back to the system if they are mapped. Reading them again gives the same bytes.
         """
 
     def copy(self, file: str, to: Path) -> None:
