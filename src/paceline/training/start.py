@@ -20,7 +20,6 @@ from paceline.errors import BAD_TEXT, DataError
 from paceline.files import translated_disk_errors, write_tensors
 from paceline.models.model import Model, Parameters
 from paceline.models.start import Training, read_saved
-from paceline.models.trained import check_shapes, check_types, load_model
 from paceline.parameters.keyed import KeyedStore
 from paceline.parameters.layout import Group, Layout, TableLayout
 from paceline.parameters.optimizers import OPTIMIZERS, state_of
@@ -93,6 +92,9 @@ def starting_states(config: RunConfig, dataset: Any, model: Model, notice: Calla
 
     `DataError` if the model is for other data.
     """
+    # Not at the top: few runs need it, and it would make the start of all others slower.
+    from paceline.models.trained import load_model
+
     run = Path(config.start_from)
     trained = load_model(run, config.model)
     if trained.info.sha256 != config.start.sha256:
@@ -148,6 +150,8 @@ def _columns(layout: TableLayout) -> Iterator[OptimizedColumns]:
 
 def _read_memory(run: Path, training: Training, layout: Layout, notice: Callable[[str], None]) -> Tensors | None:
     """What the optimizer of a model remembers; None if that is not known, or not for this run's optimizer."""
+    from paceline.models.trained import check_shapes, check_types
+
     if not training.optimizer:
         notice(f"`{run}` did not keep its optimizer's state: the optimizer begins without it, with that run's model")
         return None
