@@ -13,7 +13,7 @@ from paceline.data.sparse.batch import Batch, concatenate
 from paceline.kernels import linear as kernels
 from paceline.kernels.linear import Linear
 from paceline.kernels.numbering import number_keys
-from paceline.kernels.private import NoCopies, Private, merge_all
+from paceline.kernels.private import NoCopies, Private, merge_all, with_room_ahead
 from paceline.kernels.reading import RowSlice, addresses
 from paceline.kernels.row_loop import train_rows
 from paceline.kernels.rules import update, weight
@@ -133,7 +133,8 @@ def test_numbering_takes_more_slots_as_batches_need_them() -> None:
 def own_copies(first: int, num_hot: int, base: Any, batch_size: int) -> Private:
     """Those of the only worker."""
     kind = Private if num_hot else NoCopies
-    return kind(first, num_hot, base, np.zeros(8, np.int64), 1, batch_size, 0.25, np.ones(num_hot + 1, np.float32))
+    copies = kind(first, num_hot, base, np.zeros(8, np.int64), 1, batch_size, 0.25, np.ones(num_hot + 1, np.float32))
+    return with_room_ahead(copies, FEATURES, np.uint32)
 
 
 def room_for(rows: Batch, num_rows: int) -> RowSlice:

@@ -7,7 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.kernels.private import HIDDEN, Private, mean_products, merge_all, merge_due, merge_hidden, replace_keys
+from paceline.data.sparse.batch import Batch
+from paceline.kernels.jit import compiled
+from paceline.kernels.private import (
+    HIDDEN,
+    Private,
+    mean_products,
+    merge_all,
+    merge_due,
+    merge_hidden,
+    name_keys,
+    names_of,
+    replace_keys,
+    with_room_ahead,
+)  # fmt: skip
 from paceline.kernels.tables import TableArrays
 from paceline.parameters.optimizers import rule_at
 from paceline.settings import OptimizerConfig
@@ -67,6 +80,27 @@ def test_all_workers_together_go_the_whole_way_at_most(rate: float, num_workers:
     assert moved >= min(0.9, 0.9 * num_workers * way)
     if rate < 1e-6 or num_workers == 1:
         assert moved == pytest.approx(num_workers * way, rel=1e-5)
+
+
+@compiled
+def find_names(private: Any, rows: Any, order: Any, i: int, out: Any) -> None:
+    names, shift = names_of(private, rows, order, i)
+    for k in range(np.uint64(rows.offsets[order[i]]), np.uint64(rows.offsets[order[i] + 1])):
+        out[k] = names[k + shift]
+
+
+def test_names_of_rows_to_come_lie_side_by_side() -> None:
+    keys = [[5, 0], [], [9, 1, 2, 3], [1]]
+    rows = Batch.from_lists([0, 1, 0, 1], keys, [[1.0] * len(found) for found in keys])
+    order = np.tile(np.asarray([2, 3, 1, 0], np.int32), 4)
+    private = with_room_ahead(copies(2, first=100), 4, np.uint32)
+    for i in range(len(order)):
+        name_keys(private, rows, order, i)
+    for i, row in enumerate(order):
+        found = np.zeros_like(rows.keys)
+        find_names(private, rows, order, i, found)
+        expected = [key + 100 if key < 2 else key for key in keys[row]]
+        assert found[rows.offsets[row] : rows.offsets[row + 1]].tolist() == expected
 
 
 def test_nothing_is_hidden_after_a_merge_at_pace_n() -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from paceline.kernels.jit import never_inlined, reassociated
 from paceline.kernels.keys import Keys
 from paceline.kernels.losses import ROWS_PER_LOG, measure_row
-from paceline.kernels.private import row_of
+from paceline.kernels.private import names_of
 from paceline.kernels.row_loop import ROWS_AHEAD, fetch_ahead, row_rule
 from paceline.kernels.rules import Table, memory, quick_update, quick_weight, weight
 from paceline.kernels.steps import gradient_rule
@@ -87,12 +87,13 @@ def train_row(model: Any, arrays: Any, block: Any, rows: Any, i: Any, bias: Any,
     rule, factor_rule, bias_rule = groups[0].rule, groups[1].rule, arrays.bias_groups[0].rule
     vectors, num_factors = Vectors(table, lanes), np.uint64(len(lanes))
     width, first_factor = row_width(groups), ONE + memory(rule)
-    keys, values, row = block.keys, block.values, rows[i]
+    values, row = block.values, rows[i]
+    names, shift = names_of(private, block, rows, i)
     first, last = np.uint64(block.offsets[row]), np.uint64(block.offsets[row + 1])
     z = quick_weight(bias_rule, table, bias * width, ONE)
     both = squares = filled(np.float32(0), lanes)
     for k in range(first, last):
-        at = row_of(private, np.uint64(keys[k])) * width
+        at = np.uint64(names[k + shift]) * width
         z += quick_weight(rule, table, at, ONE) * values[k]
         factors = quick_weight(factor_rule, vectors, at + first_factor, num_factors) * values[k]
         both += factors
@@ -103,7 +104,7 @@ def train_row(model: Any, arrays: Any, block: Any, rows: Any, i: Any, bias: Any,
     fetch_ahead(arrays, block, rows, i, private)
     quick_update(bias_rule, table, bias * width, ONE, slope)
     for k in range(first, last):
-        at = row_of(private, np.uint64(keys[k])) * width
+        at = np.uint64(names[k + shift]) * width
         by = slope * values[k]
         quick_update(rule, table, at, ONE, by)
         rest = both - quick_weight(factor_rule, vectors, at + first_factor, num_factors) * values[k]

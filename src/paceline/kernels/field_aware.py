@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from paceline.kernels.jit import REASSOCIATED, never_inlined, reassociated
 from paceline.kernels.keys import Keys
 from paceline.kernels.losses import ROWS_PER_LOG, measure_row
-from paceline.kernels.private import row_of
+from paceline.kernels.private import names_of
 from paceline.kernels.row_loop import ROWS_AHEAD, fetch_ahead, row_rule
 from paceline.kernels.rules import Table, memory, quick_update, quick_weight, weight
 from paceline.kernels.steps import gradient_rule
@@ -130,17 +130,18 @@ def train_row(model: Any, arrays: Any, block: Any, rows: Any, i: Any, bias: Any,
     rule, factor_rule, bias_rule = groups[0].rule, groups[1].rule, arrays.bias_groups[0].rule
     vectors, length, num_fields = Vectors(table, lanes), np.uint64(len(lanes)), np.uint64(model.num_fields)
     width, first_factor, size = row_width(groups), ONE + memory(rule), num_fields * length
-    keys, values, fields, row = block.keys, block.values, block.fields, rows[i]
+    values, fields, row = block.values, block.fields, rows[i]
+    names, shift = names_of(private, block, rows, i)
     start, stop = np.uint64(block.offsets[row]), np.uint64(block.offsets[row + 1])
     z = quick_weight(bias_rule, table, bias * width, ONE)
     model.crossed[:] = np.float32(0)
     for k in range(start, stop):
-        at = row_of(private, np.uint64(keys[k])) * width
+        at = np.uint64(names[k + shift]) * width
         z += quick_weight(rule, table, at, ONE) * values[k]
         _cross(model, table, at + first_factor, np.uint64(fields[k]), values[k])
     pairs = filled(np.float32(0), lanes)
     for k in range(start, stop):
-        at = row_of(private, np.uint64(keys[k])) * width + first_factor
+        at = np.uint64(names[k + shift]) * width + first_factor
         pairs += _meet(model, table, at, np.uint64(fields[k]), values[k])
     z += HALF * np.sum(pairs)
     slope, value, factor = measure_row(model.loss, z, np.float32(block.labels[row]), block.weights, row)
@@ -148,7 +149,7 @@ def train_row(model: Any, arrays: Any, block: Any, rows: Any, i: Any, bias: Any,
     fetch_ahead(arrays, block, rows, i, private)
     quick_update(bias_rule, table, bias * width, ONE, slope)
     for k in range(start, stop):
-        at = row_of(private, np.uint64(keys[k])) * width
+        at = np.uint64(names[k + shift]) * width
         by, field = slope * values[k], np.uint64(fields[k]) * length
         quick_update(rule, table, at, ONE, by)
         at += first_factor

@@ -15,7 +15,7 @@ from paceline.kernels.jit import compiled, never_inlined, prefetch, reassociated
 from paceline.kernels.keys import Keys
 from paceline.kernels.losses import ROWS_PER_LOG, measure_row
 from paceline.kernels.optional import row_weight
-from paceline.kernels.private import row_of
+from paceline.kernels.private import names_of
 from paceline.kernels.row_loop import ROWS_AHEAD, fetch_ahead, row_rule
 from paceline.kernels.rules import Table, memory, quick_update, quick_weight, weight
 from paceline.kernels.steps import gradient_rule
@@ -68,18 +68,19 @@ gradient_rule(Linear, gradient)
 def train_row(model: Any, arrays: Any, block: Any, rows: Any, i: Any, bias: Any, private: Any) -> Any:
     """One update by row `rows[i]` of a block, in place; the row's loss as value and factor (`row_loop.py`)."""
     rule, bias_rule, table = arrays.groups, arrays.bias_groups, arrays.numbers
-    keys, values, row = block.keys, block.values, rows[i]
+    values, row = block.values, rows[i]
+    names, shift = names_of(private, block, rows, i)
     step = ONE + memory(rule)
     first, last = np.uint64(block.offsets[row]), np.uint64(block.offsets[row + 1])
     z = quick_weight(bias_rule, table, bias * step, ONE)
     for k in range(first, last):
-        z += quick_weight(rule, table, row_of(private, np.uint64(keys[k])) * step, ONE) * values[k]
+        z += quick_weight(rule, table, np.uint64(names[k + shift]) * step, ONE) * values[k]
     slope, value, factor = measure_row(model.loss, z, np.float32(block.labels[row]), block.weights, row)
     # Here, because the processor has time for it while it waits for the slope.
     fetch_ahead(arrays, block, rows, i, private)
     quick_update(bias_rule, table, bias * step, ONE, slope)
     for k in range(first, last):
-        quick_update(rule, table, row_of(private, np.uint64(keys[k])) * step, ONE, slope * values[k])
+        quick_update(rule, table, np.uint64(names[k + shift]) * step, ONE, slope * values[k])
     return value, factor
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from paceline.kernels.jit import REASSOCIATED, never_inlined, reassociated
 from paceline.kernels.keys import Keys
 from paceline.kernels.optional import row_weight
-from paceline.kernels.private import row_of
+from paceline.kernels.private import names_of
 from paceline.kernels.row_loop import fetch_ahead, row_rule
 from paceline.kernels.rules import Table, quick_update, quick_weight, weight
 from paceline.kernels.steps import gradient_rule
@@ -90,13 +90,14 @@ gradient_rule(Multinomial, gradient)
 def train_row(model: Any, arrays: Any, block: Any, rows: Any, i: Any, bias: Any, private: Any) -> Any:
     """One update by row `rows[i]` of a block, in place; the row's loss as value and factor (`row_loop.py`)."""
     group, bias_group, table, scores = arrays.groups[0], arrays.bias_groups[0], arrays.numbers, model.scores
-    keys, values, row = block.keys, block.values, rows[i]
+    values, row = block.values, rows[i]
+    names, shift = names_of(private, block, rows, i)
     count, width = columns(group.columns), row_width(arrays.groups)
     first, last = np.uint64(block.offsets[row]), np.uint64(block.offsets[row + 1])
     for c in range(count):
         scores[c] = quick_weight(bias_group.rule, table, bias * width + c, count)
     for k in range(first, last):
-        at = row_of(private, np.uint64(keys[k])) * width
+        at = np.uint64(names[k + shift]) * width
         for c in range(count):
             scores[c] += quick_weight(group.rule, table, at + c, count) * values[k]
     label = np.int64(block.labels[row])
@@ -106,7 +107,7 @@ def train_row(model: Any, arrays: Any, block: Any, rows: Any, i: Any, bias: Any,
     for c in range(count):
         quick_update(bias_group.rule, table, bias * width + c, count, scores[c])
     for k in range(first, last):
-        at = row_of(private, np.uint64(keys[k])) * width
+        at = np.uint64(names[k + shift]) * width
         for c in range(count):
             quick_update(group.rule, table, at + c, count, scores[c] * values[k])
     return loss, np.float32(1)

@@ -26,6 +26,9 @@ MERGE_GROWTH = 4
 # Not all keys of a row move the same way: of the bound that `mean_products` gives, this much was found to be right.
 TOGETHER = 0.25
 ONE = np.uint64(1)
+NO_KEYS: Keys = np.zeros(0, np.uint32)
+# For how many rows to come there is room in `ahead`.
+ROOM_AHEAD = np.uint64(16)
 # Where a worker counts the clocks that it has not yet told the others about.
 HIDDEN = 1
 
@@ -37,6 +40,8 @@ class Private(NamedTuple):
     worker's rows so far. At pace N all are merged every `clocks` clocks, and `num_rows[HIDDEN]` counts those since the
     last time; at async `clocks` is 0. How much of a change is merged depends on the number of workers, the rows per
     update, the `curvature` of the loss and the keys' `products` (`mean_products`).
+
+    `ahead` is where loops over single rows note the rows of the table for the keys of the rows to come (`name_keys`).
     """
 
     first: int
@@ -48,23 +53,49 @@ class Private(NamedTuple):
     curvature: float
     products: Floats
     clocks: int = 0
+    ahead: Keys = NO_KEYS
 
 
 class NoCopies(Private):
     """A worker without copies. Having a type of its own, it gets loops that test no key for being hot."""
 
 
-def _own_row(private: Any, key: Any) -> Any:
-    return key + np.uint64(private.first) if key < np.uint64(private.num_hot) else key
+def _name_own_keys(private: Any, block: Any, rows: Any, i: Any) -> None:
+    # In the integers of keys, so that a vector holds as many of them as possible.
+    kind = private.ahead.dtype.type
+    first, num_hot, row = kind(private.first), kind(private.num_hot), rows[i]
+    start = np.uint64(block.offsets[row])
+    count = np.uint64(block.offsets[row + 1]) - start
+    room = np.uint64(private.ahead.size) // ROOM_AHEAD
+    at = np.uint64(i) % ROOM_AHEAD * room
+    for k in range(count):
+        key = kind(block.keys[start + k])
+        private.ahead[at + k] = kind(key + first) if key < num_hot else key
 
 
-def _shared_row(private: Any, key: Any) -> Any:
-    return key
+def _name_no_keys(private: Any, block: Any, rows: Any, i: Any) -> None:
+    pass
 
 
-_ROWS = {Private: register_jitable(_own_row), NoCopies: register_jitable(_shared_row)}
-# row_of(private, key): the row of the table in which a worker reads and writes a key
-row_of = picked_by_type(_ROWS)
+def _own_names(private: Any, block: Any, rows: Any, i: Any) -> Any:
+    room = np.uint64(private.ahead.size) // ROOM_AHEAD
+    return private.ahead, np.uint64(i) % ROOM_AHEAD * room - np.uint64(block.offsets[rows[i]])
+
+
+def _no_names(private: Any, block: Any, rows: Any, i: Any) -> Any:
+    return block.keys, np.uint64(0)
+
+
+# name_keys(private, block, rows, i): note in which row of the table a worker reads and writes each key of row `rows[i]`
+# of a block. It pays to do this once, because it takes as long as using them.
+name_keys = picked_by_type({Private: register_jitable(_name_own_keys), NoCopies: register_jitable(_name_no_keys)})
+# names_of(private, block, rows, i): those rows of the table, as an array and what to add to a place in the block.
+names_of = picked_by_type({Private: register_jitable(_own_names), NoCopies: register_jitable(_no_names)})
+
+
+def with_room_ahead(private: Private, longest_row: int, key_type: Any) -> Private:
+    """The same copies, with room to note the keys of rows that have up to `longest_row` nonzeros."""
+    return private._replace(ahead=np.empty(int(ROOM_AHEAD) * longest_row, key_type))
 
 
 @compiled

@@ -6,8 +6,8 @@ loop: a function
 
     train_row(model, arrays, block, rows, i, bias, private)  one update by row `rows[i]`; its loss as value and factor
 
-that is registered with `row_rule`. It reads and writes key k in row `row_of(private, k)` of the table and the bias in
-row `bias`, and calls `fetch_ahead` where the processor has time for it: before it needs the slope.
+that is registered with `row_rule`. It reads and writes each key in the row of the table that `names_of` says and the
+bias in row `bias`, and calls `fetch_ahead` where the processor has time for it: before it needs the slope.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from paceline.kernels.gate import UNBOUNDED, passes, read_clock, set_clock, slowest
 from paceline.kernels.jit import REASSOCIATED, prefetch_to_read, reassociated
 from paceline.kernels.losses import ROWS_PER_LOG
-from paceline.kernels.private import FIRST_MERGE, merge_own_due, row_of
+from paceline.kernels.private import FIRST_MERGE, merge_own_due, name_keys, names_of
 from paceline.kernels.rules import copy_of
 from paceline.kernels.tables import prefetch_row, row_width
 
@@ -56,9 +56,11 @@ def fetch_ahead(arrays: Any, block: Any, rows: NDArray[np.int32], i: int, privat
     offsets, keys, values = block.offsets, block.keys, block.values
     width = row_width(arrays.groups)
     if i + ROWS_AHEAD < rows.size:
+        name_keys(private, block, rows, i + ROWS_AHEAD)
+        names, shift = names_of(private, block, rows, i + ROWS_AHEAD)
         ahead = rows[i + ROWS_AHEAD]
         for k in range(np.uint64(offsets[ahead]), np.uint64(offsets[ahead + 1])):
-            prefetch_row(arrays.groups, arrays.numbers, row_of(private, np.uint64(keys[k])) * width)
+            prefetch_row(arrays.groups, arrays.numbers, np.uint64(names[k + shift]) * width)
     if i + READ_AHEAD < rows.size:
         ahead = rows[i + READ_AHEAD]
         for k in range(np.uint64(offsets[ahead]), np.uint64(offsets[ahead + 1]), NONZEROS_PER_LINE):
@@ -85,6 +87,8 @@ def train_rows(
     last_seen = slowest(clocks)
     # Reading the clocks of all workers costs as much as a row. At async nothing depends on them, so a sample will do.
     sampled = gate.staleness >= UNBOUNDED
+    for i in range(start, min(start + ROWS_AHEAD, rows.size)):
+        name_keys(private, block, rows, i)
     i = start
     while i < rows.size:
         # The slowest clock is read again only when the old reading would close the gate or set a record.
