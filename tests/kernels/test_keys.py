@@ -66,3 +66,13 @@ def test_values_travel_with_their_keys(hot: list[int]) -> None:
     by_block_key[numbered] = np.arange(100)
     assert order.to_input(by_block_key.copy()).tolist() == list(range(100))
     assert order.to_blocks(np.arange(100.0)).tolist() == by_block_key.tolist()
+
+
+@given(st.lists(KEYS, unique=True, min_size=1, max_size=60), st.lists(KEYS, max_size=100))
+def test_counts_values_and_squares_of_hot_keys(hot: list[int], keys: list[int]) -> None:
+    keys += hot[: len(keys)]
+    values = np.arange(1, len(keys) + 1, dtype=np.float32)
+    sums = np.zeros((len(hot), 3))
+    KeyOrder(np.array(hot, np.uint64)).add_up(np.array(keys, np.uint32), values, sums)
+    expected = [[value for key, value in zip(keys, values.tolist(), strict=True) if key == wanted] for wanted in hot]
+    assert sums.tolist() == [[len(found), sum(found), sum(value**2 for value in found)] for found in expected]

@@ -42,28 +42,60 @@ def fill_dictionary(dictionary: Keys, keys: Keys, positions: Keys) -> None:
 
 
 @compiled
-def renumber(keys: Keys, front: Keys, dictionary: Keys, counts: NDArray[np.int64]) -> None:
+def fill_filter(bits: NDArray[np.uint64], keys: Keys) -> None:
+    """Set the bit of each key, one of as many as there are in `bits`: a power of two, at most 2**32."""
+    mask = np.uint64(64 * bits.size - 1)
+    for i in range(keys.size):
+        place = ((np.uint64(keys[i]) * GOLDEN) >> np.uint64(32)) & mask
+        bits[place >> np.uint64(6)] |= np.uint64(1) << (place & np.uint64(63))
+
+
+@inlined
+def _number_of(key: Any, front: Keys, dictionary: Keys, bits: NDArray[np.uint64]) -> Any:
+    """The new number of a key: `front[key]`, what the dictionary says, or the key itself.
+
+    Most keys of even data keep their numbers. The bits, which stay in near caches, say so without a look into the
+    dictionary.
+    """
+    if key < np.uint64(front.size):
+        return np.uint64(front[key])
+    place = (key * GOLDEN) >> np.uint64(32)
+    bit = place & np.uint64(64 * bits.size - 1)
+    if (bits[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1):
+        mask = np.uint64(dictionary.shape[0] - 1)
+        slot = place & mask
+        while dictionary[slot, 0] != 0:
+            if np.uint64(dictionary[slot, 0]) == key + np.uint64(1):
+                return np.uint64(dictionary[slot, 1])
+            slot = (slot + np.uint64(1)) & mask
+    return key
+
+
+@compiled
+def renumber(keys: Keys, front: Keys, dictionary: Keys, bits: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
     """Replace each of `keys` in place by its new number, and count those that land in front.
 
     Keys below `front.size` become `front[key]`; others become what the dictionary says, or stay. `counts[n]` grows by
-    one for each key whose new number n is below `counts.size`.
+    one for each key whose new number n is below `counts.size`. `bits` are a filter of the dictionary's keys.
     """
-    mask = np.uint64(dictionary.shape[0] - 1)
     for k in range(keys.size):
-        key = np.uint64(keys[k])
-        if key < np.uint64(front.size):
-            number = np.uint64(front[key])
-        else:
-            number = key
-            slot = ((key * GOLDEN) >> np.uint64(32)) & mask
-            while dictionary[slot, 0] != 0:
-                if np.uint64(dictionary[slot, 0]) == key + np.uint64(1):
-                    number = np.uint64(dictionary[slot, 1])
-                    break
-                slot = (slot + np.uint64(1)) & mask
+        number = _number_of(np.uint64(keys[k]), front, dictionary, bits)
         if number < np.uint64(counts.size):
             counts[number] += 1
         keys[k] = number
+
+
+@compiled
+def add_up(keys: Keys, values: NDArray[np.float32], front: Keys, dictionary: Keys, bits: NDArray[np.uint64],
+           sums: NDArray[np.float64]) -> None:  # fmt: skip
+    """For each key whose new number n is below the length of `sums`, `sums[n]` grows by 1, its value and its square."""
+    for k in range(keys.size):
+        number = _number_of(np.uint64(keys[k]), front, dictionary, bits)
+        if number < np.uint64(sums.shape[0]):
+            value = np.float64(values[k])
+            sums[number, 0] += 1
+            sums[number, 1] += value
+            sums[number, 2] += value * value
 
 
 @compiled

@@ -152,6 +152,8 @@ def test_values_that_a_scale_would_make_infinite_stay_finite() -> None:
         b'{"keys":[1],"scales":[2],"centres":[1e300]}',
         b'{"keys":[-1],"scales":[2],"centres":[0]}',
         b'{"keys":[1],"scales":[2],"centres":[0],"fields":[1,2]}',
+        b'{"keys":[1],"scales":[2],"centres":[0],"fields":[65536]}',
+        b'{"keys":[1],"scales":[2],"centres":[0],"fields":[-1]}',
     ],
 )
 def test_a_damaged_scaling_is_refused(text: bytes) -> None:

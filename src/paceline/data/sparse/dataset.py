@@ -215,6 +215,12 @@ class SparseIntake:
         self._largest_field = 0
         self._counting = threading.Lock()
 
+    @property
+    def key_order(self) -> KeyOrder:
+        """How keys are renumbered, once rows were released."""
+        assert self._order is not None
+        return self._order
+
     def take(self, split: Split, rows: Batch) -> Iterator[tuple[Split, Batch]]:
         """The rows, once there are enough to choose the hottest keys. Keys must be distinct per row."""
         if rows.labels.dtype != self._label_dtype:
@@ -267,10 +273,9 @@ class SparseIntake:
 
     def complete(self, split: Split, index: int, block: list[Batch]) -> list[Batch]:
         """One batch of all rows with the blocks' keys, counted. Runs in several threads at once."""
-        assert self._order is not None
         rows = self._scaler.apply(concatenate(block))
         counts = np.zeros_like(self._counts[split])
-        self._order.renumber(rows.keys, counts)
+        self.key_order.renumber(rows.keys, counts)
         is_number = self._labels == "numbers"
         sums = sum_numbers(rows.labels, rows.weights, index) if is_number else sum_classes(rows.labels, rows.weights)
         with self._counting:
@@ -283,7 +288,6 @@ class SparseIntake:
             self._named = self._names.write(folder, self._numeric)
 
     def manifest(self, splits: dict[Split, SplitInfo]) -> SparseManifest:
-        assert self._order is not None
         sums = {split: [found[index] for index in sorted(found)] for split, found in self._label_sums.items()}
         features = self._declared if self._declared is not None else self._largest_key + 1
         counted = {split: self._with_sums(info, sums[split]) for split, info in splits.items()}
@@ -292,7 +296,7 @@ class SparseIntake:
         labels = self._described_labels(sums)
         return SparseManifest(
             features=max(1, features),
-            hot_keys=self._order.hot.tolist(),
+            hot_keys=self.key_order.hot.tolist(),
             hot_counts=self._counts["train"].tolist(),
             source={**self._source, **({"class_names": labels.names} if self._class_names else {})},
             labels=labels,

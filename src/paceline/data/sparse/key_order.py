@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.kernels.keys import PART_BITS, fill_dictionary, renumber, sort_by_part
+from paceline.kernels.keys import PART_BITS, add_up, fill_dictionary, fill_filter, renumber, sort_by_part
+from paceline.kernels.names import count_keys
 from paceline.machine import num_cores
 
 NO_COUNTS = np.zeros(0, np.int64)
@@ -38,10 +39,18 @@ class KeyOrder:
         self._front[self._input_keys[in_front]] = self._block_keys[in_front]
         self._dictionary = np.zeros((max(4, 1 << (4 * num_hot).bit_length()), 2), narrow)
         fill_dictionary(self._dictionary, self._input_keys[~in_front], self._block_keys[~in_front])
+        self._filter = np.zeros(max(1, 1 << max(0, (num_hot - 1).bit_length() - 1)), np.uint64)
+        fill_filter(self._filter, self._input_keys[~in_front])
 
     def renumber(self, keys: NDArray[Any], counts: NDArray[np.int64]) -> None:
         """Replace the input's keys by the blocks' in place; `counts[i]` grows with each key that becomes i."""
-        renumber(keys, self._front, self._dictionary, counts)
+        renumber(keys, self._front, self._dictionary, self._filter, counts)
+
+    def add_up(self, keys: NDArray[Any], values: NDArray[np.float32], sums: NDArray[np.float64]) -> None:
+        """For nonzeros with keys of the input: to `sums[i]`, for a key that is i in blocks, add 1, the value and its
+        square.
+        """
+        add_up(keys, values, self._front, self._dictionary, self._filter, sums)
 
     def input_keys(self, keys: NDArray[Any]) -> NDArray[np.uint64]:
         """The input's keys for keys of blocks.
@@ -87,23 +96,39 @@ def most_frequent(arrays: list[NDArray[Any]], most: int) -> tuple[NDArray[Any], 
     >>> keys.tolist(), counts.tolist()
     ([3, 5], [2, 2])
     """
-    if not arrays:
+    num_keys = sum(map(len, arrays))
+    if not num_keys:
         return np.zeros(0, np.uint32), NO_COUNTS
+    size = 1 + max(int(keys.max(initial=0)) for keys in arrays)
+    keys: NDArray[Any]
+    counts: NDArray[Any]
+    if size <= num_keys < 1 << 32:
+        keys, counts = np.arange(size, dtype=arrays[0].dtype), np.zeros(size, np.uint32)
+        for found in arrays:
+            count_keys(found, counts)
+    else:  # a table would be mostly zeros
+        keys, counts = _count_by_part(arrays)
+    # Fewer than `most` keys can occur as often as the last entry of the tally.
+    tally = np.bincount(np.minimum(counts, num_keys // most + 1))[1:]
+    at_least = np.cumsum(tally[::-1])[::-1]
+    if at_least[0] <= most:
+        chosen = np.flatnonzero(counts)
+    else:
+        least = 1 + int(np.flatnonzero(at_least >= most)[-1])
+        more, as_often = np.flatnonzero(counts > least), np.flatnonzero(counts == least)
+        num_least = most - len(more)
+        chosen = np.append(more, as_often[np.argpartition(keys[as_often], num_least - 1)[:num_least]])
+    chosen = chosen[np.argsort(keys[chosen])]
+    return keys[chosen], counts[chosen].astype(np.int64)
+
+
+def _count_by_part(arrays: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The distinct keys and how often each occurs, where a table of all keys would be mostly zeros."""
     with ThreadPoolExecutor(num_cores(), thread_name_prefix="paceline-count") as threads:
         dealt = list(threads.map(_deal_out, arrays))
         parts = list(threads.map(lambda part: _count([pieces[part] for pieces in dealt]), range(NUM_PARTS)))
     keys, counts = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    if len(keys) > most:
-        # Fewer than `most` keys can occur as often as the last entry of the tally.
-        tally = np.bincount(np.minimum(counts, counts.sum() // most + 1))
-        least = int(np.flatnonzero(np.cumsum(tally[::-1])[::-1] >= most)[-1])
-        more, as_often = counts > least, keys[counts == least]
-        num_least = most - np.count_nonzero(more)
-        last = np.partition(as_often, num_least - 1)[num_least - 1]
-        chosen = more | (counts == least) & (keys <= last)
-        keys, counts = keys[chosen], counts[chosen]
-    order = np.argsort(keys)
-    return keys[order], counts[order]
+    return keys, counts
 
 
 def _deal_out(keys: NDArray[Any]) -> list[NDArray[Any]]:

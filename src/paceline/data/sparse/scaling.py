@@ -7,6 +7,7 @@ scale: see `choose_scaling`. The manifest lists these keys, and so does the file
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from paceline.data.sparse.batch import Batch, concatenate
 from paceline.data.sparse.key_order import NO_COUNTS, KeyOrder
+from paceline.kernels.optional import MOST_FIELDS
 
 SAMPLE_ROWS = 16_384
 LEAST, MOST = 1 / 8, 8  # values of this size stay as they are
@@ -47,6 +49,8 @@ class Scaling(msgspec.Struct, frozen=True):
             raise ValueError("the scales are not powers of two")
         if not all(abs(centre) <= LARGEST for centre in self.centres):
             raise ValueError("the centres are not finite numbers")
+        if self.fields and not 0 <= min(self.fields) <= max(self.fields) < MOST_FIELDS:
+            raise ValueError(f"the fields of scaled keys are not below {MOST_FIELDS:,}")
 
     def weights_of_source(self, weights: Floats, bias: Floats) -> tuple[Floats, Floats]:
         """The weights and biases of a linear model of scaled values, for the values of the source.
@@ -122,10 +126,17 @@ class Scaler:
 
     def _find(self, keys: NDArray[np.uint32 | np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Which of the scaled keys stand in rows: their numbers here, and where they stand."""
-        numbers = np.searchsorted(self._keys, keys.astype(np.uint64))
-        numbers[numbers == len(self._keys)] = 0
-        found = np.flatnonzero(self._keys[numbers] == keys)
-        return numbers[found], found
+        return _positions(self._keys, keys)
+
+
+def _positions(of: NDArray[np.uint64], keys: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which `keys` are among the sorted, distinct ones `of` which there is at least one: where in these, and where in
+    `keys`.
+    """
+    numbers = np.searchsorted(of, keys.astype(np.uint64))
+    numbers[numbers == len(of)] = 0
+    found = np.flatnonzero(of[numbers] == keys)
+    return numbers[found], found
 
 
 def _rounded(values: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -142,18 +153,10 @@ def choose_scaling(order: KeyOrder, batches: Sequence[Batch]) -> Scaling:
     batches = batches[:: max(1, sum(batch.num_rows for batch in batches) // SAMPLE_ROWS)]
     rows = sum(batch.num_rows for batch in batches)
     size = len(order.hot)
-    counts, sums, squares = np.zeros(size), np.zeros(size), np.zeros(size)
-    fields = np.zeros(size, np.int64)
+    found = np.zeros((size, 3))
     for batch in batches:
-        keys = batch.keys.copy()
-        order.renumber(keys, NO_COUNTS)
-        hot = keys < size
-        keys, values = keys[hot].astype(np.int64), batch.values[hot].astype(np.float64)
-        counts += np.bincount(keys, minlength=size)
-        sums += np.bincount(keys, values, minlength=size)
-        squares += np.bincount(keys, values * values, minlength=size)
-        if batch.fields is not None:
-            fields[keys] = batch.fields[hot]
+        order.add_up(batch.keys, batch.values, found)
+    counts, sums, squares = found.T
     root = np.sqrt(squares / np.maximum(1, counts))
     means = sums / max(1, rows)
     deviations = np.sqrt(np.maximum(0, squares / max(1, rows) - means**2))
@@ -165,9 +168,17 @@ def choose_scaling(order: KeyOrder, batches: Sequence[Batch]) -> Scaling:
     # Few digits: the difference to most values is then exact in float32.
     centres = np.where(centred, means, 0.0)[chosen]
     centres = np.round(centres / scales * CENTRE_STEPS) * scales / CENTRE_STEPS
-    return Scaling(
-        tuple(order.hot[chosen].tolist()),
-        tuple(scales.tolist()),
-        tuple(centres.tolist()),
-        tuple(fields[chosen].tolist()) if batches and batches[0].fields is not None else (),
-    )
+    keys = order.hot[chosen]
+    return Scaling(tuple(keys.tolist()), tuple(scales.tolist()), tuple(centres.tolist()), _last_fields(keys, batches))
+
+
+def _last_fields(keys: NDArray[np.uint64], batches: Sequence[Batch]) -> tuple[int, ...]:
+    """The field in which each key was last found, if rows have fields."""
+    if not batches or batches[0].fields is None or not len(keys):
+        return ()
+    ranks, fields = np.argsort(keys), np.zeros(len(keys), np.int64)
+    for batch in batches:
+        assert batch.fields is not None
+        numbers, found = _positions(keys[ranks], batch.keys)
+        fields[ranks[numbers]] = batch.fields[found]
+    return tuple(fields.tolist())
