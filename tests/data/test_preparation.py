@@ -72,3 +72,20 @@ def test_a_recorded_preparation_becomes_settings_again() -> None:
     assert config_of(MATRIX, ["rows"]).format == "auto"
     with pytest.raises(DataError, match="what the model says about its data cannot be read"):
         config_of(CRITEO | {"hash_bits": "many"}, [])
+
+
+@pytest.mark.parametrize(
+    ("recorded", "words"),
+    [
+        (CSV | {"hash_bits": 1 << 62}, "`hash-bits` is 4611686018427387904; it must be 1 to 32"),
+        (CSV | {"hash_bits": -1}, "`hash-bits` is -1"),
+        (CSV | {"cross": [[]]}, "it must be two or more columns"),
+        (CSV | {"bins": {"a": 3}}, "`bins` does not have the edges of just the columns in bins"),
+        (CSV | {"columns": {"a": "bins"}}, "`bins` does not have the edges"),
+        (CSV | {"columns": {"a": "bins"}, "bins": {"a": [2, 1]}}, "they must rise"),
+    ],
+)
+def test_settings_that_cannot_have_been_recorded(recorded: dict[str, Any], words: str) -> None:
+    with pytest.raises(DataError, match="what the model says about its data cannot be read") as caught:
+        config_of(recorded, ["rows.csv"])
+    assert words in caught.value.message

@@ -39,13 +39,15 @@ RANDOM = RandomSource((30, 30), 1, np.dtype(np.float64))
 class FuzzFormat(NamedTuple):
     """How valid files are made, which of them (a glob) are damaged, and what is done with the folder.
 
-    `mend` puts the checksums of a dataset right after one of its files was damaged.
+    `mend` puts the checksums of a dataset right after one of its files was damaged. With `edit`, a value of the file is
+    replaced instead of its bytes.
     """
 
     make: Callable[[Path], Any]
     use: Callable[[Path, Path], Any]
     damaged: str = "*"
     mend: Callable[[Path, Path], None] | None = None
+    edit: Callable[[Path, random.Random], str] | None = None
 
 
 def damage(format_: FuzzFormat, valid: Path, folder: Path, seed: int) -> str:
@@ -54,8 +56,8 @@ def damage(format_: FuzzFormat, valid: Path, folder: Path, seed: int) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(valid, folder)
     path = chance.choice(sorted(path for path in folder.rglob(format_.damaged) if path.is_file()))
-    if format_.mend is not None and path.name == "manifest.json":
-        return f"manifest.json: {edit_manifest(path, chance)}"
+    if format_.edit is not None:
+        return f"{path.name}: {format_.edit(path, chance)}"
     content, what = mutate(path.read_bytes(), chance)
     path.write_bytes(content)
     if format_.mend is not None:
@@ -144,6 +146,18 @@ def evaluate(folder: Path, scratch: Path) -> None:
 
     evaluate_model(folder, data_of(folder), None)
     write_predictions(folder, data_of(folder), scratch / "scores.csv", None)
+
+
+def use_of_table(folder: Path, scratch: Path) -> None:
+    """Score raw rows with a model, and read its weights."""
+    import pyarrow.csv
+
+    import paceline
+
+    paceline.load(folder).predict(pyarrow.csv.read_csv(folder / "a.csv").drop_columns("label"))
+    paceline.predict(folder, folder / "a.csv", scratch / "scores.csv")
+    paceline.top(folder, 5)
+    paceline.export(folder, to="text", out=scratch / "weights.tsv")
 
 
 def resume(folder: Path, scratch: Path) -> None:
@@ -353,6 +367,27 @@ def make_run(folder: Path) -> None:
                    checkpoint_every=1e-6).report()  # fmt: skip
 
 
+def make_table_run(model: str) -> Callable[[Path], None]:
+    """A run on a table with columns of all kinds, and the table, which is in the folder of the run, too."""
+
+    def make(folder: Path) -> None:
+        import paceline
+
+        shutil.rmtree(folder)
+        source = folder.with_name(f"{folder.name}-source")
+        source.mkdir()
+        make_timed_csv(source)
+        text = (source / "a.csv").read_text().replace(",s", ",1e6,s").replace("age,shop", "age,far,shop")
+        (source / "a.csv").write_text(text)
+        settings: Any = CROSSED | {"hash_bits": 8, "timestamp": ["at"], "progress": False}
+        paceline.prepare(source / "a.csv", source / "data", **settings)
+        paceline.train(data=source / "data", model=model, workers=1, epochs=1, run=folder, seed=1, progress=False)
+        shutil.move(source / "a.csv", folder)
+        shutil.rmtree(source)
+
+    return make
+
+
 def make_stopped_run(folder: Path) -> None:
     make_run(folder)
     (folder / "result.json").unlink()
@@ -423,10 +458,25 @@ def write_manifest(path: Path, manifest: Any) -> None:
 def edit_manifest(path: Path, chance: random.Random) -> str:
     """Replace one value somewhere in a manifest."""
     manifest = msgspec.json.decode(path.read_bytes())
-    node, trail = manifest, []
+    done = edit_value(manifest, chance)
+    write_manifest(path, manifest)
+    return done
+
+
+def edit_model(path: Path, chance: random.Random) -> str:
+    """Replace one value somewhere in `model.json`, as often as not one that says how the data was prepared."""
+    model = msgspec.json.decode(path.read_bytes())
+    done = edit_value(model["source"] if chance.random() < 0.5 else model, chance)
+    path.write_bytes(msgspec.json.encode(model))
+    return done
+
+
+def edit_value(tree: Any, chance: random.Random) -> str:
+    """Replace one value somewhere in a tree; what was done."""
+    node, trail = tree, []
     while True:
         keys = list(node) if isinstance(node, dict) else list(range(len(node)))
-        key = chance.choice([key for key in keys if key != "checksum" or node is not manifest])
+        key = chance.choice([key for key in keys if key != "checksum" or node is not tree])
         trail.append(str(key))
         if isinstance(node[key], dict | list) and node[key] and chance.random() < 0.9:
             node = node[key]
@@ -438,12 +488,11 @@ def edit_manifest(path: Path, chance: random.Random) -> str:
             values += [before + 1, before - 1, 2 * before]
         node[key] = chance.choice(values)
         break
-    write_manifest(path, manifest)
     return f"{'.'.join(trail)} set to {node[key]!r}"
 
 
 DATASET = {"damaged": "*.arrow", "mend": mend_checksums}
-MANIFEST = {"damaged": "manifest.json", "mend": mend_checksums}
+MANIFEST = {"damaged": "manifest.json", "edit": edit_manifest}
 CROSSED: dict[str, Any] = {"bins": {"age": 4}, "cross": [["age", "at.hour"]], "fields": True}
 
 FORMATS: dict[str, FuzzFormat] = {
@@ -468,6 +517,8 @@ FORMATS: dict[str, FuzzFormat] = {
     "compressed": FuzzFormat(make_compressed, prepare_as("libsvm", skip_bad_rows=3)),
     "recipe": FuzzFormat(make_recipe, read_recipe),
     "model": FuzzFormat(make_run, evaluate, "model.*"),
+    "table-model": FuzzFormat(make_table_run("linear"), use_of_table, "model.json", edit=edit_model),
+    "fields-model": FuzzFormat(make_table_run("ffm"), use_of_table, "model.json", edit=edit_model),
     "checkpoint": FuzzFormat(make_stopped_run, resume, "checkpoint.json", mend_checkpoint),
     "states": FuzzFormat(make_stopped_run, resume, "states.safetensors", mend_checkpoint),
     "run": FuzzFormat(make_run, explain, "*.[jt]*"),

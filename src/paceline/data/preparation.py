@@ -6,12 +6,12 @@ Rows can only be scored, or trained on further, by a model if their keys mean wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from paceline.data.prepare_settings import FORMATS, PrepareConfig
-from paceline.errors import DataError, printable
+from paceline.data.prepare_settings import FORMATS, PrepareConfig, check_settings
+from paceline.errors import ConfigError, DataError, printable
 
 Source = Mapping[str, Any]
 Kinds = Mapping[str, Any]
@@ -42,12 +42,26 @@ OF_FILES = frozenset({
 })  # fmt: skip
 
 
+class RecordedTypes(msgspec.Struct):
+    """The types of what a `source` may have, as far as this depends on them."""
+
+    format: str | None = None
+    columns: dict[str, Any] | None = None
+    class_names: list[str] = []
+    hash_bits: Annotated[int, msgspec.Meta(ge=1, le=32)] | None = None
+
+
 class Preparation(NamedTuple):
     """How rows were prepared: the recorded `source`, how many features they have, and the names of their fields."""
 
     source: Source
     features: int
     fields: tuple[str, ...] = ()
+
+
+def check_source(source: Source) -> None:
+    """Raise `ValueError` unless a `source` that was read from a file can be one."""
+    msgspec.convert(source, RecordedTypes)
 
 
 def keys_of(format_: str) -> str:
@@ -135,9 +149,20 @@ def config_of(source: Source, sources: list[str], **settings: Any) -> PrepareCon
     format_ = source.get("format")
     tree = {"sources": sources, "out": "", "format": format_ if format_ in FORMATS else "auto", **recorded, **settings}
     try:
+        _check_recorded(recorded)
         return msgspec.convert(tree, PrepareConfig)
-    except msgspec.ValidationError as error:
-        raise DataError(f"what the model says about its data cannot be read: {error}", "train again") from None
+    except (msgspec.ValidationError, ConfigError) as error:
+        said = error.message if isinstance(error, ConfigError) else error
+        raise DataError(f"what the model says about its data cannot be read: {said}", "train again") from None
+
+
+def _check_recorded(recorded: Source) -> None:
+    """Raise for recorded settings that no dataset was prepared with."""
+    config = msgspec.convert({"sources": ["-"], "out": "", **recorded}, PrepareConfig)
+    check_settings(config)
+    in_bins = {name for name, kind in config.columns.items() if kind == "bins"}
+    if in_bins != set(config.bins) or any(isinstance(edges, int) for edges in config.bins.values()):
+        raise ConfigError("`bins` does not have the edges of just the columns in bins")
 
 
 def _in_words(value: Any) -> str:

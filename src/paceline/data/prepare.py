@@ -140,7 +140,8 @@ def _fill(writer: DatasetWriter[R, Any], config: PrepareConfig, opened: RawData[
             rows += num_rows
         if files and not rows:
             names = ", ".join(f"`{source.name}`" for source in files[:5])
-            raise DataError(f"no rows in {names}", "check the files, and --format")
+            hint = "check the files, and --format" if files[0].path else "streams and iterators can be read once"
+            raise DataError(f"no rows in {names}", hint)
 
 
 def _divide(config: PrepareConfig, split: Split, read: Iterator[tuple[R, int]]) -> Iterator[tuple[Parts[R], int]]:

@@ -67,6 +67,16 @@ class BlockRows(NamedTuple):
     rows: NDArray[np.int32]
 
 
+class BlockRuns(NamedTuple):
+    """A whole block in an epoch, which ends at position `stop`: its runs of `RUN_ROWS` rows in reading order. Run r
+    begins at row `r * RUN_ROWS`; the last run of a block may be shorter.
+    """
+
+    block: int
+    stop: int
+    runs: NDArray[np.int64]
+
+
 class _Shuffles(NamedTuple):
     """How the blocks and rows of each epoch are shuffled, if they are."""
 
@@ -79,12 +89,14 @@ class _Shuffles(NamedTuple):
         blocks = self._permutation(epoch, 0, len(self.block_rows))
         return blocks, np.cumsum(self.block_rows[blocks])
 
+    def runs(self, epoch: int, block: int) -> NDArray[np.int64]:
+        """The runs of a block in the order of an epoch: run r has its rows from `r * RUN_ROWS` on."""
+        return self._permutation(epoch, 1 + block, -(-int(self.block_rows[block]) // RUN_ROWS))
+
     def rows(self, epoch: int, block: int) -> NDArray[np.int32]:
         """The rows of a block in the order of an epoch."""
-        num_rows = int(self.block_rows[block])
-        runs = self._permutation(epoch, 1 + block, -(-num_rows // RUN_ROWS))
-        rows = np.empty(num_rows, np.int32)
-        fill_runs(runs, RUN_ROWS, rows)
+        rows = np.empty(int(self.block_rows[block]), np.int32)
+        fill_runs(self.runs(epoch, block), RUN_ROWS, rows)
         rows.flags.writeable = False
         return rows
 
@@ -111,6 +123,7 @@ class EpochOrder:
         shuffles = _Shuffles(np.array(block_rows, np.int64), seed, shuffle)
         self._epoch = lru_cache(2)(shuffles.blocks)
         self._block = lru_cache(BLOCKS_KEPT)(shuffles.rows)
+        self._runs = shuffles.runs
 
     def between(self, start: int, stop: int) -> Iterator[tuple[int, NDArray[np.int32]]]:
         """The rows at positions `start` up to `stop`: blocks, each with its rows, in order. Safe from any thread."""
@@ -121,12 +134,21 @@ class EpochOrder:
 
     def block_at(self, position: int) -> BlockRows:
         """The block with the row at a position, and all its rows in order."""
+        epoch, block, stop = self._find(position)
+        rows = self._block(epoch, block)
+        return BlockRows(block, stop - len(rows), stop, rows)
+
+    def runs_at(self, position: int) -> BlockRuns:
+        """The same, with runs instead of rows."""
+        epoch, block, stop = self._find(position)
+        return BlockRuns(block, stop, self._runs(epoch, block))
+
+    def _find(self, position: int) -> tuple[int, int, int]:
+        """The epoch of a position, the block with its row, and the position where that block ends."""
         epoch, place = divmod(position, self.num_rows)
         blocks, ends = self._epoch(epoch)
         number = int(np.searchsorted(ends, place, side="right"))
-        block, stop = int(blocks[number]), epoch * self.num_rows + int(ends[number])
-        rows = self._block(epoch, block)
-        return BlockRows(block, stop - len(rows), stop, rows)
+        return epoch, int(blocks[number]), epoch * self.num_rows + int(ends[number])
 
 
 class RowFeed(Protocol):

@@ -125,7 +125,8 @@ def open_files(trained: Preparation, sources: list[str], settings: Mapping[str, 
         refuse_other_formats(name, files, config)
     reading = ROW_FORMATS[name](first, config)
     if reading.fields is not None:
-        refuse_other_preparation(trained, Preparation({}, 0, reading.fields), first.name)
+        # All else is as in the training data, since it was read with its settings.
+        refuse_other_preparation(trained, trained._replace(fields=reading.fields), first.name)
     return UnlabelledRows(reading, files, config.skip_bad_rows)
 
 

@@ -106,7 +106,10 @@ def test_numbers_may_be_categories() -> None:
             "does not have as many rows as there are labels, 2",
             "one per row",
         ),
-        (Given(pd.Series([1.0, 2.0]), "label"), [], "is not a table", "frame of columns"),
+        (Given(pd.Series([1.0, 2.0]), "label"), [], "is not a table", "distinct names"),
+        (Given(pd.DataFrame(np.eye(2), columns=["a", "a"]), "y"), [], "Duplicate column names", "distinct names"),
+        (Given(pd.DataFrame({"a": [1, "b"]}), "y"), [], "type str: tried to convert to int64; Conversion", "one type"),
+        (Given(pd.DataFrame({"a": pd.arrays.SparseArray([0, 1])}), "y"), [], "Sparse pandas", "give a matrix"),
     ],
 )
 def test_what_does_not_fit_is_refused(given: Given, categorical: list[str], words: str, hint: str) -> None:

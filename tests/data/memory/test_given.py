@@ -12,6 +12,7 @@ import pytest
 import scipy.sparse
 
 from paceline.data.memory.given import batches_of, column_of, is_in_memory
+from paceline.data.sources.cells import holds_text
 from paceline.errors import UsageError
 
 X, Y, W = np.eye(2), np.array([0, 1]), [1.0, 2.0]
@@ -85,15 +86,39 @@ def test_a_later_batch_of_another_kind_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [[0, 1], np.array([[0], [1]]), pd.Series([0, 1]), pl.Series([0, 1]), pa.array([0, 1])]
-)
+    "values",
+    [
+        [0, 1], np.array([[0], [1]]), np.array([0, 1], ">i4"), pd.Series([0, 1]), pl.Series([0, 1]), pa.array([0, 1]),
+        pd.DataFrame({"y": [0, 1]}, index=["a", "b"]), pl.DataFrame({"y": [0, 1]}), pa.table({"y": [0, 1]}),
+    ],
+)  # fmt: skip
 def test_labels_of_any_kind_become_a_column(values: Any) -> None:
     assert column_of(values, 2, "labels").to_pylist() == [0, 1]
 
 
+@pytest.mark.parametrize("kind", [pl.String, pl.Categorical, pl.Enum(["no", "yes"])])
+def test_names_of_polars_are_text(kind: Any) -> None:
+    column = column_of(pl.Series(["no", "yes"], dtype=kind), 2, "labels")
+    assert holds_text(column.type)
+    assert column.to_pylist() == ["no", "yes"]
+
+
+def test_a_masked_label_is_missing() -> None:
+    assert column_of(np.ma.masked_array([0, 7], [False, True]), 2, "labels").to_pylist() == [0, None]
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
-    [([0, 1, 1], "2 rows, but 3 labels"), (np.zeros((2, 3)), "of shape (2, 3)"), ([0, object()], "cannot be read")],
+    [
+        ([0, 1, 1], "2 rows, but 3 labels"),
+        (np.zeros((2, 3)), "of shape (2, 3)"),
+        (pd.DataFrame(X, columns=["a", "b"]), "of shape (2, 2)"),
+        ([0, object()], "cannot be read"),
+        (np.array(["2026-11-18", "2026-11-19"], "M8[D]"), "labels are of the type date32[day]"),
+        (pd.to_datetime(["2026-01-01", "2026-01-02"]), "labels are of the type timestamp"),
+        (pa.array([[0], [1]]), "labels are of the type list"),
+        ([{"y": 1}] * 2, "labels are of the type struct"),
+    ],
 )
 def test_labels_that_do_not_fit(values: Any, words: str) -> None:
     with pytest.raises(UsageError) as error:
@@ -104,3 +129,8 @@ def test_labels_that_do_not_fit(values: Any, words: str) -> None:
 def test_names_of_datasets_are_not_rows() -> None:
     assert not is_in_memory("data/clicks")
     assert is_in_memory(X)
+
+
+def test_numbers_may_be_stored_in_the_order_of_other_machines() -> None:
+    assert column_of(np.array([0, 1], ">i4"), 2, "labels").to_pylist() == [0, 1]
+    assert column_of(np.array([0.5, 1], ">f8"), 2, "weights").to_pylist() == [0.5, 1]

@@ -52,7 +52,7 @@ def test_all_forms_of_a_matrix_give_the_same_rows(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(matrices, "CHUNK_NONZEROS", chunk)
         expected = np.column_stack([labels, weights, dense.astype(np.float64)])
-        for given_rows in (dense, csr, csr.tocoo(), scipy.sparse.csc_array(dense)):
+        for given_rows in (dense, csr, csr.todense(), csr.tocoo(), scipy.sparse.csc_array(dense)):
             found, problems = read(Given(given_rows, labels, weights))
             assert not problems
             np.testing.assert_array_equal(found, expected)
@@ -86,6 +86,13 @@ def test_a_row_that_cannot_be_used_is_named() -> None:
     ]
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+@pytest.mark.parametrize("kind", [np.matrix, np.ma.masked_array])
+def test_subclasses_of_arrays_are_arrays(kind: Any) -> None:
+    array = np.array([[1.0, 0, 2], [0, 0, 3]])
+    assert read(Given(kind(array), [0, 1]))[0].tolist() == read(Given(array, [0, 1]))[0].tolist()
+
+
 def broken(**parts: Any) -> Any:
     csr = scipy.sparse.csr_matrix(np.eye(3))
     for name, value in parts.items():
@@ -106,6 +113,7 @@ def broken(**parts: Any) -> Any:
         (broken(indices=np.array([0.0, 1.0, 2.0])), "column numbers of float64"),
         (np.array([["a", "b"]] * 3), "the matrix holds <U1"),
         (np.zeros((3, 2), complex), "the matrix holds complex128"),
+        (np.ma.masked_equal(np.eye(3), 0), "the rows have masked values"),
         (scipy.sparse.coo_array(np.ones(3)), "the matrix has the shape (3,)"),
         (broken(indices=np.zeros((3, 1), int)), "column numbers of (3, 1)"),
     ],

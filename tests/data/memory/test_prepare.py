@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ from paceline.errors import DataError, PacelineError, UsageError
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 4)).round(3)
 Y = (X[:, 0] > 0).astype(int)
+DATED = pd.DataFrame({"a": [1.0, 2.0], "y": pd.to_datetime(["2026-01-01", "2026-01-02"])})
 
 
 def made(path: Path, memory: Memory, **settings: Any) -> SparseDataset:
@@ -103,12 +104,17 @@ def test_columns_of_a_matrix_have_no_names(tmp_path: Path) -> None:
     [
         (Memory(X), UsageError, "the rows have no labels"),
         (Memory((X[:0], Y[:0])), DataError, "the matrix has 0 rows and 4 columns"),
+        (Memory((X, Y), labels=cast("Any", "binary")), UsageError, "must be two-classes, classes or numbers"),
+        (Memory(pd.DataFrame({"a": [1.0], "y": [1]})[:0], label="y"), DataError, "no rows in `the data`"),
         (Memory(X, label="y"), UsageError, "the columns of a matrix have no names"),
         (Memory((np.full((2, 2), np.nan), [0, 1])), DataError, "nan"),
         (Memory((X, Y), validation=(X[:, :2], Y)), UsageError, "a matrix has 2 columns, the first has 4"),
         (Memory([(X, Y), (pd.DataFrame({"a": [1]}), [1])]), UsageError, "some batches are tables"),
         (Memory([(pd.DataFrame({"a": [1]}), [1]), (X, Y)]), UsageError, "some are matrices"),
         (Memory(pd.DataFrame({"a": [1.0]}), label="b"), PacelineError, "b"),
+        (Memory(pd.DataFrame({"a": [1.0], "y": [[1]]}), label="y"), DataError, "the label is of the type list"),
+        (Memory([DATED.assign(y=1), DATED], label="y"), DataError, "column y: the label is of the type timestamp"),
+        (Memory(DATED.assign(y=1, w=DATED.y), label="y", weight="w"), DataError, "the weight is of the type timestamp"),
     ],
 )
 def test_what_cannot_become_a_dataset_leaves_nothing(

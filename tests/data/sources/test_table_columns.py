@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+import paceline
 from paceline.data.preparation import config_of
 from paceline.data.prepare import prepare
 from paceline.data.sources.table_columns import natural_kind
@@ -228,3 +229,15 @@ def test_types_that_cannot_be_used() -> None:
     for kind in (pa.null(), pa.struct([("a", pa.int8())]), pa.list_(pa.list_(pa.int8())), pa.binary(4)):
         assert natural_kind(kind) is None
     assert natural_kind(pa.dictionary(pa.int8(), pa.list_(pa.int8()))) is None
+
+
+@pytest.mark.parametrize("values", [MOMENTS, [[1], [0], [1]], [{"a": 1}] * 3])
+def test_labels_and_weights_of_other_types_are_refused(tmp_path: Path, values: list[Any]) -> None:
+    table = pa.table({"x": [1, 2, 3], "label": [0, 1, 0], "other": pa.array(values)})
+    path = parquet(tmp_path / "rows.parquet", table)
+    with pytest.raises(UsageError, match=r"`.*rows.parquet`, column other: the label is of the type "):
+        paceline.prepare(path, tmp_path / "out", label="other", progress=False)
+    with pytest.raises(UsageError, match=r"column other: the weight is of the type "):
+        paceline.prepare(path, tmp_path / "out", weight="other", progress=False)
+    with pytest.raises(UsageError, match=r"`the table`, column other: the label is of the type "):
+        paceline.prepare(table, tmp_path / "out", label="other", progress=False)

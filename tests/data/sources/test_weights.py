@@ -55,9 +55,9 @@ def test_every_format_without_a_weight_of_its_own_takes_them(tmp_path: Path, cas
         ("1\n", "w` has 1 weight, but `.*a` has more rows"),
         ("1\n2\n3\n", r"w` has more weights than `.*a` has rows \(2\)"),
         ("1\n\n-2\n", "w`, row 3: `-2` is not a weight"),
-        ("1\nnan\n", "w`, row 2: not a weight"),
-        ("1\nx\n", "w`, row 2: not a weight"),
-        ("1\n2 3:1\n", "w`, row 2: `2` is not a weight"),
+        ("1\nnan\n", "w`, row 2: `nan` is not a weight"),
+        ("1\nx\n", "w`, row 2: `x` is not a weight"),
+        ("1\n2 3:1\n", "w`, row 2: `2 3:1` is not a weight"),
         ("0\n0\n", "all training rows have the weight 0"),
     ],
 )

@@ -26,6 +26,8 @@ from paceline.data.blocks.folders import Folder, open_folder
 from paceline.data.blocks.manifests import FORMAT_VERSION, read_manifest
 from paceline.data.labels import Labels
 from paceline.data.limits import LabelKind
+from paceline.data.preparation import check_source
+from paceline.errors import DataError
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -41,6 +43,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     validation: SplitInfo = SplitInfo()
 
     def __post_init__(self) -> None:
+        check_source(self.source)
         for name in SPLITS:
             split: SplitInfo = getattr(self, name)
             if split.rows != sum(block.rows for block in split.blocks):
@@ -118,7 +121,10 @@ class Dataset(Generic[R]):
         """Give classes the numbers that they have among these names, as a model knows them, and labels this `kind`, if
         one is given. Call it before blocks are read. `DataError` if a class is not among them.
         """
-        wanted = Labels(kind or self.labels.kind, tuple(names))
+        try:
+            wanted = Labels(kind or self.labels.kind, tuple(names))
+        except ValueError as error:
+            raise DataError(f"`{self.folder}` cannot have {error}", "give data with labels of the same kind") from None
         if self.labels != wanted:
             self._class_numbers = self.labels.numbered_as(names).astype(wanted.dtype)
             self.labels = wanted

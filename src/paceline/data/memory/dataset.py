@@ -52,8 +52,9 @@ class MemoryDataset:
     kind = SPARSE_ROWS
     folder = "memory"
 
-    def __init__(self, manifest: SparseManifest, blocks: list[Batch]) -> None:
+    def __init__(self, manifest: SparseManifest, blocks: list[Batch], key_order: KeyOrder) -> None:
         self.manifest = manifest
+        self.key_order = key_order
         self.features = manifest.features
         self.labels = manifest.labels
         self.scaling = manifest.scaling
@@ -62,10 +63,6 @@ class MemoryDataset:
     @property
     def key_dtype(self) -> np.dtype[Any]:
         return np.dtype(key_dtype(self.features))
-
-    @cached_property
-    def key_order(self) -> KeyOrder:
-        return KeyOrder(np.array(self.manifest.hot_keys, np.uint64))
 
     @cached_property
     def longest_row(self) -> int:
@@ -153,7 +150,7 @@ def dataset_in_memory(
     infos = tuple(map(_info_of, blocks))
     train = SplitInfo(sum(info.rows for info in infos), 0, sum(info.nonzeros for info in infos), infos)
     manifest = intake.manifest({"train": train, "validation": SplitInfo(), "test": SplitInfo()})
-    return MemoryDataset(_without_statistics(manifest), blocks)
+    return MemoryDataset(_without_statistics(manifest), blocks, intake.key_order)
 
 
 def _without_statistics(manifest: SparseManifest) -> SparseManifest:

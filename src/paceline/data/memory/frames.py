@@ -10,12 +10,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 
+from paceline.data.memory.arrow_types import as_usable, usable
 from paceline.data.memory.given import Given, column_of, is_lazy
 from paceline.data.prepare_settings import PrepareConfig
 from paceline.data.sources.columnar import Columnar
 from paceline.data.sources.files import Chunk, Source
 from paceline.data.sources.parsed import Parsed
-from paceline.data.sources.table_columns import Roles, columns_of, require_schema
+from paceline.data.sources.table_columns import (
+    Roles,
+    blank_columns,
+    columns_of,
+    require_schema,
+    without_cells,
+    without_types,
+)
 from paceline.errors import UsageError
 
 CHUNK_CELLS = 1 << 20
@@ -84,7 +92,7 @@ def open_table(given: Given, roles: Roles) -> Table:
 
 def _prepared(table: Table, given: Given, roles: Roles) -> Table:
     table = _with_labels(table, given, roles)
-    schema = pa.schema([field.with_type(_usable(field.type)) for field in table.schema])
+    schema = pa.schema([field.with_type(usable(field.type)) for field in table.schema])
     return Table(schema, (_cast(batch, schema) for batch in table.batches))
 
 
@@ -97,7 +105,10 @@ def _read(data: Any) -> Table:
             return Table(reader.schema, iter(reader))
         batch = pa.record_batch(data)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError) as error:
-        raise UsageError(f"a {type(data).__name__} is not a table: {error}", "give a frame of columns") from None
+        said, hint = "; ".join(map(str, error.args)), "columns have distinct names, and cells of one type"
+        if "Sparse pandas data" in said:
+            hint = "give a matrix: (frame.sparse.to_coo(), y)"
+        raise UsageError(f"a {type(data).__name__} is not a table: {said}", hint) from None
     return Table(batch.schema, iter([batch]))
 
 
@@ -140,36 +151,12 @@ def _appended(
         )
 
 
-def _usable(found: pa.DataType) -> pa.DataType:
-    """The type in which a column is read: text in one of the layouts that are known here."""
-    types = pa.types
-    if types.is_dictionary(found):
-        return pa.dictionary(pa.int32(), _usable(found.value_type))
-    if (types.is_list(found) or types.is_large_list(found)) and _is_view(found.value_type):
-        return pa.large_list(pa.large_string())
-    return pa.large_string() if _is_view(found) else found
-
-
-def _is_view(found: pa.DataType) -> bool:
-    return bool(found in (pa.string_view(), pa.binary_view()))
-
-
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = [
-        column if column.type == field.type else _cast_column(column, field)
+        as_usable(column, field.type, f"column {field.name}")
         for column, field in zip(batch.columns, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _cast_column(column: pa.Array, field: pa.Field) -> pa.Array:
-    try:
-        if pa.types.is_dictionary(field.type):
-            dictionary = column.dictionary.cast(field.type.value_type)
-            return pa.DictionaryArray.from_arrays(column.indices.cast(pa.int32()), dictionary)
-        return column.cast(field.type)
-    except pa.ArrowInvalid as error:
-        raise UsageError(f"column {field.name} cannot be read as {field.type}: {error}", "cast it first") from None
 
 
 class Frames(Columnar):
@@ -189,10 +176,13 @@ class Frames(Columnar):
     def chunks(self, source: Source) -> Iterator[Chunk[pa.RecordBatch]]:
         start = 0
         for table in self._tables[source.name]:
-            require_schema(self.columns, table.schema, self._config, source)
+            head, table = table.peek()
+            blank = [] if head is None else blank_columns(self.columns, head)
+            require_schema(self.columns, without_types(table.schema, blank), self._config, source)
             for batch in table.batches:
-                for first in range(0, batch.num_rows, self._chunk_rows):
-                    part = batch.slice(first, self._chunk_rows)
+                rows = without_cells(batch, blank, source)
+                for first in range(0, rows.num_rows, self._chunk_rows):
+                    part = rows.slice(first, self._chunk_rows)
                     yield Chunk(source, part, start, 0)
                     start += part.num_rows
 

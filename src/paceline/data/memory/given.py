@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from paceline.data.memory.arrow_types import as_usable, usable
+from paceline.data.sources.table_columns import is_number_or_text
 from paceline.data.sparse.batch import Batch
 from paceline.errors import UsageError
 
@@ -77,6 +81,8 @@ def batches_of(data: Any, labels: Any = None, weights: Any = None) -> Iterator[G
         return iter([single])
     if isinstance(data, np.ndarray):
         raise UsageError(f"the data is an array of shape {data.shape}", "give rows and columns: [rows, columns]")
+    if isinstance(data, (str, PathLike)):
+        raise UsageError(f"`{data}` is a name, and rows in memory are wanted here", "read the file first")
     if not isinstance(data, Iterable) or isinstance(data, (bytes, dict)):
         raise UsageError(f"cannot read rows from a {type(data).__name__}", f"give {WHAT}")
     for name, value in (("label", labels), ("weight", weights)):
@@ -123,6 +129,13 @@ def _is_column(values: Any) -> bool:
     return len(getattr(values, "shape", ())) == 1
 
 
+def refuse_masked(values: Any, what: str) -> Any:
+    """The same; raises for an array in which some values are masked, because a plain array would show them."""
+    if np.ma.is_masked(values):
+        raise UsageError(f"{what} have masked values", "leave these rows out, or fill them: `filled(0)`")
+    return values
+
+
 def column_of(values: Any, num_rows: int, what: str) -> pa.Array:
     """Labels or weights, one per row, as an Arrow column.
 
@@ -130,13 +143,11 @@ def column_of(values: Any, num_rows: int, what: str) -> pa.Array:
     [1, 0]
     """
     try:
-        if hasattr(values, "__arrow_c_stream__"):
+        if hasattr(values, "__arrow_c_stream__") and len(getattr(values, "shape", ())) < 2:
             found = pa.chunked_array(values).combine_chunks()
         else:
-            array = values if hasattr(values, "__arrow_c_array__") else np.asarray(values)
-            if isinstance(array, np.ndarray) and array.ndim == 2 and array.shape[1] == 1:
-                array = array[:, 0]
-            found = pa.array(array, from_pandas=True) if isinstance(array, np.ndarray) else pa.array(array)
+            array = values if hasattr(values, "__arrow_c_array__") else np.asanyarray(values)
+            found = pa.array(_plain(array), from_pandas=True) if isinstance(array, np.ndarray) else pa.array(array)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError, ValueError) as error:
         shape = getattr(values, "shape", ())
         many = f" of shape {shape}" if len(shape) > 1 else f": {error}"
@@ -145,6 +156,16 @@ def column_of(values: Any, num_rows: int, what: str) -> pa.Array:
         found = found.combine_chunks()
     if pa.types.is_boolean(found.type):
         found = found.cast(pa.uint8())
+    found = as_usable(found, usable(found.type), what)
+    if not is_number_or_text(found.type):
+        raise UsageError(f"{what} are of the type {found.type}", "labels are numbers or text, and weights are numbers")
     if len(found) != num_rows:
         raise UsageError(f"{num_rows:,} rows, but {len(found):,} {what}", "give one per row")
     return found
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """An array of one dimension, if there is one column, in this machine's byte order. Masks stay."""
+    array = array.view(np.ndarray) if isinstance(array, np.matrix) else array
+    array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

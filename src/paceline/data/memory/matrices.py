@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from paceline.data.memory.given import Given, column_of, refuse_mixture
+from paceline.data.memory.given import Given, column_of, refuse_masked, refuse_mixture
 from paceline.data.sources.files import Chunk, Source
 from paceline.data.sources.parsed import MOST_UNDECLARED, BadRow, Parsed
 from paceline.data.sources.row_columns import BadRows, read_labels, read_weights
@@ -106,7 +106,8 @@ def rows_of_matrix(data: Any) -> SparseRows | DenseRows:
     if isinstance(data, np.ndarray):
         if data.dtype.kind not in "biuf":
             raise UsageError(f"the matrix holds {data.dtype}", "give numbers; a frame may have columns of text")
-        return DenseRows(data)
+        # Without what a subclass makes of it: those of `np.matrix` have two dimensions, whatever is taken of them.
+        return DenseRows(np.asarray(refuse_masked(data, "the rows")))
     csr = data.tocsr()
     return _sparse(csr.indptr, csr.indices, csr.data, csr.shape)
 

@@ -23,10 +23,10 @@ from paceline.data.prepare_settings import COLUMNS, PrepareConfig, Prepared, Pre
 from paceline.data.sources.cells import are_names, holds_text, read_numbers
 from paceline.data.sources.files import Source
 from paceline.data.sources.parsed import Format
-from paceline.data.sources.table_columns import Roles, require_roles
+from paceline.data.sources.table_columns import Roles, require_role_types, require_roles
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import LIMITS_BESIDE_ROWS, SparseDataset
-from paceline.errors import DataError, UsageError
+from paceline.errors import ConfigError, DataError, UsageError, as_value, one_of
 from paceline.files import refuse_existing
 from paceline.machine import release_freed
 
@@ -60,6 +60,9 @@ def prepare_memory(
 ) -> Prepared[SparseDataset]:
     """Make the dataset `config.out`, or raise and leave nothing there. Of `config`, `sources` mean nothing here."""
     check_settings(config)
+    if memory.labels not in (None, *LABEL_KINDS):
+        found = f"`labels` is {as_value(memory.labels)}; it must be {one_of(LABEL_KINDS)}"
+        raise ConfigError(found, "leave it out to let the labels tell")
     refuse_existing(Path(config.out))
     splits: dict[Split, Any] = {"train": memory.train, "validation": memory.validation, "test": memory.test}
     given = {split: data for split, data in splits.items() if data is not None}
@@ -98,7 +101,9 @@ def _open_matrices(memory: Memory, config: PrepareConfig, first: Given, batches:
 
 def _open_tables(memory: Memory, config: PrepareConfig, first: Given, batches: dict[str, Iterator[Given]]) -> Opened:
     table, roles = open_first(first)
-    require_roles(table.schema.names, roles, Source("the table", pa.fs.LocalFileSystem(), "", None))
+    source = Source("the table", pa.fs.LocalFileSystem(), "", None)
+    require_roles(table.schema.names, roles, source)
+    require_role_types(table.schema, roles, source)
     head, table = table.peek()
     kind, named = label_kind(memory, None if head is None else head.column(roles.label))
     tables = {name: _tables(given, roles) for name, given in batches.items()}

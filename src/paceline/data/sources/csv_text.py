@@ -24,7 +24,14 @@ from paceline.data.sources.cells import are_names, are_numbers
 from paceline.data.sources.columnar import Columnar
 from paceline.data.sources.files import Chunk, Source, cut_at_lines, first_lines
 from paceline.data.sources.parsed import BadRow, Parsed, shown
-from paceline.data.sources.table_columns import Roles, TableColumns, chosen_columns, require_columns, require_roles
+from paceline.data.sources.table_columns import (
+    Roles,
+    TableColumns,
+    chosen_columns,
+    left_out,
+    require_columns,
+    require_roles,
+)
 from paceline.errors import DataError
 from paceline.kernels.columns import LONE_RETURN, QUOTE_OPEN, TEXT_AFTER_QUOTE, check_quotes
 from paceline.kernels.text import NEWLINE, QUOTE, RETURN
@@ -69,9 +76,9 @@ class Csv(Columnar):
             if header is None:
                 header = _require_header(source, text)
                 require_roles(header.names, self.columns.roles, source)
-                left_out = {*self.columns.roles.names, *self._config.drop}
+                without = left_out(self.columns.roles, self._config)
                 known = {name: kind for name, kind in self.columns.kinds.items() if kind != "list"}
-                kinds = {name: known.get(name, "text") for name in header.names if name not in left_out}
+                kinds = {name: known.get(name, "text") for name in header.names if name not in without}
                 require_columns(self.columns, kinds, self._config, source)
                 yield Chunk(source, Lines(header, text[header.num_bytes :], 1), 0, chunk.bytes_read)
             else:

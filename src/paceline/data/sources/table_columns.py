@@ -98,6 +98,7 @@ class TableColumns(NamedTuple):
 def columns_of(schema: pa.Schema, roles: Roles, config: PrepareConfig, source: Source) -> TableColumns:
     """The columns of the first file, of which the types are known."""
     require_roles(schema.names, roles, source)
+    require_role_types(schema, roles, source)
     natural = {field.name: natural_kind(field.type) for field in schema}
     if not config.columns:
         for field in schema:
@@ -129,8 +130,8 @@ def kinds_as_said(
     natural: Mapping[str, ColumnKind | None], roles: Roles, config: PrepareConfig, source: Source
 ) -> dict[str, ColumnKind]:
     """The kinds of columns with the user's settings applied, without the columns to drop."""
-    left_out = {*roles.names, *config.drop}
-    kinds = {name: kind for name, kind in natural.items() if name not in left_out and kind is not None}
+    without = left_out(roles, config)
+    kinds = {name: kind for name, kind in natural.items() if name not in without and kind is not None}
     for setting, changes in CHANGES.items():
         for name in getattr(config, setting):
             if name in kinds and kinds[name] not in changes:
@@ -139,6 +140,11 @@ def kinds_as_said(
             if name in kinds:
                 kinds[name] = changes[kinds[name]]
     return kinds
+
+
+def left_out(roles: Roles, config: PrepareConfig) -> set[str]:
+    """The columns that are not features. One that tells rows apart may be a feature of the recorded ones, too."""
+    return {*roles.names, *config.drop} - ({roles.id} & {*config.columns})
 
 
 def natural_kind(found: pa.DataType) -> ColumnKind | None:
@@ -220,12 +226,28 @@ def require_roles(names: list[str], roles: Roles, source: Source) -> None:
         raise DataError(f"`{source.name}` has no column besides the label{besides}", "check the separator, and --label")
 
 
+def require_role_types(schema: pa.Schema, roles: Roles, source: Source) -> None:
+    """Raise unless the label and the weight are of types that can be read as such."""
+    for role, name in (("label", roles.label), ("weight", roles.weight)):
+        if name and not is_number_or_text(found := schema.field(name).type):
+            raise DataError(
+                f"`{source.name}`, column {printable(name)}: the {role} is of the type {printable(str(found))}",
+                f"labels are numbers or names of classes, and weights are numbers: cast it, or choose another --{role}",
+            )
+
+
+def is_number_or_text(found: pa.DataType) -> bool:
+    """Whether columns of this type can be labels or weights."""
+    return pa.types.is_null(found) or natural_kind(found) in ("number", "text")
+
+
 def require_schema(first: TableColumns, schema: pa.Schema, config: PrepareConfig, source: Source) -> None:
     """Raise unless a table has the columns of the first; a column without any cell may be of any kind.
 
     Text can be read as categories that are numbers: CSV has no other cells.
     """
     require_roles(schema.names, first.roles, source)
+    require_role_types(schema, first.roles, source)
     natural = {field.name: natural_kind(field.type) for field in schema}
     kinds = kinds_as_said(natural, first.roles, config, source)
     for field in schema:
@@ -233,6 +255,32 @@ def require_schema(first: TableColumns, schema: pa.Schema, config: PrepareConfig
         if expected and (pa.types.is_null(field.type) or (expected, natural[field.name]) == ("category", "text")):
             kinds[field.name] = expected
     require_columns(first, kinds, config, source)
+
+
+def blank_columns(first: TableColumns, head: pa.RecordBatch) -> list[str]:
+    """Columns of numbers without any cell in the first rows, where the first table has something else.
+
+    pandas, and files that it writes, have no other type for a column whose cells are all missing.
+    """
+    others = {name for name, kind in first.kinds.items() if kind not in ("number", "category", "bins")}
+    floats = [field.name for field in head.schema if pa.types.is_floating(field.type) and field.name in others]
+    return [name for name in floats if head.column(name).null_count == head.num_rows]
+
+
+def without_types(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """The schema with columns that hold no cell."""
+    return pa.schema([field.with_type(pa.null()) if field.name in names else field for field in schema])
+
+
+def without_cells(rows: pa.RecordBatch, names: Sequence[str], source: Source) -> pa.RecordBatch:
+    """The same rows; raises if one of the columns that were blank in the first ones has a cell."""
+    for name in names:
+        if rows.column(name).null_count < rows.num_rows:
+            found = f"`{source.name}`: column {printable(name)} has numbers, and no cell in the first rows"
+            raise DataError(found, "all files need the same columns")
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, pa.field(name, pa.null()), pa.nulls(rows.num_rows))
+    return rows
 
 
 def require_columns(

@@ -295,6 +295,8 @@ def _bytes_type(found: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(found):
         return pa.dictionary(found.index_type, _bytes_type(found.value_type))
     if pa.types.is_list(found) or pa.types.is_large_list(found):
+        if pa.types.is_null(found.value_type):  # all lists are empty
+            return pa.large_list(pa.large_binary())
         return pa.large_list(AS_BYTES[found.value_type]) if found.value_type in AS_BYTES else found
     return AS_BYTES.get(found, found)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,14 @@ from paceline.data.sources.cells import are_names, holds_text
 from paceline.data.sources.columnar import Columnar
 from paceline.data.sources.files import Chunk, Source
 from paceline.data.sources.parsed import Parsed
-from paceline.data.sources.table_columns import Roles, columns_of, require_schema
+from paceline.data.sources.table_columns import (
+    Roles,
+    blank_columns,
+    columns_of,
+    require_schema,
+    without_cells,
+    without_types,
+)
 from paceline.data.sources.table_process import TableProcess
 
 
@@ -46,9 +54,11 @@ class Tables(Columnar):
 
     def chunks(self, source: Source) -> Iterator[Chunk[pa.RecordBatch]]:
         answer = self._process.read(source)
-        require_schema(self.columns, next(answer), self._config, source)
-        for rows, start, bytes_read in answer:
-            yield Chunk(source, rows, start, bytes_read)
+        schema, head = next(answer), next(answer, None)
+        blank = [] if head is None else blank_columns(self.columns, head.rows)
+        require_schema(self.columns, without_types(schema, blank), self._config, source)
+        for rows, start, bytes_read in chain([] if head is None else [head], answer):
+            yield Chunk(source, without_cells(rows, blank, source), start, bytes_read)
 
     def parse(self, chunk: Chunk[pa.RecordBatch], most_bad: int) -> Parsed:
         return self.rows(chunk.content, np.arange(1, chunk.content.num_rows + 1), most_bad)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from paceline.data.blocks.dataset import Split
 from paceline.data.sources.files import Source, cut_at_lines
 from paceline.data.sources.libsvm import Libsvm
-from paceline.data.sources.parsed import WEIGHT_WORDS, Parsed
+from paceline.data.sources.parsed import WEIGHT_WORDS, Parsed, shown
 from paceline.errors import ConfigError, DataError, counted
 
 Weights = NDArray[np.float32]
@@ -69,11 +69,10 @@ def _read(file: Source) -> Iterator[Weights]:
     for chunk in cut_at_lines(file):
         batch, rows, num_lines, bad, *_ = reading.parse(chunk, 1)
         wrong = np.flatnonzero((batch.labels < 0) | (np.diff(batch.offsets) > 0))
-        problems = [(row.row, "not a weight") for row in bad]
-        problems += [(int(rows[i]), f"`{batch.labels[i]:g}` is not a weight") for i in wrong[:1]]
-        if problems:
-            row, problem = min(problems)
-            raise DataError(f"`{file.name}`, row {lines + row}: {problem}", hint)
+        if problems := [row.row for row in bad] + rows[wrong[:1]].tolist():
+            row = min(problems)
+            line = chunk.content.tobytes().split(b"\n", row)[row - 1].strip()
+            raise DataError(f"`{file.name}`, row {lines + row}: {shown(line)} is not a weight", hint)
         lines += num_lines
         yield batch.labels
 
