@@ -7,7 +7,7 @@ DIST := .venv-dist/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 METADATA := pyproject.toml constraints.txt src/paceline/version.py
 
-.PHONY: help setup demo test lint format fuzz docs dist bench peers recipes bottleneck clean
+.PHONY: help setup demo test lint format test-gpu fuzz docs dist bench peers recipes bottleneck clean
 
 ##@ Start here
 help:  ## Show this list
@@ -33,6 +33,10 @@ lint: setup  ## Check style, types, import directions, workflows and CITATION.cf
 format: setup  ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+test-gpu: setup  ## Run the tests that need an NVIDIA GPU, and run kernels there instead of in Triton's interpreter
+	TRITON_INTERPRET=0 $(BIN)/python -m pytest tests/torch tests/conformance/test_sparse_on_gpu.py \
+		tests/conformance/test_stores.py tests/conformance/test_dense.py tests/training/cluster/test_allreduce_on_gpus.py
 
 fuzz: setup  ## Damage inputs and frames at random for MINUTES=60, with bounds-checked loops (FUZZ_SEED=N repeats)
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.fuzz_cache FUZZ_MINUTES=$(or $(MINUTES),60) \

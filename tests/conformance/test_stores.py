@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from paceline.parameters.dense import DenseStore
 from paceline.parameters.keyed import KeyedStore
 from paceline.parameters.layout import DenseLayout, Group, Initial, TableLayout
-from paceline.parameters.optimizers import DENSE_OPTIMIZERS, OPTIMIZERS, TABLE_OPTIMIZERS
+from paceline.parameters.optimizers import DENSE_OPTIMIZERS, OPTIMIZERS, TABLE_OPTIMIZERS, updates_of
 from paceline.parameters.store import DenseValues, Floats, Store
 from paceline.settings import OptimizerConfig
+from paceline.torch.sparse.table import GpuTable
+from paceline.torch.sparse.triton_ import find_device
 from paceline.torch.store import TorchStore
 from tests.conformance import formulas
 from tests.skips import needs_gpu
@@ -46,6 +48,15 @@ def wide_table(settings: OptimizerConfig) -> Store[Keys, Floats]:
 
 def slice_of_a_table(settings: OptimizerConfig) -> Store[Keys, Floats]:
     return KeyedStore(TableLayout(120, (Group("factors", 2, settings),), bias=False), shard=1, num_shards=3)
+
+
+def table_on_a_gpu(settings: OptimizerConfig) -> Store[Keys, Floats]:
+    return GpuTable(TableLayout(40, (Group("weight", 1, settings),), bias=False), find_device())
+
+
+def wide_table_on_a_gpu(settings: OptimizerConfig) -> Store[Keys, Floats]:
+    initial = Initial("normal", 0.1) if OPTIMIZERS[settings.name].keeps_weights else Initial()
+    return GpuTable(TableLayout(40, (Group("factors", 3, settings, initial),), bias=False), find_device())
 
 
 def dense_layout(settings: OptimizerConfig) -> DenseLayout:
@@ -88,6 +99,7 @@ def by_range(start: int, _stop: int) -> int:
 
 
 TABLES = [Subject(make, by_key, 0) for make in (table, wide_table, slice_of_a_table)]
+GPU_TABLES = [Subject(make, by_key, 0) for make in (table_on_a_gpu, wide_table_on_a_gpu)]
 DENSE = [Subject(make, by_range, 5) for make in (dense, range_of_dense, tensors, tensors_on_a_gpu)]
 CASES = [
     pytest.param(
@@ -95,13 +107,13 @@ CASES = [
         id=f"{subject.make.__name__}-{settings.name}{'-momentum' * ('momentum' in settings.own)}"
         f"{'-decay' * bool(settings.decay_rows)}",
     )
-    for subjects, optimizers in ((TABLES, TABLE_OPTIMIZERS), (DENSE, DENSE_OPTIMIZERS))
+    for subjects, optimizers in ((TABLES + GPU_TABLES, TABLE_OPTIMIZERS), (DENSE, DENSE_OPTIMIZERS))
     for subject in subjects
     for settings in SETTINGS
-    if settings.name in optimizers
+    if settings.name in optimizers and (subject not in GPU_TABLES or updates_of(settings).on_gpu_by_key)
 ]  # fmt: skip
 
-COMPILED = [case for case in CASES if not str(case.id).startswith("tensors")]
+COMPILED = [case for case in CASES if not str(case.id).startswith(("tensors", "table_on", "wide_table_on"))]
 
 
 class Reference:

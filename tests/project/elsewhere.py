@@ -45,6 +45,17 @@ TESTED_IN = {
         "data/prepare_rows.py",
         "data/prepare_settings.py",
     ),
+    "torch/sparse/test_rows.py": ("kernels/packing.py",),
+    "torch/sparse/test_training.py": (
+        "torch/sparse/factorization.py",
+        "torch/sparse/launch.py",
+        "torch/sparse/linear.py",
+        "torch/sparse/losses.py",
+        "torch/sparse/multinomial.py",
+        "torch/sparse/segments.py",
+        "torch/sparse/triton_.py",
+        "torch/sparse/updates.py",
+    ),
     "data/test_synthetic.py": ("kernels/synthetic.py",),
     "faults/test_disk.py": ("__main__.py",),
     "faults/test_lost_dense_roles.py": (

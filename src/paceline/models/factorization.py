@@ -41,12 +41,14 @@ class Form(NamedTuple):
     """What is different about one kind of factorization machine: its compiled loops, and the shape of a key's factors.
 
     `score(kernel, groups, bias_groups, table, features, rows, out)` writes the scores of a batch to `out`.
+    `loops_on_gpu` are its kernels, if it has any (`models/model.py`).
     """
 
     make_kernel: Callable[[], Any]
     gradient: Any
     score: Callable[..., None]
     shape: tuple[int, ...]
+    loops_on_gpu: str = ""
 
 
 class FactorizationModel:
@@ -66,6 +68,7 @@ class FactorizationModel:
         self.layout = Layout(table)
         self.make_kernel = form.make_kernel
         self.train_rows = train_rows
+        self.loops_on_gpu = form.loops_on_gpu
         self.start_loss = labels.start_loss
         self.label_units = labels.units
         self.curvature: float | None = float(curvature(labels.rule)) * labels.scales.slope / labels.scales.score
@@ -145,7 +148,9 @@ def build_on(labels: OnLabels, features: int) -> FactorizationModel:
             kernel, groups, bias, table, features, rows.offsets, rows.keys, rows.values, out
         )  # fmt: skip
 
-    form = Form(lambda: kernel, factorization.gradient, score, (dim,))
+    form = Form(
+        lambda: kernel, factorization.gradient, score, (dim,), "paceline.torch.sparse.factorization:FactorizationLoops"
+    )
     return FactorizationModel(form, layout_of(labels, features), (), labels)
 
 

@@ -37,6 +37,7 @@ class FieldWeightedModel:
 
     make_kernel = train_rows = None
     curvature: float | None = None
+    loops_on_gpu = ""
     scoring_threads = knows_start = True
     fingerprint = ""
 

@@ -79,6 +79,7 @@ class ImageClassifier:
 
     make_kernel = train_rows = None
     curvature: float | None = None
+    loops_on_gpu = ""
     label_units = LabelUnits()
     scoring_threads = knows_start = False
 

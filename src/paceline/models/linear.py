@@ -41,6 +41,7 @@ class LinearModel:
     fingerprint = ""
     scoring_threads = knows_start = True
     operations = "paceline.models.linear_operations:LinearOperations"
+    loops_on_gpu = "paceline.torch.sparse.linear:LinearLoops"
 
     def __init__(self, config: RunConfig, features: int, labels: Labels, scales: Scales = PLAIN,
                  weights: Floats | None = None, start_loss: float = 0.0) -> None:  # fmt: skip

@@ -155,6 +155,8 @@ class Model(Protocol):
     """Differs between models with different tensors; empty if the settings of a run say it all."""
     train_rows: Any
     """A compiled loop that does whole steps of one row each; None if there is none."""
+    loops_on_gpu: str
+    """The kernels of a model of a table, "module:class" (`torch/sparse/launch.py: Loops`); empty if it has none."""
     curvature: float | None
     """The most that the loss's second derivative by the score can be; None if workers cannot have copies of keys."""
     start_loss: float

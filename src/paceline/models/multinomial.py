@@ -36,6 +36,7 @@ class MultinomialModel:
     scoring_threads = knows_start = True
     curvature: float | None = None
     operations = "paceline.models.step_operations:StepParts"
+    loops_on_gpu = "paceline.torch.sparse.multinomial:MultinomialLoops"
 
     def __init__(self, config: RunConfig, features: int, labels: Labels, _scales: Scales = PLAIN,
                  weights: Floats | None = None, _start_loss: float = 0.0) -> None:  # fmt: skip

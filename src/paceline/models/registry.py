@@ -34,6 +34,9 @@ class Defaults(NamedTuple):
     `process_rows` at every pace. With `own_threads`, a step uses all cores by itself, so that one worker is enough.
     Small data is repeated, up to `least_rows` rows in all: `repeats` times the square of its rows per key. Its batches
     are smaller, so that an epoch has `least_updates` updates, but not below `fewest_rows` (`defaults.py`).
+
+    On a GPU, batches have `gpu_rows` in sync, where a batch is one update, and `gpu_async_rows` at async, where each of
+    its rows is one. With 0, they have as many as on the CPU.
     """
 
     pace: str
@@ -41,17 +44,23 @@ class Defaults(NamedTuple):
     async_rows: int
     process_rows: int
     own_threads: bool = False
+    gpu_rows: int = 0
+    gpu_async_rows: int = 0
     least_rows: int = 0
     least_updates: int = 0
     fewest_rows: int = 4
     repeats: float = 0.0
 
-    def batch_size(self, pace: str | int, has_processes: bool) -> int:
+    def batch_size(self, pace: str | int, has_processes: bool, on_gpu: bool = False) -> int:
         """Rows per worker per step.
 
         >>> OF_LINEAR.batch_size("async", has_processes=False), OF_LINEAR.batch_size("async", has_processes=True)
         (1, 1000)
+        >>> OF_LINEAR.batch_size("async", has_processes=False, on_gpu=True)
+        65536
         """
+        if on_gpu and self.gpu_rows:
+            return self.gpu_async_rows if pace == "async" else self.gpu_rows
         if has_processes:
             return self.process_rows
         return self.async_rows if pace == "async" else self.rows
@@ -59,8 +68,9 @@ class Defaults(NamedTuple):
 
 # benchmarks/defaults.py and quality.py measure them; decisions 0024 and 0030 explain them.
 OF_LINEAR = Defaults(
-    "async", rows=100, async_rows=1, process_rows=1000, least_rows=200_000, least_updates=500, repeats=1 / 2
-)
+    "async", rows=100, async_rows=1, process_rows=1000, gpu_rows=10_000, gpu_async_rows=65_536, least_rows=200_000,
+    least_updates=500, repeats=1 / 2,
+)  # fmt: skip
 # Factors fit small data too well sooner than weights do.
 OF_FACTORS = OF_LINEAR._replace(repeats=1 / 6)
 # Its steps go through Python, so that small ones are slow.
@@ -167,13 +177,13 @@ MODELS = {
         "linear", ROWS, keyed=True, losses=tuple(LOSSES), optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.linear:build", loader="paceline.models.trained:load_linear_model",
         defaults=OF_LINEAR, operations="paceline.models.linear_operations:make", compiled=True,
-        class_weights=True, onnx=f"{ONNX}rows:linear",
+        class_weights=True, onnx=f"{ONNX}rows:linear", devices=("cpu", "cuda"),
     ),
     "fm": Entry(
         "fm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_OPTIMIZERS,
         builder="paceline.models.factorization:build", loader="paceline.models.trained_factorization:load_fm",
         defaults=OF_FACTORS, operations=STEP_PARTS, compiled=True, has_factors=True, class_weights=True,
-        onnx=f"{ONNX}rows:fm",
+        onnx=f"{ONNX}rows:fm", devices=("cpu", "cuda"),
     ),
     "fwfm": Entry(
         "fwfm", ROWS, keyed=True, losses=LOSSES_OF_ONE_SCORE, optimizers=TABLE_OPTIMIZERS,

@@ -121,6 +121,7 @@ class DeclaredModel:
 
     make_kernel = train_rows = use_threads = None
     curvature: float | None = None
+    loops_on_gpu = ""
     filled: Callable[[int], None] | None = None
     holds_values = knows_start = False
     scoring_threads = True

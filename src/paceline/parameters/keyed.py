@@ -6,7 +6,7 @@ worker's private copies of the hottest keys, which compiled loops use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -30,7 +30,7 @@ from paceline.machine import num_cores
 from paceline.parameters.layout import Group, Rules, TableLayout
 from paceline.parameters.optimizers import state_of
 from paceline.parameters.scratch import DIRECT_KEYS, Fold
-from paceline.parameters.store import Floats, check_memory
+from paceline.parameters.store import AnyStore, Floats, check_memory
 
 KEYS_PER_LINE = 16
 # What a thread draws in some milliseconds.
@@ -140,6 +140,10 @@ class KeyedStore:
     def load(self, start: int, states: Floats) -> None:
         self.states[start : start + len(states)] = states
 
+    def rearrange(self, change: Callable[[Floats], Any]) -> None:
+        """Change the order of the states [size, width] by a function that does it in place."""
+        change(self.states)
+
     def warm_up(self) -> None:
         keys, sums = np.zeros(0, self.key_dtype), np.zeros(0, np.float32)
         self.gather(keys, sums)
@@ -167,7 +171,7 @@ def _part_of(of: KeysOfRows, start: int, stop: int) -> KeysOfRows:
 class TableValues:
     """The values in a store after `rows` rows, [keys, columns]. A slice of keys is read when asked for."""
 
-    def __init__(self, store: KeyedStore, rows: int) -> None:
+    def __init__(self, store: AnyStore, rows: int) -> None:
         self._store, self._rows = store, rows
         self.shape = store.size, store.dim
 

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Never, Protocol, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ import psutil
 from numpy.typing import NDArray
 
 from paceline.errors import ConfigError
+from paceline.parameters.layout import TableLayout
 
 Floats = NDArray[np.float32]
 
@@ -75,6 +76,15 @@ class Store(Protocol[Where, Array]):
 
 AnyStore = Store[Never, Never]
 """A store of any kind, for code that moves states and does not compute with values."""
+
+
+class TableStore(Store[Never, Never], Protocol):
+    """All parameters by key of a model, where one process trains them."""
+
+    layout: TableLayout
+
+    def rearrange(self, change: Callable[[Floats], Any]) -> None:
+        """Change the order of the states [size, width] by a function that does it in place."""
 
 
 class CompiledStore(Store[Never, Never], Protocol):

@@ -5,15 +5,29 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 from paceline.data.blocks.dataset import Split
 from paceline.models.metrics import Quality
-from paceline.models.model import Floats, Model, Parameters
+from paceline.models.model import Floats, Output, Parameters
+
+
+class Scorer(Protocol):
+    """What scores rows: a model, as a rule."""
+
+    @property
+    def output(self) -> Output: ...
+
+    @property
+    def scoring_threads(self) -> bool:
+        """Whether several threads may score at once."""
+
+    def scores(self, parameters: Parameters, rows: Any) -> Floats:
+        """The score of each row [rows], or of each row and class [rows, classes]."""
 
 
 def scores_by_block(
-    model: Model, parameters: Parameters, dataset: Any, split: Split, threads: int
+    model: Scorer, parameters: Parameters, dataset: Any, split: Split, threads: int
 ) -> Iterator[tuple[Any, Floats]]:
     """Each block of a split with its rows' scores, in order, computed by several threads if the model allows it."""
     threads = threads if model.scoring_threads else 1
@@ -32,7 +46,7 @@ def scores_by_block(
 
 
 def evaluate(
-    model: Model, parameters: Parameters, dataset: Any, split: Split, threads: int, stop: Callable[[], bool]
+    model: Scorer, parameters: Parameters, dataset: Any, split: Split, threads: int, stop: Callable[[], bool]
 ) -> Quality | None:
     """The metrics over all rows of a non-empty split; None if `stop()` interrupts."""
     sums = model.output.metric_sums()

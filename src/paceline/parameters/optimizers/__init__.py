@@ -37,8 +37,9 @@ class Updates(NamedTuple):
     """What rules of one type do to a parameter of which they remember `memory` numbers (`kernels/rules.py`).
 
     `step_size` is for optimizers that remember sums over their updates: workers may update copies of a parameter for a
-    while and then add up the changes. `on_gpu` is "module:function", the update of whole tensors; without it, the
-    optimizer cannot train on a GPU. With `shared`, the columns of a vector share the memory.
+    while and then add up the changes. `on_gpu` is "module:function", the update of whole tensors on a GPU, and
+    `on_gpu_by_key` the name of the update of parameters by key (`torch/sparse/updates.py`); without them, the optimizer
+    cannot train these there. With `shared`, the columns of a vector share the memory.
     """
 
     memory: int
@@ -46,6 +47,7 @@ class Updates(NamedTuple):
     weight: Weight | None = None
     step_size: Weight | None = None
     on_gpu: str = ""
+    on_gpu_by_key: str = ""
     shared: bool = False
 
 
@@ -152,9 +154,12 @@ def state_of(settings: OptimizerConfig, value: Any, regularised: bool = False) -
     return value if make is None else make(_rule_at(settings, 0, 1, regularised), value)
 
 
-def gpu_update_of(settings: OptimizerConfig) -> str:
-    """The update of whole tensors on a GPU, "module:function"; `ConfigError` if the optimizer has none."""
-    if not (update := updates_of(settings).on_gpu):
+def gpu_update_of(settings: OptimizerConfig, by_key: bool = False) -> str:
+    """The update of whole tensors on a GPU, "module:function", or the name of that of parameters by key; `ConfigError`
+    if the optimizer has none.
+    """
+    updates = updates_of(settings)
+    if not (update := updates.on_gpu_by_key if by_key else updates.on_gpu):
         message = f"`optimizer` is `{settings.name}`, which has no update on a GPU"
         raise ConfigError(message, "--device cpu, or another --optimizer")
     return update

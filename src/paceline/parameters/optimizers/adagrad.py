@@ -70,8 +70,10 @@ def step_size(rule: Any, table: Table, at: Any, stride: Any) -> Any:
 FORMULA = Formula(
     rule_at,
     {
-        AdaGrad: Updates(1, update, step_size=step_size, on_gpu="paceline.torch.optimizers:adagrad"),
-        RowWiseAdaGrad: Updates(1, update_row_wise, step_size=step_size, shared=True),
+        AdaGrad: Updates(
+            1, update, step_size=step_size, on_gpu="paceline.torch.optimizers:adagrad", on_gpu_by_key="adagrad"
+        ),
+        RowWiseAdaGrad: Updates(1, update_row_wise, step_size=step_size, shared=True, on_gpu_by_key="row-wise"),
     },
     {
         "epsilon": Setting(1e-6, "Added to the root of the summed squares (ε)."),

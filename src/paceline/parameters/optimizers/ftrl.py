@@ -59,7 +59,7 @@ def state_of(rule: Ftrl, value: Any) -> Any:
 
 FORMULA = Formula(
     rule_at,
-    {Ftrl: Updates(1, update, weight, step_size)},
+    {Ftrl: Updates(1, update, weight, step_size, on_gpu_by_key="ftrl")},
     {"beta": Setting(1.0, "Keeps the first updates of a parameter small (β).")},
     state_of=state_of,
 )

@@ -60,7 +60,7 @@ def step_size(rule: Any, table: Table, at: Any, stride: Any) -> Any:
 FORMULA = Formula(
     rule_at,
     {
-        Sgd: Updates(0, update, step_size=step_size, on_gpu="paceline.torch.optimizers:sgd"),
+        Sgd: Updates(0, update, step_size=step_size, on_gpu="paceline.torch.optimizers:sgd", on_gpu_by_key="sgd"),
         Momentum: Updates(1, update_with_momentum, on_gpu="paceline.torch.optimizers:momentum"),
     },
     {"momentum": Setting(0.0, "How much of the last step each update repeats (μ).", below=1.0, dense_only=True)},

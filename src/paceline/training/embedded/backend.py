@@ -16,13 +16,14 @@ from paceline.data.blocks.reader import EpochBlocks, Reader
 from paceline.data.rows import ClockRows, Clocks, EpochOrder, Piece, QueueRows, RowFeed
 from paceline.engines.local import LocalEngine
 from paceline.kernels.gate import LINE, UNBOUNDED
+from paceline.kernels.private import with_room_ahead
 from paceline.kernels.steps import ClockGate
 from paceline.machine import num_cores
 from paceline.models.metrics import Quality
 from paceline.models.model import Model, Parameters, TableView
 from paceline.parameters.keyed import KeyedStore, PrivateCopies, TableValues
 from paceline.parameters.scratch import Pushes
-from paceline.parameters.store import DenseValues, Floats
+from paceline.parameters.store import DenseValues, Floats, TableStore
 from paceline.settings import RunConfig
 from paceline.telemetry.meter import WorkerReport
 from paceline.telemetry.probes import NodeProber
@@ -32,6 +33,7 @@ from paceline.training.checkpoint import Handed, Progress, States
 from paceline.training.checks import check_updates
 from paceline.training.dense_store import make_dense_store
 from paceline.training.embedded.compiled_steps import BatchSteps, CompiledClockSteps, RowSteps
+from paceline.training.embedded.gpu_steps import GpuClockSteps, GpuRowSteps, GpuScorer
 from paceline.training.embedded.loops import StepLoop, Steps, draw_clocks, draw_pieces
 from paceline.training.embedded.plain_steps import PlainClockSteps, PlainSteps, PlainWorker, make_workers
 from paceline.training.evaluate import evaluate
@@ -75,16 +77,23 @@ class EmbeddedBackend:
         self._gate = Gate(config.workers, pace.staleness, most_threads)
         self._handed_in = np.zeros((most_threads, LINE), np.int64)
         layout = self.model.layout
-        self._table: KeyedStore | None = None
+        self._table: TableStore | None = None
+        self._keyed: KeyedStore | None = None
         self._dense: DenseValues | None = None
         self._private: PrivateCopies | None = None
-        if layout.table is not None:
+        self._gpu: Any = None
+        if layout.table is not None and config.device != "cpu":
+            from paceline.torch.sparse.training import SparseTraining
+
+            self._gpu = SparseTraining(self.model, dataset, config.resident)
+            self._table = self._gpu.table
+        elif layout.table is not None:
             check_updates(config, dataset, layout)
             hot, clocks = self._num_private(pace)
             self._private = PrivateCopies(
                 layout.table, config.workers, hot, config.batch_size, self.model.curvature or 0.0, clocks
             )
-            self._table = KeyedStore(
+            self._table = self._keyed = KeyedStore(
                 layout.table, private_rows=self._private.num_rows, hot_keys=dataset.manifest.hot_keys
             )
             if self._private.num_hot:
@@ -123,12 +132,12 @@ class EmbeddedBackend:
             self._dense.begin(self.model.initial())
         if states is not None and states.table is not None and self._table is not None:
             self._table.load(0, states.table)
-            self._dataset.key_order.to_blocks(self._table.states)
+            self._table.rearrange(self._dataset.key_order.to_blocks)
         if states is not None and states.dense is not None and self._dense is not None:
             self._dense.load(0, states.dense)
-        if self._private is not None and self._table is not None:
+        if self._private is not None and self._keyed is not None:
             # Copies of hot keys begin as the table does.
-            self._private.settle(self._table, progress.position)
+            self._private.settle(self._keyed, progress.position)
 
     def snapshot(self, keep: Keep) -> None:
         table, dense = (None if store is None else store.states for store in (self._table, self._dense))
@@ -148,8 +157,8 @@ class EmbeddedBackend:
         table, dense = self._table, self._dense
         states, view = None, None
         if table is not None:
+            table.rearrange(self._dataset.key_order.to_input)
             states = table.states
-            self._dataset.key_order.to_input(states)
             view = TableView.of_values(table.read(0, table.size, rows), table.layout)
         values = None if dense is None else dense.read(0, dense.size, rows)
         return States(states, None if dense is None else dense.states), Parameters(view, values)
@@ -158,11 +167,14 @@ class EmbeddedBackend:
         """Like `hand_over`, for a model of a table alone: its states, and its values without a copy of them all."""
         table = self._table
         assert table is not None
-        states = self._dataset.key_order.to_input(table.states)
-        return states, TableValues(table, rows)
+        table.rearrange(self._dataset.key_order.to_input)
+        return table.states, TableValues(table, rows)
 
     def evaluate(self, split: Split, rows: int, stop: Callable[[], bool]) -> Quality | None:
-        table, dense = self._table, self._dense
+        table, dense = self._keyed, self._dense
+        if self._gpu is not None:
+            scorer = GpuScorer(self.model.output, self._gpu, rows)
+            return evaluate(scorer, Parameters(), self._dataset, split, 1, stop)
         view = None if table is None else TableView(table.rules_at(rows), table.table, table.layout)
         parameters = Parameters(view, None if dense is None else dense.values)
         return evaluate(self.model, parameters, self._dataset, split, min(self._config.workers, num_cores()), stop)
@@ -186,18 +198,23 @@ class EmbeddedBackend:
 
     def _free_loops(self) -> tuple[RowFeed, list[StepLoop[Piece]]]:
         """One loop per worker, whose gradients are applied as they arrive."""
-        config, model, gate, table = self._config, self.model, self._gate, self._table
+        config, model, gate, table = self._config, self.model, self._gate, self._keyed
         feed, order = make_feed(QueueRows, config, self._num_rows, self._from), make_order(config, self._dataset)
         steps: Sequence[Steps[Piece]]
-        if model.make_kernel is None:
+        if self._gpu is not None:
+            self._gpu.load_rows(order, with_columns=True)
+            steps = [GpuRowSteps(self._gpu, config.batch_size)]
+        elif model.make_kernel is None:
             applying, workers = threading.Lock(), self._plain_workers(order, alone=config.workers == 1)
             steps = [PlainSteps(rank, worker, gate, applying) for rank, worker in enumerate(workers)]
         else:
             assert table is not None
             assert self._private is not None
-            size, own, blocks = config.batch_size, self._private.of, EpochBlocks(self._dataset, order)
-            kind = RowSteps if size == 1 and model.train_rows is not None else BatchSteps
-            steps = [kind(blocks, model, table, own(rank), gate.view(rank)) for rank in range(config.workers)]
+            blocks, longest = EpochBlocks(self._dataset, order), self._dataset.longest_row
+            of, key_type = self._private.of, table.layout.key_dtype
+            copies = [with_room_ahead(of(rank), longest, key_type) for rank in range(config.workers)]
+            kind = RowSteps if config.batch_size == 1 and model.train_rows is not None else BatchSteps
+            steps = [kind(blocks, model, table, own, gate.view(rank)) for rank, own in enumerate(copies)]
         return feed, [
             StepLoop([rank], feed, partial(draw_pieces, feed, rank, one.most, config), one, gate, gate.leads[rank],
                      config.optimizer, partial(self._leave, rank))
@@ -206,13 +223,16 @@ class EmbeddedBackend:
 
     def _clock_loops(self) -> tuple[RowFeed, list[StepLoop[Clocks]]]:
         """In sync, one loop for the workers of each thread."""
-        config, model, gate, table = self._config, self.model, self._gate, self._table
+        config, model, gate, table = self._config, self.model, self._gate, self._keyed
         feed = make_feed(ClockRows, config, self._num_rows, self._from)
         handed_in, order = self._handed_in, make_order(config, self._dataset)
         ends = [config.workers * part // len(handed_in) for part in range(len(handed_in) + 1)]
         ranks = [list(range(*some)) for some in pairwise(ends)]
         steps: Sequence[Steps[Clocks]]
-        if model.make_kernel is None:
+        if self._gpu is not None:
+            self._gpu.load_rows(order, with_columns=False)
+            steps = [GpuClockSteps(self._gpu)]
+        elif model.make_kernel is None:
             workers = self._plain_workers(order, alone=True)
             steps = [PlainClockSteps(part, ranks[part], one, gate, handed_in) for part, one in enumerate(workers)]
         else:
@@ -233,14 +253,14 @@ class EmbeddedBackend:
 
     def _leave(self, rank: int) -> None:
         """A worker has no more rows."""
-        if self._private is not None and self._table is not None:
-            self._private.show(self._table, rank, self._feed.position)
+        if self._private is not None and self._keyed is not None:
+            self._private.show(self._keyed, rank, self._feed.position)
         self._gate.leave([rank])
 
     def _plain_workers(self, order: EpochOrder, alone: bool) -> list[PlainWorker]:
         config, readers = self._config, self._make_readers(order)
-        batch_nonzeros = 0 if self._table is None else config.batch_size * self._dataset.longest_row
-        return make_workers(self._computes, readers, self._table, self._dense, config.workers, batch_nonzeros, alone)
+        batch_nonzeros = 0 if self._keyed is None else config.batch_size * self._dataset.longest_row
+        return make_workers(self._computes, readers, self._keyed, self._dense, config.workers, batch_nonzeros, alone)
 
     def _make_readers(self, order: EpochOrder) -> list[Any]:
         dataset, count = self._dataset, self._engine.num_threads
@@ -269,8 +289,8 @@ class EmbeddedBackend:
             self._gate.break_up()
 
         self._engine.run(lambda thread: loops[thread].run(), poll, give_up)
-        if self._private is not None and self._table is not None:
-            self._private.settle(self._table, feed.position)
+        if self._private is not None and self._keyed is not None:
+            self._private.settle(self._keyed, feed.position)
         if Due.SNAPSHOT in due:
             self.snapshot(keep)
         return self._tally()

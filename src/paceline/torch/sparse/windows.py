@@ -1,0 +1,163 @@
+"""Which training rows are on the GPU, and when? All of them if they fit; otherwise a window that moves on.
+
+A window is some blocks that follow each other in the order of an epoch. While the GPU trains on one, the next one is
+copied: from memory that is pinned, on a stream of its own, so that the bus and the processors work at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.rows import RUN_ROWS, EpochOrder
+from paceline.torch.model import torch
+from paceline.torch.sparse.rows import GpuRows, PackedTensors, Planned, Runs, to_gpu
+
+# A window's copy should take much longer than starting it.
+WINDOW_ROWS = 1 << 20
+
+
+class Window(NamedTuple):
+    """The rows at positions `start` up to `stop`, on the GPU. Their runs, in order, end at the places `ends`, counted
+    from `start`, and have these `sizes`; `tensors` are the starts, sizes and places of the runs, on the GPU.
+    """
+
+    rows: GpuRows
+    start: int
+    stop: int
+    ends: NDArray[np.int64]
+    sizes: NDArray[np.int32]
+    tensors: tuple[Any, Any, Any]
+
+    def plan(self, start: int, stop: int) -> Planned:
+        """Which runs have the rows at positions `start` up to `stop`."""
+        low, high = start - self.start, stop - self.start
+        a = int(np.searchsorted(self.ends, low, side="right"))
+        b = int(np.searchsorted(self.ends, high, side="left")) + 1
+        begin, last = int(self.ends[a] - self.sizes[a]), int(self.ends[b - 1] - self.sizes[b - 1])
+        return Planned(a, b - a, low - begin, high - last, low)
+
+    def runs(self, plan: Any) -> Runs:
+        """The runs of a plan that is on the GPU."""
+        return Runs(*self.tensors, plan)
+
+
+class Windows(Protocol):
+    """The training rows of a run."""
+
+    def window(self, start: int, stop: int) -> Window:
+        """The window that has position `start`; it may end before `stop`."""
+
+    def whole(self, start: int, stop: int) -> Window:
+        """A window that has all positions from `start` up to `stop`."""
+
+
+class ResidentRows:
+    """Training rows that are all on the GPU."""
+
+    def __init__(self, blocks: Sequence[PackedTensors], order: EpochOrder, device: Any) -> None:
+        rows, sizes = to_gpu(blocks, device), np.array([len(block.labels) for block in blocks])
+        first = dict(enumerate((np.cumsum(sizes) - sizes).tolist()))
+        self._num_rows = order.num_rows
+        # A cache of a method would keep this object until the next garbage collection.
+        self._epoch = lru_cache(2)(
+            lambda epoch: _window(rows, order, epoch * order.num_rows, (epoch + 1) * order.num_rows, first, device)
+        )
+
+    def window(self, start: int, stop: int) -> Window:
+        window: Window = self._epoch(start // self._num_rows)
+        return window
+
+    whole = window
+
+
+class StreamedRows:
+    """Training rows of which a few blocks at a time are on the GPU."""
+
+    def __init__(
+        self, blocks: Sequence[PackedTensors], order: EpochOrder, device: Any, window_rows: int = WINDOW_ROWS
+    ) -> None:  # fmt: skip
+        self._blocks = blocks
+        self._order = order
+        self._device = device
+        self._window_rows = window_rows
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        # The window that is trained on, and the one after it; each with what tells that its copy is done.
+        self._ready: dict[int, tuple[Window, Any]] = {}
+
+    def window(self, start: int, stop: int) -> Window:
+        for first, (window, _) in self._ready.items():
+            if first <= start < window.stop:
+                break
+        else:
+            first = self._block_start(start)
+            self._ready = {first: self._copy(first)}
+        window, copied = self._ready[first]
+        self._ready = {at: found for at, found in self._ready.items() if at >= first}
+        if window.stop not in self._ready:
+            self._ready[window.stop] = self._copy(window.stop)
+        self._wait_for(window, copied)
+        return window
+
+    def whole(self, start: int, stop: int) -> Window:
+        window = self.window(start, stop)
+        if stop <= window.stop:
+            return window
+        first = self._block_start(start)
+        larger, copied = self._copy(first, stop - first)
+        self._wait_for(larger, copied)
+        return larger
+
+    def _block_start(self, position: int) -> int:
+        """The position where the block with the row at a position begins."""
+        found = self._order.runs_at(position)
+        return found.stop - len(self._blocks[found.block].labels)
+
+    def _copy(self, start: int, least_rows: int = 0) -> tuple[Window, Any]:
+        """Begin to copy the window whose first block begins at `start`, which ends with the epoch at the latest."""
+        wanted, end = max(least_rows, self._window_rows), (start // self._order.num_rows + 1) * self._order.num_rows
+        blocks, at, first = [], start, {}
+        while at < end and (at == start or at - start < wanted):
+            block, stop, _ = self._order.runs_at(at)
+            blocks.append(self._blocks[block])
+            first[block], at = at - start, stop
+        if self._stream is None:
+            return _window(to_gpu(blocks, self._device), self._order, start, at, first, self._device), None
+        with torch.cuda.stream(self._stream):
+            window = _window(to_gpu(blocks, self._device), self._order, start, at, first, self._device)
+            copied = torch.cuda.Event()
+            copied.record(self._stream)
+        return window, copied
+
+    def _wait_for(self, window: Window, copied: Any) -> None:
+        """Let what comes next on the GPU wait for the copy, and keep the memory until it has been used."""
+        if copied is None:
+            return
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(copied)
+        for tensor in (*window.rows, *window.tensors):
+            tensor.record_stream(current)
+
+
+def _window(rows: GpuRows, order: EpochOrder, start: int, stop: int, first: dict[int, int], device: Any) -> Window:
+    """The window of blocks that begin at these rows (`first`, by block) and have the positions `start` up to `stop`."""
+    starts, sizes, at = [], [], start
+    while at < stop:
+        block, end, runs = order.runs_at(at)
+        of_block = runs * RUN_ROWS
+        starts.append(first[block] + of_block)
+        sizes.append(np.minimum(end - at - of_block, RUN_ROWS))
+        at = end
+    all_starts, all_sizes = np.concatenate(starts), np.concatenate(sizes).astype(np.int32)
+    ends = np.cumsum(all_sizes, dtype=np.int64)
+    tensors = [_copied(torch.from_numpy(array), device) for array in (all_starts, all_sizes, ends - all_sizes)]
+    return Window(rows, start, stop, ends, all_sizes, (tensors[0], tensors[1], tensors[2]))
+
+
+def _copied(tensor: Any, device: Any) -> Any:
+    """A copy on the GPU for which nothing waits here."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

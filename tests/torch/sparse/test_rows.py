@@ -1,0 +1,74 @@
+"""Rows as they are laid out for a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline.data.sparse.batch import Batch
+from paceline.torch.model import torch
+from paceline.torch.sparse.rows import (
+    NO_COLUMNS,
+    HotColumns,
+    Packed,
+    RowShape,
+    choose_columns,
+    pack,
+    shape_of,
+    tensors_of,
+    to_gpu,
+)
+
+ROWS = Batch.from_lists(
+    [1, 0, 1, 0],
+    [[0, 1, 2, 9], [2, 1, 5], [], [0, 0, 2, 7]],
+    [[0.5, 1.0, 1.0, 1.0], [1.0, 3.0, 1.0], [], [2.0, 4.0, 1.0, 1.0]],
+)
+COLUMNS = HotColumns(np.array([0]), np.array([2, 1]))
+
+
+def listed_in(packed: Packed) -> list[list[tuple[int, float]]]:
+    """The keys and values that each row lists."""
+    values = np.ones(len(packed.keys)) if packed.values is None else packed.values
+    ends = np.cumsum(packed.lengths)
+    pairs = [*zip(packed.keys.tolist(), values.tolist(), strict=True)]
+    return [pairs[end - count : end] for end, count in zip(ends, packed.lengths, strict=True)]
+
+
+def test_hot_keys_are_columns_and_the_rest_is_listed() -> None:
+    packed = pack(ROWS, COLUMNS, np.int32)
+    assert packed.numbers[:, 0].tolist() == [0.5, 0, 0, 2]
+    # Key 2 is the first bit, key 1 the second, where its value is 1.
+    assert packed.bits[:, 0].tolist() == [3, 1, 0, 1]
+    # A key with another value than 1, and one that a row has twice, are listed.
+    assert listed_in(packed) == [[(9, 1)], [(1, 3), (5, 1)], [], [(0, 4), (7, 1)]]
+
+
+def test_without_columns_everything_is_listed() -> None:
+    packed = pack(ROWS, NO_COLUMNS, np.int64)
+    assert packed.numbers.shape == packed.bits.shape == (4, 0)
+    assert packed.keys.tolist() == ROWS.keys.tolist()
+    assert packed.values is not None
+    assert packed.values.tolist() == ROWS.values.tolist()
+
+
+def test_values_that_are_all_one_are_left_out() -> None:
+    assert pack(ROWS._replace(values=np.ones(11, np.float32)), NO_COLUMNS, np.int32).values is None
+
+
+def test_columns_are_the_keys_of_many_rows() -> None:
+    found = choose_columns(ROWS, 3, most_bits=2)
+    assert (found.numbers.tolist(), found.bits.tolist()) == ([0, 1], [2])
+    assert choose_columns(ROWS, 2, most_bits=0).bits.tolist() == []
+    assert choose_columns(ROWS, 3, most_bits=2, most_numbers=1).numbers.tolist() == [0]
+    assert choose_columns(ROWS, 0, most_bits=2).places.tolist() == []
+
+
+def test_blocks_follow_each_other() -> None:
+    packed = [pack(rows, COLUMNS, np.int32) for rows in (ROWS, ROWS.slice(1, 3))]
+    shape = shape_of(packed, COLUMNS)
+    assert shape == RowShape(weighted=False, ones=False, numbers=1, words=1, listed=16, chunks=1)
+    found = to_gpu([tensors_of(block, shape, pinned=False) for block in packed], torch.device("cpu"))
+    assert found.starts.tolist() == [0, 1, 3, 3, 5, 7]
+    assert found.keys.tolist() == [9, 1, 5, 0, 7, 1, 5]
+    assert found.key_values.tolist() == [1, 3, 1, 4, 1, 3, 1]
+    assert len(found.weights) == 0

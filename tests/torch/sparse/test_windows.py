@@ -1,0 +1,96 @@
+"""Which rows are on the GPU: all, or windows of blocks that follow each other in the order of an epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.data.rows import EpochOrder
+from paceline.data.sparse.batch import Batch
+from paceline.torch.model import torch
+from paceline.torch.sparse.rows import NO_COLUMNS, PackedTensors, pack, shape_of, tensors_of
+from paceline.torch.sparse.windows import ResidentRows, StreamedRows, Window
+
+SIZES = [70, 32, 1, 33, 64]
+FIRST = np.cumsum(SIZES) - np.array(SIZES)
+CPU = torch.device("cpu")
+
+
+def blocks() -> list[PackedTensors]:
+    """Row r of all has the key r."""
+    packed = []
+    for first, size in zip(FIRST.tolist(), SIZES, strict=True):
+        rows = Batch.from_lists([0] * size, [[first + i] for i in range(size)], [[1.0]] * size)
+        packed.append(pack(rows, NO_COLUMNS, np.int32))
+    shape = shape_of(packed, NO_COLUMNS)
+    return [tensors_of(block, shape, pinned=False) for block in packed]
+
+
+def keys_of(window: Window, start: int, stop: int) -> list[int]:
+    """The keys of the rows of a launch, each of which has one, in order."""
+    plan, found = window.plan(start, stop), {}
+    starts, sizes, places = (tensor.tolist() for tensor in window.tensors)
+    for run in range(plan.first, plan.first + plan.num_runs):
+        end = plan.last if run == plan.first + plan.num_runs - 1 else sizes[run]
+        for j in range(plan.skip if run == plan.first else 0, end):
+            found[places[run] - plan.base + j] = int(window.rows.keys[int(window.rows.starts[starts[run] + j])])
+    assert sorted(found) == [*range(stop - start)]
+    return [found[place] for place in sorted(found)]
+
+
+def rows_of_epoch(order: EpochOrder, epoch: int) -> list[int]:
+    return [int(FIRST[block] + row) for block, rows in order.between(200 * epoch, 200 * epoch + 200) for row in rows]
+
+
+def make(kind: str, order: EpochOrder) -> Any:
+    return ResidentRows(blocks(), order, CPU) if kind == "resident" else StreamedRows(blocks(), order, CPU, int(kind))
+
+
+@pytest.mark.parametrize("kind", ["resident", "1", "70", "1000"])
+@pytest.mark.parametrize("step", [1, 7, 32, 45, 1000])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_every_row_is_trained_on_once_per_epoch(kind: str, step: int, shuffle: bool) -> None:
+    order = EpochOrder(SIZES, seed=5, shuffle=shuffle)
+    rows = make(kind, order)
+    for epoch in range(2):
+        found: list[int] = []
+        for first in range(0, 200, step):
+            start, stop = 200 * epoch + first, 200 * epoch + min(first + step, 200)
+            while start < stop:
+                window = rows.window(start, stop)
+                assert window.start <= start < window.stop
+                until = min(stop, window.stop)
+                found += keys_of(window, start, until)
+                start = until
+        assert found == rows_of_epoch(order, epoch)
+
+
+@pytest.mark.parametrize("kind", ["resident", "1", "70", "1000"])
+def test_a_batch_of_sync_is_in_one_launch(kind: str) -> None:
+    order = EpochOrder(SIZES, seed=5)
+    rows = make(kind, order)
+    found: list[int] = []
+    for start in range(200, 400, 90):
+        stop = min(start + 90, 400)
+        window = rows.whole(start, stop)
+        assert window.start <= start
+        assert window.stop >= stop
+        found += keys_of(window, start, stop)
+    assert found == rows_of_epoch(order, 1)
+
+
+def test_only_the_window_in_use_and_the_next_are_kept() -> None:
+    order = EpochOrder(SIZES, seed=5)
+    rows = StreamedRows(blocks(), order, CPU, 1)
+    for start in range(200):
+        window = rows.window(start, 200)
+        assert sorted(rows._ready) == [window.start, window.stop]
+
+
+def test_training_may_begin_anywhere() -> None:
+    """As after a checkpoint."""
+    order = EpochOrder(SIZES, seed=5)
+    window = StreamedRows(blocks(), order, CPU, 70).window(333, 400)
+    assert keys_of(window, 333, window.stop) == rows_of_epoch(order, 1)[133 : window.stop - 200]
