@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
-from paceline.config import config_of, read_config, read_recipe, settings_of_run, to_toml, tree_of
+from paceline.config import config_of, load_config, read_config, read_recipe, settings_of_run, to_toml, tree_of
 from paceline.errors import ConfigError
 from paceline.settings import OptimizerConfig
 from tests.ray_cluster import RayCluster
@@ -27,10 +28,21 @@ def test_flags_override_the_recipe_and_settings_override_both(tmp_path: Path) ->
     assert config.optimizer == OptimizerConfig(name="ftrl", own={"beta": 0.25}, l1=0.5, learning_rate=0.3)
 
 
+def test_settings_may_be_numbers_of_numpy() -> None:
+    flags = {"pace": np.int64(2), "workers": np.int32(3), "epochs": np.uint8(4), "learning_rate": np.float64(0.25)}
+    config = read_config(None, {"data": "d", **flags})
+    assert (config.pace, config.workers, config.epochs, config.optimizer.learning_rate) == (2, 3, 4, 0.25)
+    with pytest.raises(ConfigError, match=r"`epochs` is 1.5; it must be a whole number"):
+        read_config(None, {"data": "d", "epochs": np.float64(1.5)})
+
+
 def test_config_toml_reads_back(tmp_path: Path) -> None:
     config = read_config(None, {"data": "d", "pace": "3", "l2": 0.1, "seconds": 2.5})
     (tmp_path / "config.toml").write_bytes(to_toml(config))
-    assert read_config(tmp_path / "config.toml", {}) == config
+    assert load_config(tmp_path / "config.toml") == config
+    # As a recipe, it gives all settings.
+    assert config.chosen
+    assert read_config(tmp_path / "config.toml", {}) == msgspec.structs.replace(config, chosen=())
 
 
 def test_runs_and_checkpoints_of_earlier_versions_have_the_same_settings() -> None:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 import tomli_w
 
-from paceline.defaults import MOST_WORKERS, with_defaults
+from paceline.defaults import DEFAULTS, MOST_WORKERS, with_defaults
 from paceline.engines import ENGINES
 from paceline.errors import BAD_TEXT, ConfigError, as_value, one_of
 from paceline.models.loss_entries import LOSSES
@@ -121,6 +121,7 @@ def config_of(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable
     Settings that are still missing then, and depend on others, get their defaults (`defaults.py`).
     """
     overrule(tree, flags, settings, varied or {})
+    tree.pop("chosen", None)  # the config.toml of a run gives all settings
     before: RunConfig | None = None
     if isinstance(run := tree.get("start_from"), str) and run:
         before = _settings_before(Path(run), tree)
@@ -155,7 +156,8 @@ def _over(before: RunConfig, tree: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of an earlier run, and over them those of `tree`."""
     merged = tree_of(before)
     own = formula_of(before.optimizer.name).settings
-    dropped = {*OF_DATA, *(LIMITS if {*LIMITS} & {*tree} else ())}
+    chosen = {*before.chosen} & {*DEFAULTS}
+    dropped = {*OF_DATA, *chosen, *(LIMITS if {*LIMITS} & {*tree, *chosen} else ())}
     for name, others in (("engine", OF_ENGINE), ("pace", OF_PACE)):
         dropped |= {*others} if str(tree.get(name, merged[name])) != str(merged[name]) else set()
     merged = {name: value for name, value in merged.items() if name not in dropped}
@@ -277,6 +279,7 @@ def _with_own(section: Mapping[str, Any]) -> dict[str, Any]:
 
 def converted(tree: Any, kind: type[T], hint: str, prefix: str = "") -> T:
     """Settings, or the one that `prefix` names, as a `kind`; `ConfigError` names the one whose type is wrong."""
+    tree = plain(tree)
     try:
         return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
@@ -290,6 +293,20 @@ def converted(tree: Any, kind: type[T], hint: str, prefix: str = "") -> T:
             raise ConfigError(f"`{name}` is {as_value(value)}; it must be {wanted}", hint) from None
         said = f"{what[:1].lower()}{what[1:]}"
         raise ConfigError(f"`{name}`: {said}" if name else said, hint) from None
+
+
+def plain(value: Any) -> Any:
+    """The same with Python's own numbers and lists in place of NumPy's, which callers from Python may have.
+
+    >>> import numpy as np
+    >>> plain({"workers": np.int64(4), "bins": {"age": np.array([18.0, 65.0])}})
+    {'workers': 4, 'bins': {'age': [18.0, 65.0]}}
+    """
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def refuse_unknown(tree: Mapping[str, Any], kind: type[msgspec.Struct], prefix: str) -> None:
@@ -323,6 +340,8 @@ def check(config: RunConfig) -> RunConfig:
     _check_least(config, 1, "workers", "shards", "batch_size")
     _check_least(config, 0, "train_rows", "epochs", "steps", "seconds", "test_every", "checkpoint_every", "seed",
                  "early_stopping")  # fmt: skip
+    if not 0 <= config.resident <= 1:
+        raise ConfigError(f"`resident` is {as_value(config.resident)}; it must be from 0 to 1", "--set resident=1.0")
     if config.epochs == 0 and not (config.steps or config.seconds):
         raise ConfigError("nothing ends this run: `epochs` is 0", "--epochs 1, --steps N or --seconds T")
     if config.workers > MOST_WORKERS:
@@ -353,7 +372,7 @@ def _check_model(config: RunConfig, entry: Entry) -> None:
         raise ConfigError(message, "--model fm, or leave it out")
     _check_factors(config.factors)
     _check_keyed(config, entry.keyed)
-    _check_gpu(config)
+    _check_gpu(config, entry)
     if config.exchange == "allreduce":
         _check_allreduce(config)
 
@@ -407,11 +426,30 @@ def _check_keyed(config: RunConfig, keyed: bool) -> None:
         raise ConfigError(f"`wire.{changed[0]}` is set, but `{config.model}` has no table of keys", "leave it out")
 
 
-def _check_gpu(config: RunConfig) -> None:
+def _check_gpu(config: RunConfig, entry: Entry) -> None:
     """Refuse an optimizer that cannot update parameters on a GPU. Shards update them on the CPU."""
+    if config.device == "cpu":
+        return
+    if entry.keyed:
+        _check_table_on_gpu(config)
     on_shards = ENGINES[config.engine].has_processes and config.exchange == "shard"
-    if config.device != "cpu" and not on_shards:
-        gpu_update_of(config.optimizer)
+    if not on_shards:
+        gpu_update_of(config.optimizer, by_key=entry.keyed)
+
+
+def _check_table_on_gpu(config: RunConfig) -> None:
+    """What runs over sparse rows cannot have on a GPU."""
+    if ENGINES[config.engine].has_processes:
+        raise ConfigError(
+            f"`device` is `cuda`, but over {config.engine} sparse rows are trained on the CPU", "--engine local"
+        )
+    if config.workers != 1:
+        raise ConfigError(
+            f"`workers` is {config.workers}, but one worker trains sparse rows on a GPU, thousands at a time",
+            "--workers 1, or leave it out",
+        )
+    if config.pace not in ("sync", "async"):
+        raise ConfigError(f"`pace` is {config.pace}; sparse rows on a GPU take sync or async", "--pace async")
 
 
 def _check_allreduce(config: RunConfig) -> None:

@@ -48,7 +48,7 @@ def with_defaults(config: RunConfig, given: Collection[str]) -> RunConfig:
     data = _manifest(config.data) if missing else None
     for name in missing:
         config = msgspec.structs.replace(config, **{name: DEFAULTS[name](config, data)})
-    return config
+    return msgspec.structs.replace(config, chosen=tuple(missing))
 
 
 def _pace(config: RunConfig, data: Data) -> str:
@@ -69,8 +69,12 @@ def _workers(config: RunConfig, data: Data) -> int:
 def _batch_size(config: RunConfig, data: Data) -> int:
     """What suits the model, but less for small data: an epoch should have some hundred updates by all workers."""
     defaults = find(config.model).defaults
-    usual = defaults.batch_size(config.pace, ENGINES[config.engine].has_processes)
+    on_gpu = config.device != "cpu"
+    usual = defaults.batch_size(config.pace, ENGINES[config.engine].has_processes, on_gpu)
     rows = _training_rows(config, data)
+    if on_gpu and config.pace == "async" and defaults.gpu_async_rows:
+        # Each row is an update of its own, so that batches of small data need not be small.
+        return usual
     if not defaults.least_updates or rows >= defaults.least_rows:
         return usual
     return min(usual, max(defaults.fewest_rows, rows // (defaults.least_updates * config.workers)))

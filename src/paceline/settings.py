@@ -119,11 +119,12 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     0 means no limit for `epochs`, `steps` and `seconds`; the first limit reached ends the run. `epochs` is 0 if one of
     the others is given. `train_rows` 0 means all rows. With `early_stopping` N, a run ends after N evaluations without
     a lower loss on the validation rows. `start_from` is the folder of a run whose model this one starts from. Without
-    `save_optimizer`, the run's own model is kept without its optimizer's state.
+    `save_optimizer`, the run's own model is kept without its optimizer's state. Sparse rows stay on a GPU if they take
+    at most the share `resident` of its free memory.
 
     The values below are what a missing setting means in the `config.toml` of any version. A new run gets another pace,
     number of workers, batch size, number of epochs and distance of evaluations if nobody gave them: those that
-    `defaults.py` chooses.
+    `defaults.py` chooses. `chosen` has the names of these settings; a run that starts from this one chooses them anew.
     """
 
     data: str = ""
@@ -147,9 +148,11 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     exchange: str = "shard"
     device: str = "cpu"
     precision: str = "float32"
+    resident: float = 1.0
     seed: int = 0
     run: str = ""
     track: str = ""
+    chosen: tuple[str, ...] = ()
     loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     factors: FactorsConfig = FactorsConfig()

@@ -43,6 +43,28 @@ def test_the_first_line_says_what_was_chosen(
     assert alone.err.splitlines()[0] == "linear: 1 worker, pace sync, batch size 12"
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--model", "ffm"], "the model `ffm` needs the field of each nonzero"),
+        (["--model", "softmax"], "the model `softmax` learns from images"),
+        (["--early-stopping", 3], "has no validation rows"),
+        (["--loss", "hing"], "`loss` is `hing`"),
+        (["--model", "fm", "--dim", 0], "`dim` is 0; it must be from 1 to 64"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_else(
+    command: Command, clicks: Path, tmp_path: Path, flags: list[Any], words: str
+) -> None:
+    outcome = command("train", "--data", clicks, "--run", tmp_path / "run", *flags)
+    assert outcome.code == 2
+    error, hint = outcome.err.splitlines()
+    assert error.startswith("error: ")
+    assert words in error
+    assert hint.startswith("hint: ")
+    assert not (tmp_path / "run").exists()
+
+
 def test_few_rows_have_one_worker(mostly_clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More would learn less: on a machine with many cores, the default is the same model as with one."""
     monkeypatch.setattr("paceline.engines.num_cores", lambda: 64)

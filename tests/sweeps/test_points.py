@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from paceline.errors import ConfigError
@@ -29,6 +30,14 @@ def test_points_and_grid_combine(recipe: Path, clicks: Path) -> None:
     assert isinstance(last, RunConfig)
     assert (last.workers, last.pace, last.optimizer.name, last.optimizer.learning_rate) == (2, "async", "sgd", 0.2)
     assert (last.seed, last.checkpoint_every) == (7, 0)
+
+
+def test_lists_of_values_may_be_of_numpy(clicks: Path) -> None:
+    grid = {"batch_size": np.array([10, 20]), "optimizer.learning_rate": (np.float64(0.5),)}
+    found = read_sweep({"data": str(clicks), "sweep": grid}, {})
+    assert [point.name for point in found] == [
+        "batch_size=10, optimizer.learning_rate=0.5", "batch_size=20, optimizer.learning_rate=0.5",
+    ]  # fmt: skip
 
 
 def test_names_that_differ_only_in_what_folders_cannot_have(recipe: Path, clicks: Path) -> None:

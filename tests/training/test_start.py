@@ -68,6 +68,32 @@ def test_other_data_and_other_models_are_refused(tmp_path: Path, command: Comman
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_what_was_chosen_is_chosen_anew(tmp_path: Path) -> None:
+    paceline.prepare(rows(60), tmp_path / "small", progress=False)
+    paceline.prepare(rows(400), tmp_path / "large", progress=False)
+    first = paceline.train(data=tmp_path / "small", run=tmp_path / "first", learning_rate=0.3, progress=False)
+    assert set(first.config.chosen) == {"pace", "workers", "batch_size", "epochs", "test_every"}
+    later = paceline.train(data=tmp_path / "large", run=tmp_path / "later", start_from=first, progress=False)
+    alone = paceline.train(data=tmp_path / "large", run=tmp_path / "alone", progress=False)
+    assert later.config.optimizer.own == first.config.optimizer.own
+    assert first.config.epochs != later.config.epochs == alone.config.epochs > 0
+    given = paceline.train(
+        data=tmp_path / "large", run=tmp_path / "given", start_from=later, epochs=2, workers=2, progress=False
+    )
+    last = paceline.train(data=tmp_path / "small", run=tmp_path / "last", start_from=given, progress=False)
+    assert (last.config.epochs, last.config.workers) == (2, 2)
+    assert set(last.config.chosen) == {"pace", "batch_size", "test_every"}
+    again = paceline.train(first.path / "config.toml", run=tmp_path / "again", progress=False)
+    assert (again.config.epochs, again.config.chosen) == (first.config.epochs, ())
+
+
+def test_a_limit_of_the_first_run_is_kept(tmp_path: Path) -> None:
+    first = paceline.train(data=rows(), steps=7, run=tmp_path / "first", progress=False)
+    assert "epochs" not in first.config.chosen
+    later = paceline.train(data=rows(seed=1), run=tmp_path / "later", start_from=first, progress=False)
+    assert (later.config.epochs, later.config.steps) == (0, 7)
+
+
 def test_without_a_state_the_optimizer_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the weights of the model, for every optimizer, and of an older version, too."""
     first = paceline.train(data=rows(), run=tmp_path / "first", settings=["save_optimizer=false"], **FLAGS)

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 @address()
 @option("--exchange", "NAME", f"{one_of(CHOICES['exchange'])}, for PyTorch modules in sync.  [default: shard]",
         complete=any_of(CHOICES["exchange"]))  # fmt: skip
-@option("--device", "NAME", f"{one_of(CHOICES['device'])}, for PyTorch modules.  [default: cpu]",
+@option("--device", "NAME", f"{one_of(CHOICES['device'])}, for `linear`, `fm` and PyTorch modules.  [default: cpu]",
         complete=any_of(CHOICES["device"]))  # fmt: skip
 @number("--seed", "Random seed.  [default: 0]")
 @flag("--no-shuffle", "shuffle", "Train on rows in the order of the data.  [default: shuffled]", value=False)

@@ -23,8 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paceline.config import SETTING_OF_FLAG, config_of, overrule, read_recipe
-from paceline.defaults import DEFAULTS
+from paceline.config import SETTING_OF_FLAG, config_of, overrule, plain, read_recipe
 from paceline.errors import ConfigError, as_value, one_of
 from paceline.matrices.settings import TraceSettings, trace_settings_of
 from paceline.models.registry import find
@@ -37,15 +36,16 @@ JOBS = (TRAIN, "trace")
 
 
 class Point(NamedTuple):
-    """One run of a sweep: what varies, all settings, and whether to time the operations of a step.
-
-    `defaulted` are settings that the recipe does not give and that another machine or version may choose differently.
-    """
+    """One run of a sweep: what varies, all settings, and whether to time the operations of a step."""
 
     settings: dict[str, Any]
     config: RunConfig | TraceSettings
     ops: bool = False
-    defaulted: frozenset[str] = frozenset()
+
+    @property
+    def defaulted(self) -> frozenset[str]:
+        """Settings that the recipe does not give and that another machine or version may choose differently."""
+        return frozenset(self.config.chosen) if isinstance(self.config, RunConfig) else frozenset()
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ def read_sweep(source: Path | Mapping[str, Any], flags: Mapping[str, Any], setti
     if isinstance(source, Path):
         tree, recipe = read_recipe(source), f"`{source}`"
     else:
-        tree, recipe = copy.deepcopy(dict(source)), "the recipe"
+        tree, recipe = copy.deepcopy(plain(source)), "the recipe"
     grid, points = tree.pop("sweep", {}), tree.pop("points", [])
     job, ops = tree.pop("job", TRAIN), tree.pop("ops", False)
     if job not in JOBS:
@@ -133,7 +133,7 @@ def _point(job: str, ops: bool, tree: Mapping[str, Any], varied: dict[str, Any],
             name, has_operations = job, False
         if ops and not has_operations:
             raise ConfigError(f"the operations of a step of `{name}` cannot be timed", "leave `ops` out of the recipe")
-        return Point(varied, config, ops, frozenset(DEFAULTS) - {*whole} if job == TRAIN else frozenset())
+        return Point(varied, config, ops)
     except ConfigError as error:
         name = Point(varied, RunConfig()).name
         raise ConfigError(f"point {name}: {error.message}", for_recipes(error.hint)) from None

@@ -122,7 +122,7 @@ def _fixed(config: RunConfig | TraceSettings, point: Point) -> dict[str, Any]:
     the labels of the data, as it may leave the name of the loss.
     """
     # What a run takes over from the model that it starts from is not in its config.toml.
-    free = {*PLACES, *point.defaulted, "start"}
+    free = {*PLACES, *point.defaulted, "start", "chosen"}
     found = {name: value for name, value in msgspec.to_builtins(config).items() if name not in free}
     if isinstance(point.config, RunConfig) and not point.config.loss.name:
         found["loss"] = {**found["loss"], "name": ""}

@@ -123,7 +123,7 @@ class Coordinator:
     def _made_by(self) -> dict[str, Any]:
         """What must stay the same during a run: the data, and all settings but when to stop, test and save."""
         free = {"data", "run", "address", "epochs", "steps", "seconds", "test_every", "checkpoint_every"}
-        free |= {"early_stopping", "save_optimizer", "track"}
+        free |= {"early_stopping", "save_optimizer", "track", "chosen"}
         made_by = {n: v for n, v in tree_of(self.config).items() if n not in free}
         if self.backend.model.fingerprint:
             made_by["module"] = self.backend.model.fingerprint

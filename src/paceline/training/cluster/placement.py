@@ -24,8 +24,8 @@ def engine_for(config: RunConfig) -> PendingEngine:
 
 
 def check_before_start(config: RunConfig) -> None:
-    """Refuse data that is not for the model of a run, if the run would start processes before it opens the data."""
-    if _starts_early(config):
+    """Refuse data that is not for the model of a run, before anything starts, if the data is on this machine."""
+    if may_be_data(config.data):
         check_manifest(config)
 
 
