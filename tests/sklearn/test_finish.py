@@ -145,3 +145,21 @@ def test_if_the_optimum_is_not_reached_it_says_so(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(finish, "MOST_STEPS", 1)
     with pytest.warns(ConvergenceWarning, match="larger l2"):
         PacelineClassifier(finish="optimum", epochs=1).fit(X, Z > 0)
+
+
+def test_values_in_parts_are_their_sum() -> None:
+    """A sparse matrix may have a column twice in a row, and it stays as it is."""
+    whole = scipy.sparse.csr_matrix(np.where(np.abs(X) > 0.5, X, 0))
+    parts = scipy.sparse.csr_matrix(
+        (np.repeat(whole.data / 2, 2), np.repeat(whole.indices, 2), 2 * whole.indptr), shape=whole.shape
+    )
+    ours, expected = (PacelineClassifier(finish="optimum").fit(matrix, X[:, 0] > 0) for matrix in (parts, whole))
+    np.testing.assert_allclose(ours.coef_, expected.coef_, rtol=1e-6)
+    assert parts.nnz == 2 * whole.nnz
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+def test_targets_and_a_column_far_from_zero(loss: str) -> None:
+    far = X + np.array([0, 1e7, 0, 0, 0])
+    ours = PacelineRegressor(loss=loss, finish="optimum", random_state=0).fit(far, X @ [1, 2, 3, 0, 0] + 1e8)
+    np.testing.assert_allclose(ours.coef_, [1, 2, 3, 0, 0], atol=1e-4)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.exceptions import NotFittedError
 
 import paceline
 from paceline.data.labels import Labels
@@ -16,6 +17,7 @@ from paceline.data.memory.dataset import LabelledRows, dataset_in_memory
 from paceline.data.memory.matrices import rows_of_matrix
 from paceline.errors import PacelineError
 from paceline.settings import OptimizerConfig, RunConfig
+from paceline.sklearn import FMClassifier, PacelineClassifier, PacelineRegressor
 from paceline.sklearn.fitting import FM, LINEAR, Family, as_value_errors, train
 
 RNG = np.random.default_rng(0)
@@ -80,3 +82,18 @@ def test_another_optimizer_cannot_go_on() -> None:
 def test_errors_become_value_errors_with_their_hints() -> None:
     with pytest.raises(ValueError, match=r"wrong \(do this\)"), as_value_errors():
         raise PacelineError("wrong", "do this")
+
+
+@pytest.mark.parametrize("kind", [PacelineClassifier, PacelineRegressor, FMClassifier])
+def test_a_fit_that_fails_leaves_nothing_of_the_one_before(kind: Any) -> None:
+    """What it learned would be taken for weights of the new columns and classes."""
+    estimator = kind(random_state=0).fit(X[:, :2], Y)
+    with pytest.raises(ValueError, match="no weight may be negative"):
+        estimator.fit(X, 1 - Y, sample_weight=-np.ones(len(Y)))
+    with pytest.raises(NotFittedError):
+        estimator.predict(X)
+    if kind is not PacelineRegressor:
+        with pytest.raises(ValueError, match="classes must be given"):
+            estimator.partial_fit(X, Y)
+    again = estimator.fit(X, Y)
+    assert (again.coef_ == kind(random_state=0).fit(X, Y).coef_).all()

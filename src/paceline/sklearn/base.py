@@ -22,6 +22,7 @@ from paceline.defaults import epochs_for, workers_for
 from paceline.models.loss_entries import LOSSES
 from paceline.parameters.optimizers import OPTIMIZERS, TABLE_OPTIMIZERS
 from paceline.settings import FactorsConfig, LossConfig, OptimizerConfig, RunConfig
+from paceline.sklearn.digits import warn_of_lost_digits
 from paceline.sklearn.finish import finish
 from paceline.sklearn.fitting import Family, Fitted, State, as_value_errors, train
 from paceline.sklearn.learned import Doubles, Learned
@@ -47,6 +48,11 @@ class Estimator(BaseEstimator):
         "shuffle": ["boolean"], "n_jobs": [None, Integral], "random_state": ["random_state"],
     }  # fmt: skip
 
+    def _forget(self) -> None:
+        """Begin a fit: one that fails must not leave weights beside the classes and columns of other rows."""
+        for name in ("_state", "coef_", "intercept_", "factors_", "epochs_"):
+            self.__dict__.pop(name, None)
+
     def _learn(self, rows: Sample, loss: str, before: State | None, epochs: int | str | None) -> None:
         """Train on rows, from where the last fit ended, and keep what was learned. Without `epochs`, it is one epoch
         for a `partial_fit`, which has no finish.
@@ -59,6 +65,8 @@ class Estimator(BaseEstimator):
         if finishing:
             values = finish(rows, state.scaling, state.on.config.loss, self.l2, values[:])
             state.table[:, : values.shape[1]] = values
+        elif before is None:
+            warn_of_lost_digits(rows, state.scaling)
         self.epochs_ = epochs
         self._state = state
         self._keep(self._family.learned(values, state.scaling))

@@ -62,6 +62,7 @@ class Classifier(ClassifierMixin, Estimator):
             The fitted estimator.
         """
         self._validate_params()
+        self._forget()
         X, y = validate_data(self, X, y, **MATRIX)
         self.classes_ = np.unique(np.concatenate([np.unique(piece) for piece in _checked_pieces(y)]))
         self._learn_classes(X, y, sample_weight, None, self.epochs)

@@ -11,7 +11,7 @@ of their deviation. Columns are centred, because the bias, which has no penalty,
 from __future__ import annotations
 
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -21,7 +21,7 @@ from paceline.data.sparse.scaling import Scaling
 from paceline.settings import LossConfig
 from paceline.sklearn.learned import Doubles, Numbers
 from paceline.sklearn.sample import Sample
-from paceline.sklearn.smooth import BOUNDED, SMOOTH, Measured
+from paceline.sklearn.smooth import BOUNDED, OF_DIFFERENCES, SMOOTH, Measured
 
 MOST_STEPS = 100
 MOST_PRODUCTS = 1000
@@ -90,6 +90,21 @@ class Problem:
 
 def finish(rows: Sample, scaling: Scaling, loss: LossConfig, l2: float, trained: Numbers) -> Doubles:
     """The parameters [features + 1, outputs] of scaled values at the optimum, from those where training ended."""
+    if loss.name not in OF_DIFFERENCES:
+        return _finish(rows, scaling, loss, l2, trained)
+    # Targets far from 0 would make all slopes that count look small.
+    mean = float(_shares(rows) @ rows.targets)
+    found = _finish(rows._replace(targets=rows.targets - mean), scaling, loss, l2, trained - _bias(mean, len(trained)))
+    return found + _bias(mean, len(found))
+
+
+def _bias(bias: float, size: int) -> Doubles:
+    """Parameters of one output of which all but the bias are 0."""
+    return np.append(np.zeros(size - 1), bias)[:, None]
+
+
+def _finish(rows: Sample, scaling: Scaling, loss: LossConfig, l2: float, trained: Numbers) -> Doubles:
+    rows = rows._replace(matrix=_summed(rows.matrix))
     features, outputs = rows.matrix.shape[1], trained.shape[1]
     keys = np.array(scaling.keys, np.int64)
     scaled, centres = np.ones((features, 1)), np.zeros((features, 1))
@@ -108,6 +123,17 @@ def finish(rows: Sample, scaling: Scaling, loss: LossConfig, l2: float, trained:
         warnings.warn("the optimum was not reached; choose a larger l2", ConvergenceWarning, stacklevel=2)
     weights = at.table[:-1] * (unit / scaled)
     return np.vstack([weights, at.table[-1] - (moved * weights).sum(axis=0)])
+
+
+def _summed(matrix: Any) -> Any:
+    """The matrix with each column at most once per row: the deviation of a column does not follow from the parts of its
+    values.
+    """
+    if not scipy.sparse.issparse(matrix) or matrix.has_canonical_format:
+        return matrix
+    summed = matrix.copy()
+    summed.sum_duplicates()
+    return summed
 
 
 def _shares(rows: Sample) -> Doubles:

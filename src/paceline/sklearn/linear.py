@@ -20,6 +20,7 @@ class PacelineClassifier(Classifier):
 
     It trains with paceline's compiled loops, straight from arrays or sparse matrices in memory. Columns of any size are
     fine: those whose values are far from 1 are centred and scaled on the way, and `coef_` is for the values as given.
+    Training reads values in float32; a warning names columns of an array that differ too little from their mean for it.
 
     Parameters
     ----------
@@ -109,7 +110,8 @@ class PacelineRegressor(Regressor):
 
     It trains with paceline's compiled loops, straight from arrays or sparse matrices in memory. Columns and targets of
     any size are fine: columns whose values are far from 1 are centred and scaled on the way, and `coef_` is for the
-    values as given.
+    values as given. Training reads numbers in float32; a warning names columns of an array, and targets, that differ
+    too little from their mean for it.
 
     Parameters
     ----------

@@ -42,6 +42,7 @@ class Regressor(RegressorMixin, Estimator):
             The fitted estimator.
         """
         self._validate_params()
+        self._forget()
         self._learn_numbers(X, y, sample_weight, None, self.epochs)
         return self
 

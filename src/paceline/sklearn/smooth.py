@@ -72,3 +72,5 @@ SMOOTH: dict[str, Callable[[Doubles, Doubles, LossConfig], Measured]] = {
 }  # fmt: skip
 # Of these, those with a smallest value at finite weights, whatever the rows.
 BOUNDED = ("squared",)
+# Those of the difference of score and target alone.
+OF_DIFFERENCES = ("squared", "huber")
