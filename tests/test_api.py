@@ -164,6 +164,11 @@ class TestTrain:
             paceline.train(data=(X, Y), callbacks=[stop], run=tmp_path / "run", progress=False)
         assert Run(tmp_path / "run").result["status"] == "failed"
 
+    def test_callbacks_are_a_list(self, tmp_path: Path) -> None:
+        with pytest.raises(paceline.PacelineError, match="`callbacks` is a function"):
+            paceline.train(data=(X, Y), callbacks=print, run=tmp_path / "run", progress=False)  # type: ignore[arg-type]
+        assert list(tmp_path.iterdir()) == []
+
     def test_a_stopped_run_goes_on_with_the_same_rows(self, tmp_path: Path) -> None:
         stops = iter([signal.SIGINT])
 

@@ -61,6 +61,43 @@ def test_a_file_of_raw_rows_is_not_a_dataset(tmp_path: Path) -> None:
         paceline.train(data=tmp_path / "rows.csv", label="y", run=tmp_path / "run")
 
 
+def test_messages_do_not_name_the_temporary_dataset() -> None:
+    with pytest.raises(ConfigError, match="no training row of the data has the class `1`"):
+        paceline.train(data=(X, np.zeros(6)), progress=False)
+
+
+def test_a_column_may_be_called_by_a_number(tmp_path: Path) -> None:
+    frame = pd.DataFrame(np.column_stack([X, [0, 1, 0, 1, 0, 1], np.ones(6)]))
+    run = paceline.train(data=frame, label=6, weight=np.int64(7), run=tmp_path / "run", progress=False)
+    assert paceline.evaluate(run, frame, label=6, weight=7)["rows"] == 6
+    with pytest.raises(UsageError, match="columns of a matrix have no names"):
+        paceline.train(data=X, label=5, progress=False)
+
+
+def test_a_name_where_rows_are_wanted_is_said_to_be_one() -> None:
+    with pytest.raises(UsageError, match=r"`rows.csv` is a name, and rows in memory are wanted") as error:
+        paceline.train(data=(X, [0, 1] * 3), validation="rows.csv", progress=False)
+    assert error.value.hint == "read the file first"
+
+
+def test_the_same_bins_may_be_an_array_when_training_goes_on(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"age": np.arange(40) % 9, "code": np.arange(40) % 7, "y": [0, 1] * 20})
+    bins: dict[str, Any] = {"age": np.array([3, 6]), "code": np.int64(3)}
+    first = paceline.train(data=frame, label="y", bins=bins, run=tmp_path / "first", progress=False)
+    again = paceline.train(data=frame, start_from=first, bins=bins, run=tmp_path / "again", progress=False)
+    assert again.result["rows_before"] == first.result["rows"]
+
+
+def test_batches_of_tables_have_the_label_of_the_first_run(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"age": np.arange(40.0) % 9, "y": [0, 1] * 20})
+    first = paceline.train(data=frame, label="y", run=tmp_path / "first", progress=False)
+    assert paceline.evaluate(first, (frame[at : at + 10] for at in range(0, 40, 10)))["rows"] == 40
+    assert paceline.evaluate(first, [(frame[["age"]], frame.y)])["rows"] == 40
+    batches = [frame[:30], (frame[30:][["age"]], frame.y[30:])]
+    later = paceline.train(data=iter(batches), start_from=first, run=tmp_path / "later", progress=False)
+    assert later.result["rows_before"] == first.result["rows"]
+
+
 def test_rows_are_no_images() -> None:
     config = read_config(None, {"data": "memory", "model": "softmax"})
     with (

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
@@ -99,6 +100,103 @@ def test_other_table_formats_and_a_column_to_join_by(folder: Path, tmp_path: Pat
         assert found.column_names == [column, "probability"]
         assert found[column].to_pylist() == table["id"].tolist()
         assert found["probability"].to_pylist() == scores(folder, "csv")
+
+
+BLANK = {"town": None, "when": pd.NaT, "tags": []}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[paceline.Run, pd.DataFrame]:
+    """A model of text, times and lists, and the rows that it was trained on."""
+    rows = pd.DataFrame({
+        "town": ["a", "b", None] * 20, "when": pd.date_range("2026-01-01", periods=60, freq="h"),
+        "tags": [["p"], ["q", "p"], []] * 20, "x": np.arange(60) / 60,
+    })  # fmt: skip
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    return paceline.train(data=rows.assign(y=[0, 1, 1] * 20), label="y", run=folder, progress=False), rows
+
+
+@pytest.mark.parametrize("missing", [np.nan, None])
+@pytest.mark.parametrize("column", [*BLANK])
+def test_a_column_may_have_no_cell_at_all(
+    trained: tuple[paceline.Run, pd.DataFrame], tmp_path: Path, column: str, missing: Any
+) -> None:
+    """pandas has no type for it but numbers; one row to score, with a town that is not known, is enough."""
+    run, rows = trained
+    model = paceline.load(run.path)
+    known = rows.astype({column: object})
+    known.at[0, column] = BLANK[column]
+    expected = model.predict_proba(known)[:1]
+    one = rows[:1].assign(**{column: missing})
+    np.testing.assert_array_equal(model.predict_proba(one), expected)
+    np.testing.assert_array_equal(model.predict_proba([rows[:1], one])[1:], expected)
+    one.to_parquet(tmp_path / "one.parquet")
+    paceline.predict(run, tmp_path / "one.parquet", tmp_path / "out.parquet")
+    assert pyarrow.parquet.read_table(tmp_path / "out.parquet")["probability"].to_pylist() == expected[:, 1].tolist()
+    later = rows.assign(y=[0, 1, 1] * 20, **{column: missing})
+    assert paceline.train(data=later, start_from=run, run=tmp_path / "run", progress=False).result["rows_before"] > 0
+
+
+def test_lists_may_all_be_empty(trained: tuple[paceline.Run, pd.DataFrame], tmp_path: Path) -> None:
+    run, rows = trained
+    empty = rows[:2].assign(tags=[[], []])
+    expected = paceline.load(run.path).predict_proba(rows[:2].assign(tags=None))[:, 1].tolist()
+    assert paceline.load(run.path).predict_proba(empty)[:, 1].tolist() == expected
+    empty.to_parquet(tmp_path / "empty.parquet")
+    paceline.predict(run, tmp_path / "empty.parquet", tmp_path / "out.parquet")
+    assert pyarrow.parquet.read_table(tmp_path / "out.parquet")["probability"].to_pylist() == expected
+
+
+def test_a_column_of_another_kind_is_refused(trained: tuple[paceline.Run, pd.DataFrame]) -> None:
+    run, rows = trained
+    model = paceline.load(run.path)
+    with pytest.raises(DataError, match="town is number instead of text"):
+        model.predict_proba(rows.assign(town=1.5))
+    late = pa.concat_tables([pa.Table.from_pandas(rows[:1].assign(town=cell)) for cell in (np.nan, 1.5)])
+    with pytest.raises(DataError, match="column town has numbers, and no cell in the first rows"):
+        model.predict_proba(late)
+
+
+@pytest.mark.parametrize("column", ["town", "when", "tags"])
+def test_a_feature_may_tell_rows_apart(trained: tuple[paceline.Run, pd.DataFrame], tmp_path: Path, column: str) -> None:
+    run, rows = trained
+    expected = paceline.load(run.path).predict_proba(rows)[:, 1].tolist()
+    rows.to_parquet(tmp_path / "rows.parquet")
+    for data, out in ((rows, tmp_path / "frame.parquet"), (tmp_path / "rows.parquet", tmp_path / "file.parquet")):
+        paceline.predict(run, data, out, id=column)
+        found = pyarrow.parquet.read_table(out)
+        assert found.column_names == [column, "probability"]
+        assert found["probability"].to_pylist() == expected
+
+
+def test_a_feature_of_a_csv_file_may_tell_rows_apart(folder: Path, tmp_path: Path, table: pd.DataFrame) -> None:
+    paceline.predict(folder / "csv.run", folder / "csv", tmp_path / "out.parquet", id="town")
+    found = pyarrow.parquet.read_table(tmp_path / "out.parquet")
+    assert found["town"].to_pylist() == table["town"].tolist()
+    assert found["probability"].to_pylist() == scores(folder, "csv")
+
+
+def test_what_csv_cannot_hold_is_refused(trained: tuple[paceline.Run, pd.DataFrame], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot write the columns tags, probability") as error:
+        paceline.predict(trained[0], trained[1], tmp_path / "out.csv", id="tags")
+    assert "write Parquet" in error.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("model", ["linear", "fwfm"])
+def test_rows_are_divided_into_bins_and_crossed_as_the_training_rows(
+    folder: Path, tmp_path: Path, table: pd.DataFrame, model: str
+) -> None:
+    options: dict[str, Any] = {"label": "y", "drop": ["id"], "bins": {"x": 5}, "cross": ["town,x"], "fields": True}
+    paceline.prepare(folder / "csv", data := tmp_path / "data", **options)
+    run = paceline.train(data=data, model=model, run=tmp_path / "run", progress=False)
+    paceline.predict(run, data, tmp_path / "expected.parquet")
+    expected = pyarrow.parquet.read_table(tmp_path / "expected.parquet")["probability"].to_pylist()
+    table.drop(columns="y").to_parquet(tmp_path / "rows.parquet")
+    for number, rows in enumerate((folder / "csv", tmp_path / "rows.parquet", table)):
+        paceline.predict(run, rows, tmp_path / f"{number}.parquet")
+        found = pyarrow.parquet.read_table(tmp_path / f"{number}.parquet")["probability"].to_pylist()
+        assert found == pytest.approx(expected)
 
 
 def test_standard_input_and_output(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,3 +363,19 @@ def test_two_predictions_to_one_file_do_not_meet(tmp_path: Path) -> None:
     assert write_tables(out, tables()) == 2
     assert out.read_text() == '"row"\n1\n1\n'
     assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
+
+
+@pytest.mark.parametrize("model", ["linear", "ffm"])
+def test_bins_crosses_and_times_of_files_are_those_of_the_training_data(tmp_path: Path, model: str) -> None:
+    lines = [f"{i % 2},{i},t{i % 3},2026-11-18 {i % 24:02d}:30:00,{i % 5}\n" for i in range(200)]
+    header = "label,age,town,at,shop\n"
+    (tmp_path / "rows.csv").write_text(header + "".join(lines))
+    (tmp_path / "few.csv").write_text(header + "".join(lines[:10]))
+    paceline.prepare(
+        tmp_path / "rows.csv", tmp_path / "data", bins={"age": 4}, cross=[["town", "age"]], timestamp=["at"],
+        categorical=["shop"], hash_bits=10, fields=True, progress=False,
+    )  # fmt: skip
+    run = paceline.train(data=tmp_path / "data", model=model, workers=1, run=tmp_path / "run", progress=False)
+    assert paceline.predict(run, tmp_path / "data", tmp_path / "dataset.csv") == 200
+    assert paceline.predict(run, tmp_path / "few.csv", tmp_path / "file.csv") == 10
+    assert probabilities(tmp_path / "file.csv") == pytest.approx(probabilities(tmp_path / "dataset.csv")[:10])

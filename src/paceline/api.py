@@ -22,7 +22,7 @@ from paceline.diagnosis.evidence import gather_evidence
 from paceline.diagnosis.explain import ensure_diagnosis, write_diagnosis
 from paceline.diagnosis.plan import bandwidths, choices, counts, plan_of
 from paceline.diagnosis.plan import predict as predict_speed
-from paceline.errors import RunError, in_short
+from paceline.errors import RunError, UsageError, in_short
 from paceline.exports.export import export_model
 from paceline.given_data import dataset_for, dataset_like, prepare_config, with_files, without_rows, write_rows
 from paceline.inside.info import info_of
@@ -212,8 +212,7 @@ def evaluate(
     1000
     """
     folder = _folder_of(path)
-    options = {"label": label, "weight": weight, "labels": labels}
-    options = {name: value for name, value in options.items() if value is not None}
+    options, _ = without_rows({"label": label, "weight": weight, "labels": labels})
     if is_in_memory(data):
         refuse_split(split)
         split = "train"
@@ -360,6 +359,8 @@ def plan(
 @contextmanager
 def watching(title: str, progress: bool, callbacks: Sequence[Callback]) -> Iterator[Watch]:
     """A function that shows a run's status and calls the user's callbacks."""
+    if callable(callbacks):
+        raise UsageError("`callbacks` is a function", "give a list: callbacks=[...]")
     with ExitStack() as stack:
         shown: list[Callback] = [stack.enter_context(training_bar(title))] if progress else []
 

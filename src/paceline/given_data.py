@@ -7,17 +7,18 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from paceline.config import converted, refuse_unknown
+from paceline.config import converted, plain, refuse_unknown
 from paceline.data.limits import LABEL_KINDS, LabelKind
-from paceline.data.memory.given import is_in_memory, is_table
+from paceline.data.memory.given import is_in_memory, is_matrix
 from paceline.data.memory.prepare import Memory, prepare_memory
 from paceline.data.preparation import config_of
 from paceline.data.prepare_settings import PrepareConfig, Prepared, PrepareProgress, with_columns
-from paceline.errors import UsageError
+from paceline.errors import PacelineError, UsageError
 from paceline.models.inputs import INPUTS
 from paceline.models.loss_entries import LOSSES
 from paceline.models.registry import ROWS, find
@@ -33,6 +34,8 @@ NAMES = keys_of(RowOptions)
 def without_rows(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split the arguments of a call: what is said about rows in memory, and the rest. None means not given."""
     rows = {name: value for name, value in flags.items() if name in NAMES and value is not None}
+    # pandas calls columns 0, 1, … if nobody names them; Arrow calls them by the text.
+    rows |= {name: str(rows[name]) for name in ("label", "weight") if isinstance(rows.get(name), Integral)}
     return rows, {name: value for name, value in flags.items() if name not in NAMES}
 
 
@@ -59,7 +62,13 @@ def dataset_for(config: RunConfig, data: Any, options: Mapping[str, Any], *, pro
             _write_more(config, data, out, options, fits, progress=progress)
         else:
             write_rows(data, out, {"seed": config.seed, **options}, fits, progress=progress)
-        yield out
+        try:
+            yield out
+        except PacelineError as error:
+            # Nobody knows the folder of the temporary dataset.
+            error.message = error.message.replace(f"`{out}`", "the data")
+            error.args = (error.message,)
+            raise
 
 
 def _write_more(
@@ -67,7 +76,7 @@ def _write_more(
 ) -> None:
     """Write rows in memory for a model that exists: read as those that it was trained on, unless `options` differ."""
     recorded = config.start.source
-    told = {name: value for name, value in options.items() if name not in OF_MEMORY}
+    told = plain({name: value for name, value in options.items() if name not in OF_MEMORY})
     prepare_config(["memory"], out, told)  # raises if something is wrong with them
     edges = recorded.get("bins", {})
     if "bins" in told:
@@ -76,11 +85,16 @@ def _write_more(
             name: edges[name] if isinstance(said, int) and len(edges.get(name, ())) == said - 1 else said
             for name, said in told["bins"].items()
         }
-    given = {"label": recorded.get("label") if is_table(data) else None, "labels": config.start.labels or None}
+    given = {"label": _label_of(recorded, data), "labels": config.start.labels or None}
     memory = Memory(data, fits=fits, **{**given, **{name: options[name] for name in OF_MEMORY if name in options}})
     usual = {"format": "auto", "weight": "", "index_base": "auto", "scale": "none", "seed": config.seed}
     with _row_meter(progress) as show:
         prepare_memory(memory, config_of(recorded, ["memory"], out=out, **{**usual, **with_columns(told)}), show)
+
+
+def _label_of(recorded: Mapping[str, Any], data: Any) -> str | None:
+    """The label's column in tables like those that a model was trained on; (X, y) have their labels with them."""
+    return None if is_matrix(data) else recorded.get("label")
 
 
 @contextmanager
@@ -98,7 +112,7 @@ def dataset_like(run: Path, data: Any, options: Mapping[str, Any], code: str = "
         found = f"the model learned from {INPUTS[model.entry.input]}"
         raise UsageError(f"{found}, and rows in memory are {INPUTS[ROWS]}", "give a dataset")
     recorded = model.info.source
-    label = options.get("label", recorded.get("label") if is_table(data) else None)
+    label = options.get("label", _label_of(recorded, data))
     kinds = model.model.output.task.labels
     memory = Memory(
         data, label=label, weight=options.get("weight"), labels=options.get("labels", recorded.get("labels")),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from paceline.errors import UsageError
+from paceline.errors import DataError, UsageError
 from paceline.files import new_path, refuse_existing
 
 STANDARD_OUTPUT = "-"
@@ -61,15 +61,25 @@ def write_tables(out: str | Path, tables: Iterator[pa.Table]) -> int:
     """
     first = next(tables)
     if str(out) == STANDARD_OUTPUT:
-        with pa.csv.CSVWriter(sys.stdout.buffer, first.schema) as writer:
+        with _opened(pa.csv.CSVWriter, sys.stdout.buffer, first.schema) as writer:
             return _write(writer, first, tables)
     path = Path(out)
     with (
         new_path(path) as place,
         place.open("xb") as file,
-        WRITERS[path.suffix.lower()](file, first.schema) as writer,
+        _opened(WRITERS[path.suffix.lower()], file, first.schema) as writer,
     ):
         return _write(writer, first, tables)
+
+
+def _opened(writer: Callable[..., Any], file: Any, schema: pa.Schema) -> Any:
+    """A writer of tables; raises for columns that the kind of file cannot hold, such as lists in CSV."""
+    try:
+        return writer(file, schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        names = ", ".join(schema.names)
+        hint = "choose another column for --id, or write Parquet"
+        raise DataError(f"cannot write the columns {names}: {error}", hint) from None
 
 
 def _write(writer: pa.csv.CSVWriter | pa.parquet.ParquetWriter, first: pa.Table, tables: Iterator[pa.Table]) -> int:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from paceline.data.blocks.dataset import Split
 from paceline.data.datasets import AnyDataset, open_dataset
+from paceline.data.labels import Labels
 from paceline.errors import DataError, UsageError
 from paceline.machine import num_cores
 from paceline.models.inputs import INPUTS
@@ -32,8 +33,8 @@ def evaluate_model(
             f"{task.needs_labels('the model')}; `{dataset.folder}` has `{dataset.labels.kind}`",
             "`paceline predict` does not look at labels",
         )
-    if class_names := model.class_names:
-        dataset.number_classes_as(class_names)
+    if known := _classes_known(model, dataset.labels):
+        dataset.number_classes_as(known, "classes" if len(known) != 2 else None)
     parameters, most = model.parameters_for(dataset), model.model.output.num_classes
     if most and dataset.labels.classes > most:
         raise DataError(
@@ -43,6 +44,13 @@ def evaluate_model(
     quality = evaluate(model.model, parameters, dataset, chosen, num_cores(), stop=lambda: False)
     assert quality is not None
     return dataset.split(chosen).rows, {n: v if np.isfinite(v) else None for n, v in quality.items()}
+
+
+def _classes_known(model: TrainedModel, labels: Labels) -> list[str]:
+    """The names of the classes that a model knows, if these or those of the data are other than their numbers."""
+    if model.class_names or not labels.are_named:
+        return model.class_names
+    return [str(number) for number in range(model.model.output.num_classes or 2)]
 
 
 def write_predictions(

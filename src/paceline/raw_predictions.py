@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ def write_raw_predictions(
     check_target(out)
     model = load_model(RunFolder(run).path, code)
     rows = model.input.files_of(model.trained, [*sources], settings)
-    written = write_tables(out, _tables(model, rows, settings.get("id", "")))
+    with closing(_tables(model, rows, settings.get("id", ""))) as tables:  # no thread outlives an error
+        written = write_tables(out, tables)
     return Written(written, rows.bad_rows, tuple(filter(None, (*rows.told(), model.meaning))))
 
 
@@ -39,10 +41,11 @@ def write_predictions_for(run: str | Path, rows: Any, out: str | Path, id_column
     """Score rows in memory, and write predictions with the numbers of rows, from 0, or a column; returns how many."""
     check_target(out)
     model = load_model(RunFolder(run).path, code)
-    return write_tables(out, _tables_in_memory(model, rows, id_column))
+    with closing(_tables_in_memory(model, rows, id_column)) as tables:
+        return write_tables(out, tables)
 
 
-def _tables(model: TrainedModel, rows: UnlabelledRows, id_column: str) -> Iterator[pa.Table]:
+def _tables(model: TrainedModel, rows: UnlabelledRows, id_column: str) -> Generator[pa.Table]:
     def score(batch: Batch) -> Columns:
         return model.model.output.predict(model.model.scores(model.parameters, model.input.parsed(batch)))
 
@@ -53,7 +56,7 @@ def _tables(model: TrainedModel, rows: UnlabelledRows, id_column: str) -> Iterat
             yield pa.table({"file": pa.repeat(scored.source.name, len(scored.rows)), "row": scored.rows, **scored.made})
 
 
-def _tables_in_memory(model: TrainedModel, rows: Any, id_column: str) -> Iterator[pa.Table]:
+def _tables_in_memory(model: TrainedModel, rows: Any, id_column: str) -> Generator[pa.Table]:
     def score(batch: Any) -> Columns:
         return model.model.output.predict(model.model.scores(model.parameters, batch))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -57,3 +58,21 @@ def test_a_module_of_ones_own_takes_images(tmp_path: Path, drawings: Path) -> No
     expected = paceline.load(run.path, allow_code=True).predict_proba(images)
     np.testing.assert_array_equal(loaded(out).predict(images), expected)
     assert (out / "requirements.txt").read_text().endswith(f"\npaceline[torch]=={paceline.__version__}")
+
+
+def test_nothing_but_the_model_is_exported(tmp_path: Path) -> None:
+    """Someone may have put links to other files of the user into the folder of a run."""
+    run = train(tmp_path)
+    (tmp_path / "secret").write_text("of the user")
+    folder = run.path / "model"
+    (folder / "more.json").symlink_to(tmp_path / "secret")
+    (folder / "counts.arrow").unlink()
+    (folder / "counts.arrow").symlink_to(tmp_path / "secret")
+    os.mkfifo(folder / "pipe")
+    out = paceline.export(run, to="mlflow", out=tmp_path / "model")
+    exported = out / "data" / "model"
+    assert sorted(path.name for path in exported.iterdir()) == ["model.json", "model.safetensors"]
+    assert not [path for path in out.rglob("*") if path.is_symlink()]
+    rows = make_rows(seed=8)
+    matrix = scipy.sparse.csr_matrix((rows.values, rows.keys, rows.offsets), shape=(rows.num_rows, FEATURES))
+    np.testing.assert_array_equal(loaded(out).predict(matrix), paceline.load(run.path).predict_proba(matrix))

@@ -88,6 +88,13 @@ def test_one_sided_labels_and_other_test_rows(tmp_path: Path) -> None:
     assert "50.0% of test rows" in warnings_of(found)
 
 
+def test_a_class_that_no_training_row_has_is_named(tmp_path: Path) -> None:
+    found = info_of(tmp_path, "1 1:1\n1 2:1\n" * 1000)
+    assert warnings_of(found).startswith("no training row has the label 0: no model can learn it")
+    assert len(found["warnings"]) == 1
+    assert math.copysign(1, found["baseline"]["value"]) == 1  # not -0
+
+
 def test_full_hash_spaces_are_told(tmp_path: Path) -> None:
     found = info_of(tmp_path, table("t", lambda i, _: f"t{i % 40}"), hash_bits=5)
     assert "so many values share one (--hash-bits 7)" in warnings_of(found)

@@ -15,7 +15,8 @@ import paceline
 from paceline.data.sparse.dataset import SparseDataset
 from paceline.data.sparse.names import FeatureNames
 from paceline.errors import UsageError
-from paceline.inside.top import count_rows
+from paceline.inside.top import count_rows, top_features
+from paceline.reports.inside import print_top
 
 
 def train(folder: Path, text: str, **flags: Any) -> Path:
@@ -184,3 +185,15 @@ def test_rare_keys_are_counted_in_the_blocks(tmp_path: Path, monkeypatch: pytest
 def test_impossible_counts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="`count` is 0"):
         paceline.top(tmp_path, 0)
+
+
+def test_a_model_without_rows_and_a_class_without_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files of a foreign run can say both."""
+    lines = "label,x\n" + "".join(f"{label},{i}\n" for i, label in enumerate("abc" * 20))
+    run = train(tmp_path, lines, labels="classes")
+    path = run / "model" / "model.json"
+    info = json.loads(path.read_text())
+    info["counts"]["rows"], info["class_names"] = 0, ["a", "", "c"]
+    path.write_text(json.dumps(info))
+    print_top(top_features(run))
+    assert "x" in capsys.readouterr().out

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 import paceline
+from paceline.data.label_statistics import LabelStatistics, weighted_quantiles
 from paceline.data.sparse.batch import Batch
 from paceline.data.sparse.dataset import SparseDataset, sparse_writer
 from paceline.errors import ConfigError
-from paceline.models.label_statistics import class_weights, first_labels
+from paceline.models.label_statistics import class_weights, first_labels, labels_like
+from paceline.models.losses import best_score, constant_loss, rule_of
+from paceline.settings import LossConfig
 from tests.conftest import Command
 
 
@@ -107,6 +110,39 @@ def test_the_manifest_tells_what_a_constant_prediction_has(tmp_path: Path, kind:
     assert told["loss"] == run.metrics[-1]["train_loss"]
     measured = paceline.evaluate(run, tmp_path / "data", split="train")
     assert told["baseline_loss"] == pytest.approx(measured["baseline_loss"], rel=0.005)
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "quantile"])
+@pytest.mark.parametrize("labels", ["counts", "prices", "losses", "rare", "years"])
+def test_far_tails_of_labels_hardly_change_what_a_constant_has(labels: str, loss: str) -> None:
+    """A few very large labels must not make a model look worse than a constant."""
+    rng = np.random.default_rng(2)
+    found = {
+        "counts": rng.negative_binomial(0.3, 0.05, 5000),
+        "prices": rng.lognormal(12, 1.5, 5000),
+        "losses": -rng.lognormal(0, 2, 5000),
+        "rare": rng.random(5000) < 0.003,
+        "years": 2000 + rng.gamma(2, 3, 5000),
+    }[labels].astype(np.float32)
+    quantiles = weighted_quantiles(found, np.ones(len(found)), np.linspace(0, 1, 101))
+    mean, deviation = found.mean(dtype=np.float64), found.std(dtype=np.float64)
+    known = LabelStatistics(mean=float(mean), deviation=float(deviation), quantiles=tuple(quantiles.tolist()))
+    like, weights = labels_like(known)
+    rule = rule_of(LossConfig(name=loss, quantile=0.9, delta=float(deviation) / 2))
+    assert weights.sum() == pytest.approx(1)
+    assert weights.min() >= 0
+    told = constant_loss(rule, best_score(rule, like, weights), like.astype(np.float32), weights.astype(np.float32))
+    assert told == pytest.approx(constant_loss(rule, best_score(rule, found), found), rel=0.01)
+
+
+@pytest.mark.parametrize("labels", [[3.0], [1.0, 5.0], [0.0] * 99 + [1.0], [-2.0, -2.0, -2.0, 7.0]])
+def test_few_labels_keep_their_mean_and_deviation(labels: list[float]) -> None:
+    found = np.array(labels)
+    quantiles = weighted_quantiles(found, np.ones(len(found)), np.linspace(0, 1, 101))
+    known = LabelStatistics(mean=float(found.mean()), deviation=float(found.std()), quantiles=tuple(quantiles.tolist()))
+    like, weights = labels_like(known)
+    assert weights @ like == pytest.approx(found.mean())
+    assert weights @ (like - found.mean()) ** 2 == pytest.approx(found.var())
 
 
 def test_class_weights_count_in_the_constant_of_training(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.csv
@@ -16,11 +17,13 @@ import scipy.sparse
 from safetensors.numpy import load_file, save_file
 
 import paceline
+from paceline.data.limits import LabelKind
 from paceline.data.sparse.dataset import SparseDataset, sparse_writer
 from paceline.errors import ConfigError, DataError, UsageError
 from paceline.models import trained
 from paceline.predictions import evaluate_model, write_predictions
 from tests.conftest import all_rows
+from tests.exports.models import FIELDS, train
 
 
 @pytest.fixture(scope="module")
@@ -287,3 +290,74 @@ def test_a_pipe_in_the_place_of_the_tensors_is_not_waited_for(run: paceline.Run,
     os.mkfifo(path)
     with pytest.raises(DataError, match="not a regular file"):
         paceline.load(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("model", ["ffm", "fwfm"])
+def test_scaled_keys_in_fields_that_the_model_does_not_have_are_refused(tmp_path: Path, model: str) -> None:
+    """Compiled loops would read and write beyond their memory."""
+    run = train(tmp_path, fields=True, model=model)
+    path = run.path / "model" / "model.json"
+    info = json.loads(path.read_text())
+    info["scaling"]["fields"] = [FIELDS for _ in info["scaling"]["fields"]]
+    path.write_text(json.dumps(info))
+    with pytest.raises(DataError, match=f"scaled keys that are not in its {FIELDS} fields"):
+        paceline.load(run.path)
+    with pytest.raises(DataError, match=f"the scaled keys are not in the {FIELDS} fields"):
+        paceline.train(data=tmp_path / "data", start_from=run, run=tmp_path / "later", progress=False)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"format": ["csv"]},
+        {"format": {}},
+        {"columns": ["age"]},
+        {"class_names": [1, 2]},
+        {"class_names": ["only"]},
+        {"hash_bits": -1},
+    ],
+)
+def test_what_cannot_be_a_source_is_refused(run: paceline.Run, tmp_path: Path, source: dict[str, Any]) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run.path, copy)
+    path = copy / "model" / "model.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"source": source}))
+    with pytest.raises(DataError, match=r"the model in `.*copy/model` "):
+        paceline.load(copy)
+
+
+def write_labels(folder: Path, labels: list[str], kind: LabelKind = "two-classes") -> Path:
+    """A dataset with a number per row that tells the label."""
+    table = "label,x\n" + "".join(f"{label},{labels.index(label)}\n" for label in labels)
+    folder.with_suffix(".csv").write_text(table)
+    paceline.prepare(folder.with_suffix(".csv"), folder, labels=kind, progress=False)
+    return folder
+
+
+def test_classes_with_names_are_not_those_of_a_model_that_knows_numbers(tmp_path: Path) -> None:
+    """Numbered in the order of their names, they would be evaluated against the wrong ones."""
+    kinds: dict[LabelKind, list[str]] = {"two-classes": ["0", "1"], "classes": ["0", "1", "2"]}
+    for kind, labels in kinds.items():
+        run = paceline.train(
+            data=write_labels(tmp_path / kind, labels * 9, kind), run=tmp_path / f"{kind}-run", progress=False
+        )
+        named = write_labels(tmp_path / f"{kind}-named", ["yes", "no", "maybe"][: len(labels)], kind)
+        with pytest.raises(DataError, match=r"the class `.*` is not one of the . that the model knows"):
+            evaluate_model(run.path, named, None)
+
+
+def test_data_with_two_of_several_classes_is_evaluated(tmp_path: Path) -> None:
+    data = write_labels(tmp_path / "all", ["a", "b", "c"] * 50, "classes")
+    run = paceline.train(data=data, run=tmp_path / "run", progress=False)
+    rows, quality = evaluate_model(run.path, write_labels(tmp_path / "some", ["a", "b"]), None)
+    assert rows == 2
+    labels = {"a": 0, "b": 1}
+    probabilities = paceline.load(run.path).predict_proba(np.array([[0.0], [1.0]]))
+    assert quality["loss"] == pytest.approx(-np.log([probabilities[i, labels[n]] for i, n in enumerate("ab")]).mean())
+
+
+def test_numbers_are_not_the_classes_of_a_model(tmp_path: Path) -> None:
+    data = write_labels(tmp_path / "named", ["no", "yes"] * 9)
+    run = paceline.train(data=data, loss="squared", run=tmp_path / "run", progress=False)
+    with pytest.raises(DataError, match="labels of kind `numbers` with 2 names"):
+        evaluate_model(run.path, write_labels(tmp_path / "numbers", ["0.5", "2"], "numbers"), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import shlex
 from pathlib import Path
 
 from paceline.reports.commands import flags_in, repeat
@@ -34,3 +36,18 @@ def test_a_matrix_job_is_repeated_with_its_settings(tmp_path: Path) -> None:
 
 def test_advice_without_flags_has_no_command() -> None:
     assert flags_in("train for longer") == ""
+
+
+def test_flags_of_a_file_stay_flags(run: RunFolder, tmp_path: Path) -> None:
+    """Nothing else may come of a command that someone copies from the page of a foreign run."""
+    words = shlex.split(repeat(run, "--workers 2; reboot\n`id` $(id)"))
+    assert words[3:9] == ["--workers", "2;", "reboot", "`id`", "$(id)", "--run"]
+    assert "; reboot" not in repeat(run, "--workers 2; reboot")
+    assert "'" not in repeat(run, "--workers '2")
+    job = RunFolder.make(str(tmp_path / "trace"), "trace", b'job = "trace; reboot"\nsize = "1; reboot"\n')
+    assert shlex.split(repeat(job)) == ["paceline", "trace; reboot", "--size", "1; reboot"]
+    (tmp_path / "config.toml").write_text('data = "/tmp/paceline-x1y2z3/memory"\n')
+    call = ast.parse(repeat(RunFolder(tmp_path), "--x=exit(),y 1 --workers 2")[:-1].replace("…", "0") + ")").body[0]
+    assert isinstance(call, ast.Expr)
+    assert isinstance(call.value, ast.Call)
+    assert [keyword.arg for keyword in call.value.keywords] == ["data", "recipe", "workers"]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from paceline.data.sparse import feature_counts, names
 from paceline.errors import UsageError
 from paceline.models.trained import TrainedModel, load_model
 from paceline.version import VERSION
+
+# The files of a model that were read, and can be nothing else; and all.
+READ = ("model.json", "model.safetensors")
+FILES = (*READ, names.FILE, feature_counts.FILE)
 
 
 def import_mlflow() -> Any:
@@ -28,13 +34,24 @@ def import_mlflow() -> Any:
 def write_mlflow(model: TrainedModel, run: Path, path: Path) -> None:
     """Write a new folder."""
     extra = "[torch]" if model.entry.module else ""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
         warnings.simplefilter("ignore")
         import_mlflow().pyfunc.save_model(
-            path, loader_module=__name__, data_path=str(run / "model"),
+            path, loader_module=__name__, data_path=str(_folder_of(run / "model", Path(scratch, "model"))),
             pip_requirements=[f"paceline{extra}=={VERSION}"],
             metadata={"model": model.info.model, "model_sha256": model.info.sha256},
         )  # fmt: skip
+
+
+def _folder_of(model: Path, folder: Path) -> Path:
+    """A new folder that leads to the files that are the model. Whatever else the folder of a run holds stays there: the
+    state of the optimizer, and links that someone may have put into it, which MLflow would follow.
+    """
+    folder.mkdir()
+    for name in FILES:
+        if (model / name).is_file() and (name in READ or not (model / name).is_symlink()):
+            (folder / name).symlink_to((model / name).resolve())
+    return folder
 
 
 class ServedModel:

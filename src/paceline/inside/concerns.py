@@ -65,7 +65,10 @@ def _of_labels(dataset: SparseDataset, labels: dict[str, LabelStatistics]) -> It
         return
     shares, names = np.array(train.weights) / sum(train.weights), dataset.labels.names
     most = int(shares.argmax())
-    if shares[most] >= ONE_SIDED:
+    unseen = [name for name, rows in zip(names, train.rows, strict=True) if not rows]
+    if unseen:
+        yield Concern(f"no training row has the label {unseen[0]}: no model can learn it", "give rows of all classes")
+    elif shares[most] >= ONE_SIDED:
         yield Concern(
             f"{shares[most]:.2%} of the training rows have the label {names[most]}",
             "the error says little: look at the AUC; with --class-weight balanced, all classes count the same",

@@ -85,7 +85,7 @@ def _baseline(dataset: SparseDataset, labels: dict[str, LabelStatistics]) -> dic
     if dataset.labels.kind == "numbers":
         return {"loss": "squared", "value": known.deviation**2 / 2, "rmse": known.deviation, "prediction": known.mean}
     shares = np.array(known.weights) / sum(known.weights)
-    entropy = float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum())
+    entropy = float((shares[shares > 0] * -np.log(shares[shares > 0])).sum())
     most = dataset.labels.names[int(shares.argmax())]
     loss = "logistic" if dataset.labels.kind == "two-classes" else "softmax"
     prediction = float(shares[1]) if loss == "logistic" else most

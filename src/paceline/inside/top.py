@@ -38,6 +38,7 @@ def top_features(run: Path | str, count: int = 20, code: str = "") -> dict[str, 
         notes.append(said)
     rows, total, said = _rows_of(folder, model, sorted({one.key for one in found}))
     notes += [said] if said else []
+    total = max(1, total)  # files can say anything
     features = [
         {
             "feature": one.feature, "key": one.key, "weight": one.weight, "rows": rows.get(one.key),

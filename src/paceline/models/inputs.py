@@ -136,6 +136,9 @@ def _as_before(dataset: AnyDataset, config: RunConfig) -> None:
             raise ValueError("two classes have the same name")
         if max(scaling.keys, default=-1) >= start.features:
             raise ValueError(f"the scaled keys are not below the {start.features} features")
+        fields = dataset.manifest.fields if isinstance(dataset, SparseDataset) else ()
+        if fields and max(scaling.fields, default=-1) >= len(fields):
+            raise ValueError(f"the scaled keys are not in the {len(fields)} fields")
     except ValueError as error:
         raise DataError(f"the model of `{config.start_from}` cannot be read: {error}", "train again") from None
     if start.class_names and dataset.labels.names:

@@ -5,6 +5,7 @@ The manifest knows their statistics, unless an older version wrote it. Then bloc
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,7 +86,7 @@ def baseline_in_training(model: Model, dataset: Any) -> float | None:
     if known is None:
         return None
     if dataset.manifest.labels.kind == "numbers":
-        labels, weights = _like(known)
+        labels, weights = labels_like(known)
     else:
         labels, weights = dataset.manifest.labels.numbered_as(dataset.labels.names), np.array(known.weights)
     if (of_classes := model.label_units.class_weights) is not None:
@@ -97,14 +98,35 @@ def baseline_in_training(model: Model, dataset: Any) -> float | None:
     return sums.quality()["baseline_loss"]
 
 
-def _like(known: LabelStatistics) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A few labels, and weights, with the mean and the deviation of all labels, and nearly their quantiles."""
-    labels, weights = np.array(known.quantiles), np.ones(len(known.quantiles))
-    weights[[0, -1]] = 0.5
-    weights /= weights.sum()
-    mean = weights @ labels
-    deviation = (weights @ (labels - mean) ** 2) ** 0.5
-    return known.mean + (labels - mean) * (known.deviation / deviation if deviation else 0.0), weights
+def labels_like(known: LabelStatistics) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A few labels, and weights, with the mean and the deviation of all labels, and nearly their quantiles.
+
+    Labels between two quantiles count as their middle. A tail is the hundredth of the labels at either end, and may
+    reach far, as counts and prices do. The mean and the deviation tell how far on average: `low` below and `high` above
+    the quantile next to it. A `share` of each tail makes up that distance; the rest is at the quantile. Both distances
+    follow from the two equations if the share is one half. If no label is that far away at one end, the mean gives the
+    distance at the other, and the deviation the share.
+    """
+    # All distances are from the mean.
+    edges = np.array(known.quantiles) - known.mean
+    left, right, inner = edges[1], edges[-2], (edges[1:-2] + edges[2:-1]) / 2
+    part = 1 / (len(edges) - 1)
+    near = np.array([left, *inner, right])
+    more = -near.sum()
+    squares = known.deviation**2 / part - near @ near
+    half = (right - left) / 2 - more
+    high = (-half + math.sqrt(max(half**2 - 2 * more * (left + more) + squares, 0.0))) / 2
+    high = min(max(high, more, 0.0), (edges[-1] - right) / 2)
+    low = min(max(high - more, 0.0), (left - edges[0]) / 2)
+    high = max(low + more, 0.0)
+    rest = squares - 2 * right * high + 2 * left * low
+    share = min((low**2 + high**2) / rest, 1.0) if rest > 0 and low + high > 0 else 1.0
+    found = np.array([left - low / share, *near, right + high / share])
+    weights = part * np.array([share, 1 - share, *np.ones(len(inner)), 1 - share, share])
+    # What is left is rounding, and that labels may not be in the middle.
+    found -= weights @ found
+    deviation = (weights @ found**2) ** 0.5
+    return known.mean + found * (known.deviation / deviation if deviation else 0.0), weights
 
 
 def _weight_by_class(dataset: Any) -> NDArray[np.float64]:

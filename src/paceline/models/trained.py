@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 
 from paceline.data.blocks.folders import LocalFolder
 from paceline.data.labels import MOST_CLASSES, Labels
+from paceline.data.preparation import check_source
 from paceline.data.sparse.feature_counts import CountsInfo
 from paceline.data.sparse.names import FeatureNames, NamesInfo
 from paceline.data.sparse.scaling import Scaling
@@ -49,6 +50,9 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     counts: CountsInfo = CountsInfo()
     loss: dict[str, Any] = {}
     class_names: list[str] = []
+
+    def __post_init__(self) -> None:
+        check_source(self.source)
 
 
 class SparseInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,7 +238,11 @@ def load_model(run: Path, code: str = "", allow_code: bool = False) -> TrainedMo
         if _sha256(parameters) != info.sha256:
             raise DataError(f"the model in `{folder}` has a wrong checksum", "train again")
         names = FeatureNames(LocalFolder(folder), info.names, info.source)
-        return TrainedModel(entry, info, tensors, model, parameters, data, names, run)
+        loaded = TrainedModel(entry, info, tensors, model, parameters, data, names, run)
+        if model.output.task.name == TWO_CLASSES.name and len(loaded.class_names) not in (0, 2):
+            known = loaded.class_names
+            raise DataError(f"the model in `{folder}` has {len(known)} class names for two classes", "train again")
+        return loaded
     except (OSError, *BAD_TEXT, SafetensorError) as error:
         raise DataError(f"the model in `{folder}` cannot be read: {error}", "train again") from None
 
@@ -287,6 +295,9 @@ def load_sparse(
 ) -> Loaded:
     """A model over sparse rows with this table; its input has these fields, if it must have any."""
     assert model.layout.table is not None
+    # Compiled loops do not check fields, and rows get the keys that are centred with those that the scaling says.
+    if fields and max(info.scaling.fields, default=-1) >= len(fields):
+        raise DataError(f"`model.json` has scaled keys that are not in its {len(fields)} fields", "train again")
     view = TableView.of_values(np.ascontiguousarray(table), model.layout.table)
     return model, Parameters(view, _dense_of(model, tensors)), SparseInput(info.scaling, fields)
 

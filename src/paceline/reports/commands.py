@@ -11,6 +11,7 @@ from paceline.run_folder import TRAIN, RunFolder
 
 # How a folder that holds rows in memory while they are trained on is called.
 OF_MEMORY = "memory"
+FLAG = re.compile("--[a-z][a-z0-9-]*")
 OF_TRACE = ("size", "blocks", "seed", "engine")
 
 
@@ -44,23 +45,39 @@ def verb_of(run: RunFolder) -> str:
 
 
 def repeat(run: RunFolder, flags: str = "", into: str = "") -> str:
-    """The command that runs again with the settings of `run`, changed by `flags`, in the new folder `into`."""
+    """The command that runs again with the settings of `run`, changed by `flags`, in the new folder `into`.
+
+    Flags may be from a file of the run. They are quoted, so that a shell sees nothing but flags in them.
+    """
     settings = run.settings
     if run.job != TRAIN:
         told = " ".join(f"--{name} {shlex.quote(str(settings[name]))}" for name in OF_TRACE if name in settings)
-        return f"paceline {run.job} {told}"
+        return f"paceline {shlex.quote(run.job)} {told}"
     if is_from_memory(str(settings.get("data", ""))):
         keywords = ["data=…", f"recipe={str(run.path / 'config.toml')!r}", *_keywords(flags)]
         return f"paceline.train({', '.join(keywords)})"
     new = into or f"{run.path}-next"
     recipe = shlex.quote(str(run.path / "config.toml"))
-    return " ".join(part for part in ("paceline train", recipe, flags, f"--run {shlex.quote(new)}") if part)
+    told = shlex.join(_words(flags))
+    return " ".join(part for part in ("paceline train", recipe, told, f"--run {shlex.quote(new)}") if part)
+
+
+def _words(flags: str) -> list[str]:
+    """The words of flags; none if they cannot be flags.
+
+    >>> _words("--shards 2 --set wire.pull=all"), _words("--workers 2; reboot"), _words("--workers '2")
+    (['--shards', '2', '--set', 'wire.pull=all'], ['--workers', '2;', 'reboot'], [])
+    """
+    try:
+        return shlex.split(flags)
+    except ValueError:
+        return []
 
 
 def _keywords(flags: str) -> list[Any]:
     """Flags as keywords of `paceline.train`."""
-    words = shlex.split(flags)
-    pairs = [(name, value) for name, value in zip(words[::2], words[1::2], strict=False) if name.startswith("--")]
+    words = _words(flags)
+    pairs = [(name, value) for name, value in zip(words[::2], words[1::2], strict=False) if FLAG.fullmatch(name)]
     settings = [value for name, value in pairs if name == "--set"]
     told = [f"{name[2:].replace('-', '_')}={value if value.isdigit() else repr(value)}" for name, value in pairs
             if name != "--set"]  # fmt: skip

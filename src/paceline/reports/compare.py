@@ -24,8 +24,8 @@ from paceline.reports.terminal import fitting, print_table
 from paceline.run_folder import TRAIN, RunFolder
 
 BEST = " *"
-# Every run has its own; it says nothing about how the run trained.
-OWN_SETTINGS = ("run",)
+# They say nothing about how the run trained.
+OWN_SETTINGS = ("run", "chosen")
 # What follows the runs' names, the measure by which they are ordered, and the settings that differ.
 FIRST = ("rows/s", "seconds", "train loss", "test error", "test AUC", "elements/s", "GFLOP/s", "bottleneck")
 MOST_VERDICTS = 8

@@ -21,7 +21,7 @@ def print_top(found: dict[str, Any]) -> None:
     rows = [
         (
             one["feature"],
-            *([one["class"]] if by_class else []),
+            *([one.get("class", "")] if by_class else []),
             f"{one['weight']:+.5g}",
             NOTHING if one["rows"] is None else f"{one['rows']:,}",
             NOTHING if one["share"] is None else f"{one['share']:.2%}",
