@@ -1,14 +1,14 @@
 """How do rate and loss change from 1 worker to as many as there are cores?
 
     python benchmarks/scaling.py [--rows 4000000] [--skew criteo] [--workers 1 2 4 8 16] [--rounds 3] [--seconds 4]
-                                 [--only PART_OF_A_NAME] [--lines FILE] [--write]
+                                 [--data DATASET] [--epochs 4] [--only PATTERN] [--lines FILE] [--write]
 
 For every case, each number of workers is measured in turn, `--rounds` times, each in a process of its own. What the
 machine can do is measured in the same rounds: as many independent processes as the most workers, each with one worker
 pinned to a core, at the same settings. Their total is the ceiling, because they share caches and memory but no
 parameters. Rates are those of runs that train for `--seconds`: all of them, also the independent ones, open the data
-once in that time. Over Ray the ceiling is not measured; cases name their shards. The test loss, after `EPOCHS` epochs,
-is reported beside each rate: a run that is faster and learns worse is not faster.
+once in that time. Over Ray the ceiling is not measured; cases name their shards. The test loss, after `--epochs`,
+is reported beside each rate: a run that is faster and learns worse is not faster. It is measured in the first round.
 
 Without `--workers`, numbers of workers are powers of two up to the cores of the machine. Prints one JSON line per
 measurement, then a table. `--write` keeps the table and a plot under benchmarks/results/. With `--lines`, measurements
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -30,23 +31,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from embedded import FEATURES, HERE, machine
-from paceline.data.limits import SKEW_NAMES
+from paceline.data.limits import SKEW_NAMES, SkewName
 from paceline.machine import num_cores
 
-EPOCHS = 4
 READY_SECONDS = 120.0
 REQUIRED_WORKERS = 16
 
 
 class Case(NamedTuple):
     """Flags of `train`, shards for each number of workers over Ray, and what is required: the least share of the
-    ceiling with `REQUIRED_WORKERS`, or the least rate with the most workers that `shards` names.
+    ceiling with `REQUIRED_WORKERS`, or the least rate with the most workers that `shards` names. Rows are generated
+    with `features`.
     """
 
     flags: dict[str, Any]
     least_share: float = 0.0
     least_rate: float = 0.0
     shards: dict[int, int] | None = None
+    features: int = FEATURES
 
 
 ASYNC, RAY = {"pace": "async"}, {"engine": "ray", "optimizer": "adagrad"}
@@ -60,6 +62,18 @@ CASES: dict[str, Case] = {
     "sync, batch 1,000, AdaGrad": Case({"pace": "sync", "batch_size": 1000, "optimizer": "adagrad"}, 0.5),
     "sync, batch 100, AdaGrad": Case({"pace": "sync", "batch_size": 100, "optimizer": "adagrad"}, 0.25),
     "pace 8, batch 100, AdaGrad": Case({"pace": 8, "batch_size": 100, "optimizer": "adagrad"}, 0.6),
+    "FM, 16 factors, async, batch 1, AdaGrad": Case(
+        {
+            **ASYNC,
+            "batch_size": 1,
+            "optimizer": "adagrad",
+            "model": "fm",
+            "dim": 16,
+            "settings": ["factors.row_wise=true"],
+        },
+        0.8,
+        features=5_000_000,
+    ),
     "Ray: async, batch 100": Case({**RAY, **ASYNC, "batch_size": 100}, least_rate=5e6, shards={1: 1, 2: 1, 4: 1, 8: 2}),
     "Ray: async, batch 1,000": Case(
         {**RAY, **ASYNC, "batch_size": 1000}, least_rate=18e6, shards={1: 1, 2: 1, 4: 2, 8: 4, 11: 4}
@@ -80,7 +94,7 @@ class Measured(NamedTuple):
     loss: float
 
 
-def train(data: str, flags: dict[str, Any], seconds: float, ready: str = "") -> Measured:
+def train(data: str, flags: dict[str, Any], seconds: float, epochs: int, ready: str = "") -> Measured:
     """Train in this process, once for the loss and for some seconds for the rate. With `ready` only for the rate, and
     together with other processes.
     """
@@ -96,16 +110,16 @@ def train(data: str, flags: dict[str, Any], seconds: float, ready: str = "") -> 
                 if time.monotonic() > deadline:
                     sys.exit("error: the other processes did not start")
                 time.sleep(0.001)
-        else:
-            loss = paceline.train(data=data, run=f"{folder}/loss", epochs=EPOCHS, **settings).result["test"]["loss"]
+        elif epochs:
+            loss = paceline.train(data=data, run=f"{folder}/loss", epochs=epochs, **settings).result["test"]["loss"]
         timed = paceline.train(data=data, run=f"{folder}/rate", seconds=seconds, **settings)
         return Measured(timed.result["rows_per_second"], loss)
 
 
-def start(data: str, flags: dict[str, Any], seconds: float, ready: str = "",
+def start(data: str, flags: dict[str, Any], seconds: float, epochs: int, ready: str = "",
           core: int | None = None) -> subprocess.Popen[str]:  # fmt: skip
     pinned = [] if core is None else ["taskset", "-c", str(core)]
-    command = [*pinned, sys.executable, __file__, "--measure", json.dumps([data, flags, seconds, ready])]
+    command = [*pinned, sys.executable, __file__, "--measure", json.dumps([data, flags, seconds, epochs, ready])]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -121,7 +135,7 @@ def ceiling(data: str, flags: dict[str, Any], seconds: float, count: int) -> Mea
     cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as ready:
         one = {**flags, "workers": 1}
-        processes = [start(data, one, seconds, ready, cores[i % len(cores)]) for i in range(count)]
+        processes = [start(data, one, seconds, 0, ready, cores[i % len(cores)]) for i in range(count)]
         while len(list(Path(ready).iterdir())) < count:
             if any(process.poll() is not None for process in processes):
                 sys.exit("error: a measurement failed")
@@ -164,7 +178,9 @@ def measure_case(name: str, data: str, arguments: argparse.Namespace, lines: Lin
                     measured = ceiling(data, case.flags, seconds, most)
                 else:
                     shards = {} if case.shards is None else {"shards": case.shards[int(who)]}
-                    measured = collect(start(data, {**case.flags, "workers": int(who), **shards}, seconds))
+                    # The first run also compiles.
+                    epochs = 0 if number else arguments.epochs
+                    measured = collect(start(data, {**case.flags, "workers": int(who), **shards}, seconds, epochs))
                 lines.keep(name, who, measured)
             found[who].append(measured)
     return found
@@ -173,16 +189,28 @@ def measure_case(name: str, data: str, arguments: argparse.Namespace, lines: Lin
 def table(found: dict[str, dict[str, list[Measured]]], workers: list[int]) -> str:
     """Millions of rows per second and test loss, medians over the rounds."""
     heads = [f"{count} worker{'s' * (count > 1)}" for count in workers]
-    text = "| case | " + " | ".join(heads) + " | independent | share | required |\n"
-    text += "|---" * (len(workers) + 4) + "|\n"
+    text = "| case | " + " | ".join(heads) + " | independent | share | required | loss by loss of 1 worker |\n"
+    text += "|---" * (len(workers) + 5) + "|\n"
     for name, measured in found.items():
         cells = [cell(measured.get(str(count))) for count in [*workers, "independent"]]
         count = max((who for who in measured if who.isdigit()), key=int)
         most = rate(measured[count])
-        share = most / rate(measured["independent"]) if "independent" in measured else 0.0
+        share = share_of(measured[count], measured.get("independent", []))
         required = requirement(CASES[name], int(count), share, most)
-        text += f"| {name} | " + " | ".join(cells) + f" | {f'{share:.2f}' if share else ''} | {required} |\n"
+        losses = losses_of(measured)
+        worse = f"{losses[count] / losses['1']:.3f}" if {count, "1"} <= losses.keys() else ""
+        text += f"| {name} | " + " | ".join(cells) + f" | {f'{share:.2f}' if share else ''} | {required} | {worse} |\n"
     return text
+
+
+def share_of(most: list[Measured], independent: list[Measured]) -> float:
+    """What one run reaches of what independent processes do, the median over rounds; 0 if they were not measured."""
+    return statistics.median(a.rate / b.rate for a, b in zip(most, independent, strict=True)) if independent else 0.0
+
+
+def losses_of(measured: dict[str, list[Measured]]) -> dict[str, float]:
+    """The test loss by the number of workers, where it was measured."""
+    return {who: found[0].loss for who, found in measured.items() if found[0].loss}
 
 
 def requirement(case: Case, workers: int, share: float, most: float) -> str:
@@ -204,8 +232,19 @@ def rate(measured: list[Measured]) -> float:
 def cell(measured: list[Measured] | None) -> str:
     if not measured:
         return ""
-    loss = statistics.median(one.loss for one in measured)
+    loss = measured[0].loss
     return f"{rate(measured) / 1e6:.2f}" + (f" ({loss:.4f})" if loss else "")
+
+
+def generated(folder: Path, rows: int, features: int, skew: SkewName) -> Path:
+    """Generated rows, made if they are not there."""
+    from paceline.data.synthetic import generate_clicks
+
+    data = folder / f"clicks-{rows}-{features}-{skew}"
+    if not data.exists():
+        generate_clicks(data, rows=rows, features=features, test_rows=rows // 40, seed=0, skew=skew,
+                        progress=lambda _: None)  # fmt: skip
+    return data
 
 
 def draw(found: dict[str, dict[str, list[Measured]]], path: Path) -> None:
@@ -229,8 +268,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=powers)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0, help="how long a run for the rate trains")
+    parser.add_argument(
+        "--epochs", type=int, default=4, help="how long a run for the loss trains, which also compiles; 0: only rates"
+    )
+    parser.add_argument("--data", type=Path, help="a dataset to measure with instead of generated rows")
     parser.add_argument("--lines", type=Path, help="where measurements are kept; those that are there are used again")
-    parser.add_argument("--only", default="", help="measure the cases whose names contain this")
+    parser.add_argument("--only", default="", help="measure the cases whose names this regular expression finds")
     parser.add_argument("--folder", type=Path, help="where the data is kept; default: a temporary folder")
     parser.add_argument("--write", action="store_true", help="keep table and plot under benchmarks/results/")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
@@ -238,31 +281,31 @@ def main() -> None:
     if arguments.measure:
         print(json.dumps(train(*json.loads(arguments.measure))))
         return
-    import paceline
-    from paceline.data.synthetic import generate_clicks
-
+    chosen = {name: case for name, case in CASES.items() if re.search(arguments.only, name)}
+    lines = Lines(arguments.lines)
+    found = {}
     with tempfile.TemporaryDirectory() as temporary:
-        data = (arguments.folder or Path(temporary)) / f"clicks-{arguments.rows}-{arguments.skew}"
-        if not data.exists():
-            generate_clicks(data, rows=arguments.rows, features=FEATURES, test_rows=arguments.rows // 40, seed=0,
-                            skew=arguments.skew, progress=lambda _: None)  # fmt: skip
-        chosen = {name: case for name, case in CASES.items() if arguments.only in name}
-        lines = Lines(arguments.lines)
+        folder = arguments.folder or Path(temporary)
         for name, case in chosen.items():
-            if lines.taken(name, str(arguments.workers[0]), 0) is None:
-                # The first run compiles.
-                paceline.train(data=str(data), run=f"{temporary}/{time.time_ns()}", workers=2, steps=2, **case.flags)
-        found = {name: measure_case(name, str(data), arguments, lines) for name in chosen}
+            data = arguments.data or generated(folder, arguments.rows, case.features, arguments.skew)
+            found[name] = measure_case(name, str(data), arguments, lines)
+    rows = (
+        f"Rows of {arguments.data.name}" if arguments.data else f"{arguments.rows:,} click rows, skew {arguments.skew}"
+    )
     head = (
-        f"# Rate and loss by workers, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. {arguments.rows:,} click rows "
-        f"(skew {arguments.skew}), {FEATURES:,} features, medians of {arguments.rounds} rounds; "
+        f"# Rate and loss by workers, {datetime.now(UTC):%Y-%m-%d}\n\n{machine()}. {rows}, {FEATURES:,} features "
+        f"(5,000,000 for factorization machines), medians of {arguments.rounds} rounds; "
         f"`python benchmarks/scaling.py`. Millions of rows per second over {arguments.seconds:g} seconds, and the "
-        f"test loss after {EPOCHS} epochs in brackets.\n\n"
+        f"test loss after {arguments.epochs} epochs in brackets.\n\n"
     )
     text = head + table(found, arguments.workers)
     print(text)
     if arguments.write:
-        out = HERE / "results" / f"{datetime.now(UTC):%Y-%m-%d}-scaling-{arguments.skew}.md"
+        out = (
+            HERE
+            / "results"
+            / f"{datetime.now(UTC):%Y-%m-%d}-scaling-{arguments.data.name if arguments.data else arguments.skew}.md"
+        )
         out.write_text(text)
         draw(found, out.with_suffix(".svg"))
 

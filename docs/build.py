@@ -30,6 +30,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)")
 # What the help of `paceline train` does not say, because there is no flag.
 MEANINGS = {
     "precision": "bfloat16 is mixed precision, for PyTorch modules.",
+    "resident": "Sparse rows stay on a GPU if they take at most this share of its free memory. 0: they are streamed.",
     "save_optimizer": "Keep the state of the optimizer with the model, so that `--from` can go on with it.",
     "loss.quantile": "The share of labels below predictions, for the loss `quantile`: above 0 and below 1.",
     "loss.delta": "Errors above this count linearly, for the loss `huber`: above 0.",
@@ -72,8 +73,8 @@ def settings_of_recipes() -> list[str]:
     helps = {SETTING_OF_FLAG.get(name, name): option.help.partition("  [") for name, option in flags.items()}
     lines = ["| setting | default | values | meaning |", "|---|---|---|---|"]
     for name, default in flat(msgspec.to_builtins(RunConfig())).items():
-        # `start` is what a run with `--from` found in the model, not for recipes.
-        if name != "optimizer.own" and not name.startswith("start."):
+        # Not for recipes: `start` is what a run with `--from` found in the model, `chosen` what nobody gave.
+        if name not in ("optimizer.own", "chosen") and not name.startswith("start."):
             values = ", ".join(CHOICES.get(name, ())) or TYPES[type(default).__name__].replace("text", "")
             shown = f"`{tomli_w.dumps({'': default}).partition(' = ')[2].strip()}`"
             if name in DEFAULTS:
