@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from tests.ports import free_ports
 
 ROOT = Path(__file__).parent.parent
 START_SECONDS = 60
@@ -50,7 +51,7 @@ class RayCluster:
 
     def __init__(self, head_cpus: int) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="plr-", dir="/tmp"))
-        self.port = _free_port()
+        self.port = free_ports()
         self.address = f"127.0.0.1:{self.port}"
         token = self.folder / "token"
         token.touch(0o600)
@@ -91,9 +92,3 @@ class RayCluster:
                 raise RuntimeError(f"node {name} did not start: {node.log.read_text()[-2000:]}")
             time.sleep(0.1)
         return node
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -19,6 +19,7 @@ import paceline
 from paceline.errors import ConfigError
 from tests.faults.conftest import arguments
 from tests.faults.running import Running
+from tests.ports import free_ports
 from tests.ray_cluster import RayCluster
 from tests.skips import needs_no_gpu
 
@@ -200,8 +201,8 @@ class TestRunningRay:
                 paceline.train(data=clicks, engine="ray", address=ray_cluster.address, settings=settings)
 
     def test_a_shards_port_that_is_taken(self, ray_cluster: RayCluster, clicks: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
+        port = free_ports(2) + 1
+        with socket.create_server(("127.0.0.1", port)):
             settings = [f"wire.port={port - 1}"]
             with pytest.raises(ConfigError, match=rf"shard 0 on node head: .*{port}"):
                 paceline.train(data=clicks, engine="ray", address=ray_cluster.address, settings=settings)

@@ -17,6 +17,7 @@ import paceline
 from paceline.engines.ray_access import quick_start, without_ray_log
 from paceline.errors import UsageError
 from tests.faults.conftest import arguments
+from tests.ports import free_ports
 from tests.ray_cluster import RayCluster
 
 
@@ -30,9 +31,7 @@ def refused(clicks: Path, address: str) -> UsageError:
 
 
 def test_nobody_listens(clicks: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_ports()}"
     assert f"no Ray answers at `{address}`" in refused(clicks, address).message
 
 

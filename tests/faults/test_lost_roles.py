@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from paceline.wire.connection import connect
 from paceline.wire.frames import RefusedError
 from tests.faults.conftest import COUNTING, SYNC, Start, check_counts
 from tests.faults.running import Running
+from tests.ports import free_ports
 from tests.ray_cluster import RayCluster
 from tests.wire.hostile import harassed
 
@@ -133,8 +133,7 @@ def test_a_run_starts_and_replaces_a_worker_beside_hostile_clients(
     start: Start, clicks: Path, undisturbed: paceline.Run
 ) -> None:
     """They need not know the token to reach the ports."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1] - 1
+    port = free_ports(2)
     with harassed(f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"):
         running = start(clicks, shards=1, set=f"wire.port={port}", **SYNC)
         running.wait_for_metrics(2)

@@ -19,6 +19,7 @@ from paceline.wire.connection import connect
 from paceline.wire.frames import CAPS, HEADER, BadFrameError, Kind, LostConnectionError, SilentPeerError
 from paceline.wire.streams import Stream
 from paceline.wire.tls import Tls
+from tests.ports import free_ports
 from tests.skips import needs_linux
 from tests.wire.serving import SECONDS, TOKEN, Echo, bare_pair, is_served, joined, send_many, serving
 
@@ -277,7 +278,6 @@ def test_closing_wakes_up_who_receives(tls: Tls | None) -> None:
 
 
 def test_nobody_listening_is_a_lost_connection() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    address = f"127.0.0.1:{free_ports()}"
     with pytest.raises(LostConnectionError, match=address):
         connect(address, TOKEN, None)
