@@ -127,12 +127,12 @@ def copied_rows(data: Path) -> float:
     dataset = SparseDataset(data)
     block = dataset.block("train", 0)
     columns = choose_columns(block, MOST_HOT, 128)
-    packed = pack(block, columns, "int32")
-    pinned = tensors_of(packed, shape_of([packed], columns), pinned=True)
+    packed = pack(block, columns, FEATURES)
+    pinned = tensors_of(packed, shape_of([packed], columns, FEATURES), pinned=True)
     torch.cuda.synchronize()
     began = time.perf_counter()
     for _ in range(COPIED_WINDOWS * 16):
-        copies = [tensor.to("cuda", non_blocking=True) for tensor in pinned]
+        copies = [tensor.to("cuda", non_blocking=True) for tensor in pinned[:-1]]
     torch.cuda.synchronize()
     del copies
     return COPIED_WINDOWS * 16 * block.num_rows / (time.perf_counter() - began)

@@ -11,7 +11,7 @@ PROGRAM = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from paceline.torch.sparse import factorization, linear, multinomial, segments, table
+from paceline.torch.sparse import bits, factorization, linear, multinomial, segments, table
 from paceline.torch.sparse.launch import Hot
 from paceline.torch.sparse.losses import LossNumbers
 from paceline.torch.sparse.rows import GpuRows, Runs
@@ -23,7 +23,8 @@ TYPES = {
     "runs": Runs("*i64", "*i32", "*i64", "*i64"),
     "hot": Hot("*i64", "*fp32", "*i64", "*fp32", "i32", "*fp32", "i32"),
     "rule": RULE, "factor_rule": RULE, "loss": LossNumbers("fp32", "fp32", "fp32"), "in_flight": "fp32",
-    "per_row": "fp32", "owners": "*i32", **dict.fromkeys(("ends", "sizes", "order", "keys", "lengths"), "*i64"),
+    "per_row": "fp32", "owners": "*i32",
+    **dict.fromkeys(("ends", "sizes", "order", "keys", "lengths", "words", "blocks"), "*i64"),
     **dict.fromkeys(("numbers", "losses", "class_weights", "out", "sums", "values", "moves"), "*fp32"),
 }
 ROWS = {"WEIGHTED": True, "ONES": False, "LISTED": 32, "CHUNKS": 2}
@@ -37,6 +38,7 @@ KERNELS = [
     (linear.measure_linear, ROWS | {"SCORES": False, "LOSS": "huber", "KIND": "ftrl", "WIDTH": 2}),
     (factorization.measure_factors, ROWS | FACTORS | {"SCORES": False, "KIND": "ftrl"}),
     (multinomial.measure_classes, ROWS | CLASSES | {"SCORES": True, "KIND": "sgd"}),
+    (bits.unpack_keys, {"WIDTH": 63, "KEYS": 1024}),
     (segments.note_lengths, {}),
     (segments.list_nonzeros, {"ONES": False, "LISTED": 64, "CHUNKS": 2}),
     (segments.add_up, {"SECOND": True, "COLUMNS": 17, "PADDED": 32, "TILE": 64}),
@@ -57,5 +59,5 @@ def test_all_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr[-3000:]
     sizes = [int(line.split()[1]) for line in done.stdout.splitlines()]
-    assert len(sizes) == 10
+    assert len(sizes) == 11
     assert min(sizes) > 1000

@@ -10,7 +10,7 @@ import pytest
 from paceline.data.rows import EpochOrder
 from paceline.data.sparse.batch import Batch
 from paceline.torch.model import torch
-from paceline.torch.sparse.rows import NO_COLUMNS, PackedTensors, pack, shape_of, tensors_of
+from paceline.torch.sparse.rows import NO_COLUMNS, PackedTensors, RowShape, pack, shape_of, tensors_of
 from paceline.torch.sparse.windows import ResidentRows, StreamedRows, Window
 
 SIZES = [70, 32, 1, 33, 64]
@@ -18,14 +18,14 @@ FIRST = np.cumsum(SIZES) - np.array(SIZES)
 CPU = torch.device("cpu")
 
 
-def blocks() -> list[PackedTensors]:
+def blocks() -> tuple[list[PackedTensors], RowShape]:
     """Row r of all has the key r."""
     packed = []
     for first, size in zip(FIRST.tolist(), SIZES, strict=True):
         rows = Batch.from_lists([0] * size, [[first + i] for i in range(size)], [[1.0]] * size)
-        packed.append(pack(rows, NO_COLUMNS, np.int32))
-    shape = shape_of(packed, NO_COLUMNS)
-    return [tensors_of(block, shape, pinned=False) for block in packed]
+        packed.append(pack(rows, NO_COLUMNS, sum(SIZES)))
+    shape = shape_of(packed, NO_COLUMNS, sum(SIZES))
+    return [tensors_of(block, shape, pinned=False) for block in packed], shape
 
 
 def keys_of(window: Window, start: int, stop: int) -> list[int]:
@@ -45,7 +45,7 @@ def rows_of_epoch(order: EpochOrder, epoch: int) -> list[int]:
 
 
 def make(kind: str, order: EpochOrder) -> Any:
-    return ResidentRows(blocks(), order, CPU) if kind == "resident" else StreamedRows(blocks(), order, CPU, int(kind))
+    return ResidentRows(*blocks(), order, CPU) if kind == "resident" else StreamedRows(*blocks(), order, CPU, int(kind))
 
 
 @pytest.mark.parametrize("kind", ["resident", "1", "70", "1000"])
@@ -83,7 +83,7 @@ def test_a_batch_of_sync_is_in_one_launch(kind: str) -> None:
 
 def test_only_the_window_in_use_and_the_next_are_kept() -> None:
     order = EpochOrder(SIZES, seed=5)
-    rows = StreamedRows(blocks(), order, CPU, 1)
+    rows = StreamedRows(*blocks(), order, CPU, 1)
     for start in range(200):
         window = rows.window(start, 200)
         assert sorted(rows._ready) == [window.start, window.stop]
@@ -92,5 +92,5 @@ def test_only_the_window_in_use_and_the_next_are_kept() -> None:
 def test_training_may_begin_anywhere() -> None:
     """As after a checkpoint."""
     order = EpochOrder(SIZES, seed=5)
-    window = StreamedRows(blocks(), order, CPU, 70).window(333, 400)
+    window = StreamedRows(*blocks(), order, CPU, 70).window(333, 400)
     assert keys_of(window, 333, window.stop) == rows_of_epoch(order, 1)[133 : window.stop - 200]

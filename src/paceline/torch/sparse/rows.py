@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from paceline.data.rows import RUN_ROWS
 from paceline.data.sparse.batch import Batch
-from paceline.kernels.packing import BITS, LISTED, count_hot, count_listed, pack_rows
+from paceline.kernels.packing import BITS, LISTED, count_hot, count_listed, pack_bits, pack_rows
 from paceline.torch.model import torch
+from paceline.torch.sparse.bits import unpack
 from paceline.torch.sparse.triton_ import tl, triton
 
 # Keys beyond these are never columns; blocks have the hottest keys first.
@@ -21,6 +22,8 @@ LEAST_SHARE = 1 / 128
 # More columns with numbers than this would cost more memory than they save.
 MOST_NUMBERS = 48
 LEAST_LISTED_AT_ONCE, MOST_LISTED_AT_ONCE = 16, 64
+# Packed keys need memory on the GPU besides what they become, so they are unpacked by that many blocks.
+UNPACKED_TOGETHER = 64
 
 
 class HotColumns(NamedTuple):
@@ -68,28 +71,38 @@ class Packed(NamedTuple):
 
 
 class PackedTensors(NamedTuple):
-    """The same as PyTorch's tensors in this machine's memory. `weights` and `values` are empty if all are 1."""
+    """The same as PyTorch's tensors in this machine's memory, as they travel over the bus.
+
+    `weights` and `values` are empty if all are 1. Lengths have the smallest type, and `words` are the `num_keys` listed
+    keys with `RowShape.key_bits` bits each.
+    """
 
     labels: Any
     weights: Any
     numbers: Any
     bits: Any
     lengths: Any
-    keys: Any
+    words: Any
     values: Any
+    num_keys: int
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes travel."""
+        return sum(tensor.nbytes for tensor in self[:-1])
 
 
-def pack(rows: Batch, columns: HotColumns, key_type: Any) -> Packed:
-    """Lay out the rows of a block for a GPU."""
+def pack(rows: Batch, columns: HotColumns, features: int) -> Packed:
+    """Lay out the rows of a block for a GPU. Keys from `features` on, which no model knows, become `features`."""
     count, num_numbers = rows.num_rows, len(columns.numbers)
     places, last_row = columns.places, np.empty(num_numbers + len(columns.bits), np.int64)
     lengths = np.empty(count, np.int32)
     all_ones = count_listed(rows.offsets, rows.keys, rows.values, places, num_numbers, last_row, lengths)
     numbers = np.zeros((count, num_numbers), np.float32)
     bits = np.zeros((count, columns.words), np.uint32)
-    listed = np.empty(int(lengths.sum(dtype=np.int64)), key_type)
+    listed = np.empty(int(lengths.sum(dtype=np.int64)), key_type_on_gpu(features))
     values = np.empty(0 if all_ones else len(listed), np.float32)
-    pack_rows(rows.offsets, rows.keys, rows.values, places, last_row, numbers, bits, listed, values)
+    pack_rows(rows.offsets, rows.keys, rows.values, places, last_row, numbers, bits, listed, values, features)
     return Packed(rows.labels, rows.weights, numbers, bits, lengths, listed, None if all_ones else values)
 
 
@@ -108,7 +121,8 @@ class GpuRows(NamedTuple):
 
 class RowShape(NamedTuple):
     """What the compiler knows of rows: whether they have weights, whether all listed values are 1, how many columns
-    there are, and how many nonzeros are read at once and how often, so that the longest list is read.
+    there are, and how many nonzeros are read at once and how often, so that the longest list is read. On the bus, a
+    length takes `length_bytes`, and a key `key_bits`.
     """
 
     weighted: bool
@@ -117,6 +131,8 @@ class RowShape(NamedTuple):
     words: int
     listed: int
     chunks: int
+    length_bytes: int
+    key_bits: int
 
 
 def key_type_on_gpu(features: int) -> Any:
@@ -124,7 +140,7 @@ def key_type_on_gpu(features: int) -> Any:
     return np.int32 if features < 1 << 31 else np.int64
 
 
-def shape_of(blocks: Sequence[Packed], columns: HotColumns) -> RowShape:
+def shape_of(blocks: Sequence[Packed], columns: HotColumns, features: int) -> RowShape:
     """The shape of all these blocks, so that kernels compiled for one of them serve the others."""
     longest = max((int(block.lengths.max(initial=0)) for block in blocks), default=0)
     # Powers of two, because kernels are compiled for every shape.
@@ -132,17 +148,21 @@ def shape_of(blocks: Sequence[Packed], columns: HotColumns) -> RowShape:
     listed = min(MOST_LISTED_AT_ONCE, room)
     return RowShape(
         any(block.weights is not None for block in blocks), all(block.values is None for block in blocks),
-        len(columns.numbers), columns.words, listed, room // listed,
+        len(columns.numbers), columns.words, listed, room // listed, 1 if longest < 1 << 8 else 4,
+        features.bit_length(),
     )  # fmt: skip
 
 
 def tensors_of(block: Packed, shape: RowShape, pinned: bool) -> PackedTensors:
     """A block of this shape as tensors: `pinned` if they will be copied more than once."""
     count, none = len(block.labels), np.zeros(0, np.float32)
-    labels = block.labels.astype(np.int32) if block.labels.dtype == np.uint16 else block.labels
-    found = Packed(
-        labels, _or_ones(block.weights, count) if shape.weighted else none, block.numbers, block.bits.view(np.int32),
-        block.lengths, block.keys, none if shape.ones else _or_ones(block.values, len(block.keys)),
+    wide_labels = block.labels.astype(np.int32) if block.labels.dtype == np.uint16 else block.labels
+    words = np.zeros(-(-len(block.keys) * shape.key_bits // 64) + 1, np.uint64)
+    pack_bits(block.keys, shape.key_bits, words)
+    found = (
+        wide_labels, _or_ones(block.weights, count) if shape.weighted else none, block.numbers,
+        block.bits.view(np.int32), block.lengths.astype(np.uint8 if shape.length_bytes == 1 else np.int32),
+        words.view(np.int64), none if shape.ones else _or_ones(block.values, len(block.keys)),
     )  # fmt: skip
 
     def tensor(array: Any) -> Any:
@@ -150,16 +170,33 @@ def tensors_of(block: Packed, shape: RowShape, pinned: bool) -> PackedTensors:
         own = torch.from_numpy(array if array.flags.writeable else array.copy())
         return own.pin_memory() if pinned and len(own) else own
 
-    return PackedTensors(*map(tensor, found))
+    labels, weights, numbers, bits, lengths, keys, values = map(tensor, found)
+    return PackedTensors(labels, weights, numbers, bits, lengths, keys, values, len(block.keys))
 
 
-def to_gpu(blocks: Sequence[PackedTensors], device: Any) -> GpuRows:
+def to_gpu(blocks: Sequence[PackedTensors], shape: RowShape, device: Any) -> GpuRows:
     """Blocks (`tensors_of`) on the GPU, one after the other."""
-    labels, weights, numbers, bits, lengths, keys, values = (
-        torch.cat([tensor.to(device, non_blocking=True) for tensor in tensors]) for tensors in zip(*blocks, strict=True)
+
+    def joined(tensors: Sequence[Any]) -> Any:
+        # `torch.cat` of copies would need twice the memory.
+        counts = [len(tensor) for tensor in tensors]
+        out = torch.empty((sum(counts), *tensors[0].shape[1:]), dtype=tensors[0].dtype, device=device)
+        for part, tensor in zip(out.split(counts), tensors, strict=True):
+            part.copy_(tensor, non_blocking=True)
+        return out
+
+    labels, weights, numbers, bits, lengths, _, values, num_keys = zip(*blocks, strict=True)
+    keys, at = torch.empty(sum(num_keys), dtype=torch.int32 if shape.key_bits < 32 else torch.int64, device=device), 0
+    for first in range(0, len(blocks), UNPACKED_TOGETHER):
+        some = blocks[first : first + UNPACKED_TOGETHER]
+        words, counts = [block.words for block in some], [block.num_keys for block in some]
+        unpack(joined(words), [*map(len, words)], counts, shape.key_bits, keys[at : at + sum(counts)])
+        at += sum(counts)
+    all_lengths = joined(lengths).to(torch.int32)
+    starts = torch.cumsum(all_lengths, 0, dtype=torch.int64) - all_lengths
+    return GpuRows(
+        joined(labels), joined(weights), joined(numbers), joined(bits), starts, all_lengths, keys, joined(values)
     )
-    starts = torch.cumsum(lengths, 0, dtype=torch.int64) - lengths
-    return GpuRows(labels, weights, numbers, bits, starts, lengths, keys, values)
 
 
 def _or_ones(given: NDArray[np.float32] | None, count: int) -> NDArray[np.float32]:

@@ -27,7 +27,6 @@ from paceline.torch.sparse.rows import (
     RowShape,
     all_runs,
     choose_columns,
-    key_type_on_gpu,
     pack,
     plans_on_gpu,
     shape_of,
@@ -49,6 +48,8 @@ FEWEST_LAUNCHES = 32
 MOST_RUNS_PER_PROGRAM, WAVES = 4, 2
 # Of the GPU's free memory, rows may take this share; the rest is for what a step needs.
 SHARE_FOR_ROWS = 0.8
+# What is noted of a row besides: where its list begins.
+STARTS_BYTES = 8
 # The curvature of a loss that does not say its own: that of the softmax loss by one score.
 CURVATURE = 0.25
 
@@ -88,7 +89,7 @@ class SparseTraining:
         self._share = resident
         self._model, self._dataset = model, dataset
         self._loops: Loops = import_from(model.loops_on_gpu)(model)
-        self._key_type = key_type_on_gpu(model.layout.table.features)
+        self._features = model.layout.table.features
         self._processors = 1
         if self.device.type == "cuda":
             self._processors = torch.cuda.get_device_properties(self.device).multi_processor_count
@@ -103,11 +104,11 @@ class SparseTraining:
         columns = choose_columns(first, self._num_hot, self._loops.most_bits) if with_columns else NO_COLUMNS
         with ThreadPoolExecutor(num_cores(), thread_name_prefix="paceline-pack") as threads:
             count = len(self._dataset.split("train").blocks)
-            packed = list(threads.map(lambda index: pack(self._block(index), columns, self._key_type), range(count)))
-            shape, streamed = shape_of(packed, columns), not self._fits(packed)
+            packed = list(threads.map(lambda index: pack(self._block(index), columns, self._features), range(count)))
+            shape, streamed = shape_of(packed, columns, self._features), not self._fits(packed)
             pinned = streamed and self.device.type == "cuda"
             blocks = list(threads.map(lambda block: tensors_of(block, shape, pinned), packed))
-        rows: Windows = (StreamedRows if streamed else ResidentRows)(blocks, order, self.device)
+        rows: Windows = (StreamedRows if streamed else ResidentRows)(blocks, shape, order, self.device)
         layout, curvature = self.table.layout, self._model.curvature
         hot = make_hot(first, columns, layout.bias_key, CURVATURE if curvature is None else curvature, self._num_hot,
                        self.device)  # fmt: skip
@@ -172,9 +173,9 @@ class SparseTraining:
         per_row = () if self._model.layout.table.dim == 1 or self._loops.second else (self._loops.columns,)
         out = torch.zeros((rows.num_rows, *per_row), device=self.device)
         if rows.num_rows:
-            packed = pack(rows, NO_COLUMNS, self._key_type)
-            shape = shape_of([packed], NO_COLUMNS)
-            found = to_gpu([tensors_of(packed, shape, pinned=False)], self.device)
+            packed = pack(rows, NO_COLUMNS, self._features)
+            shape = shape_of([packed], NO_COLUMNS, self._features)
+            found = to_gpu([tensors_of(packed, shape, pinned=False)], shape, self.device)
             runs, num_runs = all_runs(rows.num_rows, self.device)
             launch = Launch(self.table.rules_at(trained), 0.0, 1, num_runs, out)
             self._loops.measure(self.table, found, shape, runs, launch, out, True)
@@ -211,6 +212,7 @@ class SparseTraining:
     def _fits(self, blocks: list[Packed]) -> bool:
         """Whether rows stay on the GPU: beside the table, with room for what a step needs."""
         needed = sum(array.nbytes for block in blocks for array in block if array is not None)
+        needed += STARTS_BYTES * sum(len(block.labels) for block in blocks)
         if self.device.type != "cuda":
             return self._share > 0
         return bool(needed <= self._share * SHARE_FOR_ROWS * torch.cuda.mem_get_info(self.device)[0])

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from paceline.data.rows import RUN_ROWS, EpochOrder
 from paceline.torch.model import torch
-from paceline.torch.sparse.rows import GpuRows, PackedTensors, Planned, Runs, to_gpu
+from paceline.torch.sparse.bits import copied
+from paceline.torch.sparse.rows import GpuRows, PackedTensors, Planned, RowShape, Runs, to_gpu
 
 # A window's copy should take much longer than starting it.
 WINDOW_ROWS = 1 << 20
@@ -59,8 +60,8 @@ class Windows(Protocol):
 class ResidentRows:
     """Training rows that are all on the GPU."""
 
-    def __init__(self, blocks: Sequence[PackedTensors], order: EpochOrder, device: Any) -> None:
-        rows, sizes = to_gpu(blocks, device), np.array([len(block.labels) for block in blocks])
+    def __init__(self, blocks: Sequence[PackedTensors], shape: RowShape, order: EpochOrder, device: Any) -> None:
+        rows, sizes = to_gpu(blocks, shape, device), np.array([len(block.labels) for block in blocks])
         first = dict(enumerate((np.cumsum(sizes) - sizes).tolist()))
         self._num_rows = order.num_rows
         # A cache of a method would keep this object until the next garbage collection.
@@ -79,9 +80,11 @@ class StreamedRows:
     """Training rows of which a few blocks at a time are on the GPU."""
 
     def __init__(
-        self, blocks: Sequence[PackedTensors], order: EpochOrder, device: Any, window_rows: int = WINDOW_ROWS
+        self, blocks: Sequence[PackedTensors], shape: RowShape, order: EpochOrder, device: Any,
+        window_rows: int = WINDOW_ROWS,
     ) -> None:  # fmt: skip
         self._blocks = blocks
+        self._shape = shape
         self._order = order
         self._device = device
         self._window_rows = window_rows
@@ -126,9 +129,9 @@ class StreamedRows:
             blocks.append(self._blocks[block])
             first[block], at = at - start, stop
         if self._stream is None:
-            return _window(to_gpu(blocks, self._device), self._order, start, at, first, self._device), None
+            return _window(to_gpu(blocks, self._shape, self._device), self._order, start, at, first, self._device), None
         with torch.cuda.stream(self._stream):
-            window = _window(to_gpu(blocks, self._device), self._order, start, at, first, self._device)
+            window = _window(to_gpu(blocks, self._shape, self._device), self._order, start, at, first, self._device)
             copied = torch.cuda.Event()
             copied.record(self._stream)
         return window, copied
@@ -154,10 +157,5 @@ def _window(rows: GpuRows, order: EpochOrder, start: int, stop: int, first: dict
         at = end
     all_starts, all_sizes = np.concatenate(starts), np.concatenate(sizes).astype(np.int32)
     ends = np.cumsum(all_sizes, dtype=np.int64)
-    tensors = [_copied(torch.from_numpy(array), device) for array in (all_starts, all_sizes, ends - all_sizes)]
+    tensors = [copied(torch.from_numpy(array), device) for array in (all_starts, all_sizes, ends - all_sizes)]
     return Window(rows, start, stop, ends, all_sizes, (tensors[0], tensors[1], tensors[2]))
-
-
-def _copied(tensor: Any, device: Any) -> Any:
-    """A copy on the GPU for which nothing waits here."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
