@@ -134,7 +134,7 @@ def own_copies(first: int, num_hot: int, base: Any, batch_size: int) -> Private:
     """Those of the only worker."""
     kind = Private if num_hot else NoCopies
     copies = kind(first, num_hot, base, np.zeros(8, np.int64), 1, batch_size, 0.25, np.ones(num_hot + 1, np.float32))
-    return with_room_ahead(copies, FEATURES, np.uint32)
+    return with_room_ahead(copies, FEATURES)
 
 
 def room_for(rows: Batch, num_rows: int) -> RowSlice:

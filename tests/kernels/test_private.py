@@ -93,7 +93,7 @@ def test_names_of_rows_to_come_lie_side_by_side() -> None:
     keys = [[5, 0], [], [9, 1, 2, 3], [1]]
     rows = Batch.from_lists([0, 1, 0, 1], keys, [[1.0] * len(found) for found in keys])
     order = np.tile(np.asarray([2, 3, 1, 0], np.int32), 4)
-    private = with_room_ahead(copies(2, first=100), 4, np.uint32)
+    private = with_room_ahead(copies(2, first=100), 4)
     for i in range(len(order)):
         name_keys(private, rows, order, i)
     for i, row in enumerate(order):
@@ -101,6 +101,12 @@ def test_names_of_rows_to_come_lie_side_by_side() -> None:
         find_names(private, rows, order, i, found)
         expected = [key + 100 if key < 2 else key for key in keys[row]]
         assert found[rows.offsets[row] : rows.offsets[row + 1]].tolist() == expected
+
+
+def test_copies_behind_four_billion_keys_have_wider_numbers_than_keys() -> None:
+    num_keys = (1 << 32) - 1
+    assert with_room_ahead(copies(2, first=num_keys - 2), 4).ahead.dtype == np.uint32
+    assert with_room_ahead(copies(2, first=num_keys), 4).ahead.dtype == np.uint64
 
 
 def test_nothing_is_hidden_after_a_merge_at_pace_n() -> None:

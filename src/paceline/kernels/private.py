@@ -15,7 +15,7 @@ from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from paceline.kernels.jit import compiled
-from paceline.kernels.keys import Keys
+from paceline.kernels.keys import Keys, key_dtype
 from paceline.kernels.rules import Table, picked_by_type
 from paceline.kernels.tables import row_step_size, row_width
 
@@ -93,9 +93,13 @@ name_keys = picked_by_type({Private: register_jitable(_name_own_keys), NoCopies:
 names_of = picked_by_type({Private: register_jitable(_own_names), NoCopies: register_jitable(_no_names)})
 
 
-def with_room_ahead(private: Private, longest_row: int, key_type: Any) -> Private:
-    """The same copies, with room to note the keys of rows that have up to `longest_row` nonzeros."""
-    return private._replace(ahead=np.empty(int(ROOM_AHEAD) * longest_row, key_type))
+def with_room_ahead(private: Private, longest_row: int) -> Private:
+    """The same copies, with room to note the keys of rows that have up to `longest_row` nonzeros.
+
+    The copies are behind all keys, so their rows may need wider integers than keys.
+    """
+    kind = key_dtype(private.first + private.num_hot)
+    return private._replace(ahead=np.empty(int(ROOM_AHEAD) * longest_row, kind))
 
 
 @compiled

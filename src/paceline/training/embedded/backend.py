@@ -211,8 +211,7 @@ class EmbeddedBackend:
             assert table is not None
             assert self._private is not None
             blocks, longest = EpochBlocks(self._dataset, order), self._dataset.longest_row
-            of, key_type = self._private.of, table.layout.key_dtype
-            copies = [with_room_ahead(of(rank), longest, key_type) for rank in range(config.workers)]
+            copies = [with_room_ahead(self._private.of(rank), longest) for rank in range(config.workers)]
             kind = RowSteps if config.batch_size == 1 and model.train_rows is not None else BatchSteps
             steps = [kind(blocks, model, table, own, gate.view(rank)) for rank, own in enumerate(copies)]
         return feed, [
