@@ -24,7 +24,7 @@ X, Y = np.eye(6), [0, 1, 0, 1, 0, 1]
 COMMANDS: list[tuple[click.Command, type[Any], set[str]]] = [
     (train, RunOptions, {"recipe", "data", "start_from", "settings"}),
     (prepare, PrepareOptions, {"sources", "out"}),
-    (predict, RawOptions, {"run", "sources", "data", "out", "split", "model"}),
+    (predict, RawOptions, {"run", "sources", "data", "out", "split", "model", "device"}),
 ]
 
 

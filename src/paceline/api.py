@@ -201,12 +201,12 @@ def load(path: StrPath, *, allow_code: bool = False) -> TrainedModel:
 
 def evaluate(
     path: StrPath | RunFolder, data: Any, *, split: Split | None = None, model: str = "", label: Any = None,
-    weight: Any = None, labels: LabelKind | None = None,
+    weight: Any = None, labels: LabelKind | None = None, device: str = "cpu",
 ) -> dict[str, Any]:  # fmt: skip
     """The number of rows, and the metrics of a run's model on them.
 
     `data` is the folder of a dataset, or rows in memory, which are read as those that the model was trained on;
-    `label`, `weight` and `labels` are as for `train`.
+    `label`, `weight` and `labels` are as for `train`. With `device="cuda"`, rows are scored on a GPU.
 
     >>> paceline.evaluate(run, (X, y))["rows"]
     1000
@@ -216,20 +216,21 @@ def evaluate(
     if is_in_memory(data):
         refuse_split(split)
         split = "train"
-    with dataset_like(folder, data, options, model) as prepared:
-        rows, quality = predictions.evaluate_model(folder, prepared, split, model)
+    with dataset_like(folder, data, options, model, device) as prepared:
+        rows, quality = predictions.evaluate_model(folder, prepared, split, model, device)
     return {"rows": rows, **quality}
 
 
 def predict(
     path: StrPath | RunFolder, data: Any, out: StrPath, *, split: Split | None = None, model: str = "",
-    **settings: Unpack[RawOptions],
+    device: str = "cpu", **settings: Unpack[RawOptions],
 ) -> int:  # fmt: skip
     """Write what a run's model predicts to a .parquet or .csv file; returns how many rows.
 
     `data` is the folder of a dataset, raw rows in a file (or a list of files), or rows in memory, as for `train`. Rows
     need no labels. If two classes have names, `probability` is that of `load(run).classes[1]`. `id` names
-    a column of a table to write instead of the numbers of rows. `format` and `skip_bad_rows` are for files.
+    a column of a table to write instead of the numbers of rows. `format` and `skip_bad_rows` are for files. With
+    `device="cuda"`, rows are scored on a GPU.
 
     >>> paceline.predict(run, X, "scores.csv")
     1000
@@ -238,12 +239,13 @@ def predict(
     folder, names = _folder_of(path), names_of_files(data)
     if names is not None and len(names) == 1 and holds_dataset(names[0]):
         refuse_raw_settings(settings, "a dataset has been prepared")
-        return predictions.write_predictions(folder, names[0], str(out), split, model).rows
+        return predictions.write_predictions(folder, names[0], str(out), split, model, device).rows
     refuse_split(split)
     if names is not None:
-        return raw_predictions.write_raw_predictions(folder, names, str(out), settings, model).rows
+        return raw_predictions.write_raw_predictions(folder, names, str(out), settings, model, device).rows
     refuse_raw_settings({name: value for name, value in settings.items() if name != "id"}, "the data is in memory")
-    return raw_predictions.write_predictions_for(folder, data, str(out), settings.get("id", ""), model)
+    id_column = settings.get("id", "")
+    return raw_predictions.write_predictions_for(folder, data, str(out), id_column, model, device)
 
 
 def export(run: StrPath | RunFolder, *, to: str, out: StrPath, model: str = "") -> Path:

@@ -26,6 +26,7 @@ from paceline.models.trained import load_model
 from paceline.options import RowOptions, keys_of
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
+from paceline.training.scorers import scoring_on
 
 OF_MEMORY = ("label", "weight", "validation", "test", "labels")
 NAMES = keys_of(RowOptions)
@@ -98,8 +99,10 @@ def _label_of(recorded: Mapping[str, Any], data: Any) -> str | None:
 
 
 @contextmanager
-def dataset_like(run: Path, data: Any, options: Mapping[str, Any], code: str = "") -> Iterator[str]:
-    """The folder of the dataset to evaluate a run's model on, while the context lasts.
+def dataset_like(
+    run: Path, data: Any, options: Mapping[str, Any], code: str = "", device: str = "cpu"
+) -> Iterator[str]:
+    """The folder of the dataset to evaluate a run's model on, on a device, while the context lasts.
 
     Rows in memory are prepared as those that it was trained on.
     """
@@ -108,6 +111,7 @@ def dataset_like(run: Path, data: Any, options: Mapping[str, Any], code: str = "
         yield str(data)
         return
     model = load_model(RunFolder(run).path, code)
+    scoring_on(device, model)  # raises before anything is prepared
     if model.entry.input != ROWS:
         found = f"the model learned from {INPUTS[model.entry.input]}"
         raise UsageError(f"{found}, and rows in memory are {INPUTS[ROWS]}", "give a dataset")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,14 @@ from paceline.models.trained import TrainedModel, load_model
 from paceline.prediction_files import Written, check_target, write_tables
 from paceline.run_folder import RunFolder
 from paceline.training.evaluate import evaluate, scores_by_block
+from paceline.training.scorers import Scoring, scoring_on
 
 
 def evaluate_model(
-    run: str | Path, data: str | Path, split: Split | None, code: str = ""
+    run: str | Path, data: str | Path, split: Split | None, code: str = "", device: str = "cpu"
 ) -> tuple[int, dict[str, Any]]:
     """The number of rows, and the model's metrics on them. `code` is PACKAGE:FUNCTION, if the model needs it."""
-    model, dataset, chosen = _open(run, data, split, code)
+    model, bring, dataset, chosen = _open(run, data, split, code, device)
     task = model.model.output.task
     if dataset.labels.kind not in task.labels:
         raise DataError(
@@ -41,7 +42,7 @@ def evaluate_model(
             f"the model is for {most} classes; `{dataset.folder}` has {dataset.labels.classes}",
             "`paceline predict` does not look at labels",
         )
-    quality = evaluate(model.model, parameters, dataset, chosen, num_cores(), stop=lambda: False)
+    quality = evaluate(*bring(parameters), dataset, chosen, num_cores(), stop=lambda: False)
     assert quality is not None
     return dataset.split(chosen).rows, {n: v if np.isfinite(v) else None for n, v in quality.items()}
 
@@ -54,29 +55,34 @@ def _classes_known(model: TrainedModel, labels: Labels) -> list[str]:
 
 
 def write_predictions(
-    run: str | Path, data: str | Path, out: str | Path, split: Split | None, code: str = ""
+    run: str | Path, data: str | Path, out: str | Path, split: Split | None, code: str = "", device: str = "cpu"
 ) -> Written:
     """Write `row`, `label` and what the model predicts for every row to a .parquet or .csv file."""
     check_target(out)
-    model, dataset, chosen = _open(run, data, split, code)
-    rows = write_tables(out, _tables(model, model.parameters_for(dataset), dataset, chosen))
+    model, bring, dataset, chosen = _open(run, data, split, code, device)
+    rows = write_tables(out, _tables(model, bring(model.parameters_for(dataset)), dataset, chosen))
     return Written(rows, 0, tuple(filter(None, [model.meaning])))
 
 
-def _tables(model: TrainedModel, parameters: Parameters, dataset: AnyDataset, split: Split) -> Iterator[pa.Table]:
+def _tables(model: TrainedModel, scoring: Scoring, dataset: AnyDataset, split: Split) -> Iterator[pa.Table]:
     first = 0
-    for block, scores in scores_by_block(model.model, parameters, dataset, split, num_cores()):
+    for block, scores in scores_by_block(*scoring, dataset, split, num_cores()):
         rows = np.arange(first, first + block.num_rows)
         yield pa.table({"row": rows, "label": dataset.labels.shown(block.labels), **model.model.output.predict(scores)})
         first += block.num_rows
 
 
-def _open(run: str | Path, data: str | Path, split: Split | None, code: str) -> tuple[TrainedModel, AnyDataset, Split]:
-    """The model of a run, a dataset, and the split to use: the one asked for, or else test rows if there are any.
+def _open(
+    run: str | Path, data: str | Path, split: Split | None, code: str, device: str
+) -> tuple[TrainedModel, Callable[[Parameters], Scoring], AnyDataset, Split]:
+    """The model of a run, what brings parameters to the device, a dataset, and the split to use: the one asked for, or
+    else test rows if there are any.
 
     `DataError` if the model is for other data: images or rows of features.
     """
-    model, dataset = load_model(RunFolder(run).path, code), open_dataset(data)
+    model = load_model(RunFolder(run).path, code)
+    bring = scoring_on(device, model)
+    dataset = open_dataset(data)
     found, wanted = dataset.kind.name, model.entry.input
     if found != wanted:
         message = f"the model is for {INPUTS[wanted]}; `{dataset.folder}` has {INPUTS[found]}"
@@ -84,4 +90,4 @@ def _open(run: str | Path, data: str | Path, split: Split | None, code: str) -> 
     chosen: Split = split or ("test" if dataset.split("test").rows else "train")
     if not dataset.split(chosen).rows:
         raise UsageError(f"`{dataset.folder}` has no {chosen} rows", "leave --split out")
-    return model, dataset, chosen
+    return model, bring, dataset, chosen

@@ -270,3 +270,38 @@ def test_what_was_counted_is_a_whole_number(drawings: Path, tmp_path: Path, batc
     found = safetensors.numpy.load_file(run.path / "model" / "model.safetensors")
     assert found["1.num_batches_tracked"] == 1
     paceline.load(run.path, allow_code=True)
+
+
+def test_a_trained_module_scores_on_the_device_that_is_asked_for(
+    drawings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the machine has: the device that the module and its values are brought to is the CPU here."""
+    own = "tests.models.modules:normalised"
+    run = paceline.train(
+        data=drawings, model=own, epochs=1, optimizer="sgd", train_rows=300, run=tmp_path / "run", progress=False
+    )
+    expected = paceline.evaluate(run, drawings, model=own)
+    asked: list[str] = []
+
+    def device(name: str) -> Any:
+        asked.append(name)
+        return torch.device("cpu")
+
+    monkeypatch.setattr("paceline.torch.model._device", device)
+    assert paceline.evaluate(run, drawings, model=own, device="cuda") == expected
+    assert paceline.predict(run, drawings, tmp_path / "out.csv", model=own, device="cuda") == 500
+    assert asked.count("cuda") == 4  # the module and its values, twice
+
+
+@needs_no_gpu
+def test_no_gpu_to_score_on(command: Command, drawings: Path, tmp_path: Path) -> None:
+    run = paceline.train(
+        data=drawings, model="tests.models.modules:plain", epochs=1, optimizer="sgd", train_rows=100,
+        run=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    done = command("evaluate", run.path, "--data", tmp_path / "none", "--model", "tests.models.modules:plain",
+                   "--device", "cuda")  # fmt: skip
+    assert done.code == 2
+    error, hint = done.err.splitlines()
+    assert error == "error: `device` is `cuda`, but PyTorch finds no GPU here"
+    assert hint.startswith("hint: --device cpu")

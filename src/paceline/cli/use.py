@@ -10,6 +10,7 @@ import click
 from paceline.cli.commands import as_json, code, command, number, option
 from paceline.cli.completion import any_of, datasets, files, runs
 from paceline.cli.progress import print_notice
+from paceline.config import CHOICES
 from paceline.data.prepare_settings import FORMATS
 from paceline.errors import UsageError, one_of
 
@@ -18,15 +19,20 @@ data = option("--data", "DIR", "Dataset folder.", complete=datasets, required=Tr
 split = option(
     "--split", None, "Which rows.  [default: test if any, else train]", click.Choice(["train", "validation", "test"])
 )
+device = option(
+    "--device", "NAME", f"{one_of(CHOICES['device'])}, for `linear`, `fm` and PyTorch modules.",
+    complete=any_of(CHOICES["device"]), default="cpu",
+)  # fmt: skip
 
 
 @command("paceline evaluate runs/my-run --data data/clicks")
 @click.argument("run", shell_complete=runs)
 @data
 @split
+@device
 @code
 @as_json("Print one line of JSON.")
-def evaluate(run: str, data: str, split: Any, model: str, as_json: bool) -> None:
+def evaluate(run: str, data: str, split: Any, device: str, model: str, as_json: bool) -> None:
     """Measure the quality of a model on a dataset.
 
     Prints the loss, that of the best constant prediction and, depending on the labels, error and AUC (two classes),
@@ -37,7 +43,7 @@ def evaluate(run: str, data: str, split: Any, model: str, as_json: bool) -> None
     from paceline.predictions import evaluate_model
     from paceline.reports.terminal import number, print_table
 
-    rows, quality = evaluate_model(run, data, split, model)
+    rows, quality = evaluate_model(run, data, split, model, device)
     if as_json:
         click.echo(json.dumps({"rows": rows, **quality}))
     else:
@@ -58,8 +64,9 @@ def evaluate(run: str, data: str, split: Any, model: str, as_json: bool) -> None
 @option("--format", "NAME", f"{one_of(FORMAT_CHOICES)}.", click.Choice(FORMAT_CHOICES), default="auto")
 @number("--skip-bad-rows", "Skip up to N rows that cannot be parsed.", default=0)
 @split
+@device
 @code
-def predict(run: str, sources: tuple[str, ...], data: str | None, out: str, split: Any, model: str,
+def predict(run: str, sources: tuple[str, ...], data: str | None, out: str, split: Any, device: str, model: str,
             **settings: Any) -> None:  # fmt: skip
     """Write predictions for raw rows, or for the rows of a dataset.
 
@@ -77,9 +84,9 @@ def predict(run: str, sources: tuple[str, ...], data: str | None, out: str, spli
 
     check_what(sources, data, split, settings)
     if data is not None:
-        rows, _, notes = write_predictions(run, data, out, split, model)
+        rows, _, notes = write_predictions(run, data, out, split, model, device)
     else:
-        rows, _, notes = write_raw_predictions(run, sources, out, settings, model)
+        rows, _, notes = write_raw_predictions(run, sources, out, settings, model, device)
     for note in notes:
         print_notice(note)
     click.echo(f"{rows:,} rows written to {'standard output' if out == '-' else out}", err=out == "-")

@@ -91,7 +91,7 @@ class ImageClassifier:
         # One per worker. The first worker shares its own with evaluations, during which it is paused.
         self._spare = [self._network]
         self.output = ClassOutput(self._network, settings.classes)
-        self._settings = settings
+        self._entry, self._config, self._settings = entry, config, settings
         self.start_loss = math.log(max(2, settings.classes))
         self.tensors, size = self._network.tensors, size_of(self._network.tensors)
         sizes = size, self._network.num_trained, config.optimizer, epoch_rows, rows_per_update
@@ -105,6 +105,10 @@ class ImageClassifier:
 
     def compute(self) -> Compute:
         return self._spare.pop() if self._spare else self._make()
+
+    def on(self, device: str) -> ImageClassifier:
+        """The same classifier, to score with on this device."""
+        return ImageClassifier(self._entry, msgspec.structs.replace(self._config, device=device), self._settings)
 
     def scores(self, parameters: Parameters, rows: Images) -> Floats:
         parts = range(0, rows.num_rows, PART_ROWS)

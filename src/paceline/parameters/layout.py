@@ -19,6 +19,8 @@ from paceline.parameters.optimizers import rule_at, updates_of
 from paceline.settings import OptimizerConfig
 
 INITIAL_KINDS = ("zeros", "uniform", "normal")
+# An optimizer that remembers nothing about values.
+PLAIN_SGD = OptimizerConfig(name="sgd")
 
 
 class Initial(msgspec.Struct, frozen=True):
@@ -119,7 +121,12 @@ class TableLayout(msgspec.Struct, frozen=True):
 
     def plain_rules(self) -> Any:
         """The groups for values alone, without an optimizer's memory."""
-        return self._grouped([rule_at(OptimizerConfig(name="sgd"), 0)] * len(self.groups))
+        return self._grouped([rule_at(PLAIN_SGD, 0)] * len(self.groups))
+
+    def plain(self) -> TableLayout:
+        """The layout of a table of values alone, which begin as zeros."""
+        groups = tuple(Group(group.name, group.dim, PLAIN_SGD, blocks=group.blocks) for group in self.groups)
+        return TableLayout(self.features, groups, self.bias)
 
     def _rules_at(self, rows: int, regularised: bool) -> Any:
         rows += self.rows_before

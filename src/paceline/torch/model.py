@@ -267,6 +267,11 @@ def _aliases(module: Any, names: set[str]) -> dict[str, str]:
     return {name: first[id(tensor)] for name, tensor in tensors if name not in names and id(tensor) in first}
 
 
+def to_device(values: Floats, device: str) -> Any:
+    """Dense values as a module on this device takes them; `ConfigError` if there is no such device."""
+    return torch.from_numpy(values).to(_device(device))
+
+
 def has_gpu() -> bool:
     """Whether PyTorch can use a GPU of this machine."""
     return bool(torch.cuda.is_available())

@@ -16,7 +16,6 @@ from paceline.kernels.row_loop import train_rows
 from paceline.kernels.steps import GateView
 from paceline.models.factorization import build_on
 from paceline.models.linear import OnLabels, build_for
-from paceline.models.model import Parameters, TableView
 from paceline.parameters.keyed import KeyedStore
 from paceline.settings import FactorsConfig, LossConfig, OptimizerConfig, RunConfig
 from paceline.torch.sparse.training import SparseTraining, _Step
@@ -182,18 +181,3 @@ def test_many_rows_at_once_do_not_overshoot(monkeypatch: pytest.MonkeyPatch) -> 
     assert losses[0] == pytest.approx(np.log(2), rel=1e-5)
     assert losses[-1] == pytest.approx(best, abs=0.02)
     assert max(losses) <= losses[0] + 1e-6
-
-
-def test_scores_are_those_of_the_cpu() -> None:
-    for model, kind in ((linear("ftrl"), "two-classes"), (classes("adagrad"), "classes"), (fm("ftrl"), "two-classes")):
-        rows = some_rows(kind, longest=28)
-        store, _ = on_cpu(model, rows, np.arange(ROWS, dtype=np.int32))
-        training = SparseTraining(model, Data(rows))
-        training.table.load(0, store.states)
-        # A key that the model does not know counts nothing.
-        stranger = rows._replace(keys=np.where(rows.keys == FEATURES - 1, FEATURES + 5, rows.keys).astype(np.uint32))
-        view = TableView(store.rules_at(0), store.table, store.layout)
-        for scored in (rows, stranger):
-            expected = model.scores(Parameters(view), scored)
-            np.testing.assert_allclose(training.scores(scored, 0), expected, rtol=1e-4, atol=1e-5)
-        assert training.scores(rows.slice(0, 0), 0).shape == model.scores(Parameters(view), rows.slice(0, 0)).shape

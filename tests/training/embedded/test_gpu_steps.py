@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.data.rows import Clocks, Piece
-from paceline.models.model import Parameters
-from paceline.training.embedded.gpu_steps import ROWS_PER_PIECE, GpuClockSteps, GpuRowSteps, GpuScorer
+from paceline.training.embedded.gpu_steps import ROWS_PER_PIECE, GpuClockSteps, GpuRowSteps
 
 
 class Training:
@@ -22,10 +21,6 @@ class Training:
     def update(self, *given: Any) -> float:
         self.calls.append(given)
         return 0.5
-
-    def scores(self, *given: Any) -> str:
-        self.calls.append(given)
-        return "scores"
 
 
 def test_a_piece_is_trained_on_in_batches() -> None:
@@ -44,11 +39,3 @@ def test_each_clock_is_an_update_and_the_last_of_an_epoch_may_be_short() -> None
     steps.read(Clocks(300, 550, 3, 100, 1))
     assert steps.advance() == (True, 1.5)
     assert training.calls == [(300, 400), (400, 500), (500, 550)]
-
-
-def test_rows_are_scored_by_the_rules_of_the_moment() -> None:
-    training = Training()
-    scorer: Any = GpuScorer(None, training, 70)  # type: ignore[arg-type]
-    assert scorer.scores(Parameters(), "rows") == "scores"
-    assert training.calls == [("rows", 70)]
-    assert not scorer.scoring_threads

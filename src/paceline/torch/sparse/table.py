@@ -18,6 +18,7 @@ from paceline.torch.sparse.triton_ import interpreted, tl, triton
 from paceline.torch.sparse.updates import RuleNumbers, moves, rule_numbers, step_of, value_of, with_decay
 
 KEYS_PER_PROGRAM = 64
+SMALLER_TABLE = "--device cpu, data with fewer features (--hash-bits), or --optimizer sgd, which needs the least"
 ROW_WISE = tl.constexpr("row-wise")
 
 
@@ -36,13 +37,16 @@ class GroupOnGpu(NamedTuple):
 class GpuTable:
     """All keys of a model in one tensor [keys, width]. Kernels train on `numbers`, flat."""
 
-    def __init__(self, layout: TableLayout, device: Any, hot_keys: Sequence[int] = ()) -> None:
+    def __init__(
+        self, layout: TableLayout, device: Any, hot_keys: Sequence[int] = (), hint: str = SMALLER_TABLE
+    ) -> None:
+        """`hint` is what to do if it does not fit into the GPU's memory."""
         self.layout = layout
         self.size = layout.num_keys
         self.width, self.dim = layout.width, layout.dim
         self.device = device
         self._hot_keys = hot_keys
-        check_gpu_memory(4 * self.size * self.width, f"{layout.features:,} features", device)
+        check_gpu_memory(4 * self.size * self.width, f"{layout.features:,} features", device, hint)
         firsts = np.cumsum([0, *(group.width for group in layout.groups)])
         self.groups = tuple(_on_gpu(group, int(first)) for group, first in zip(layout.groups, firsts, strict=False))
         self.numbers: Any = None
@@ -126,7 +130,7 @@ def _tensor(given: Any) -> Any:
     return given
 
 
-def check_gpu_memory(needed: int, what: str, device: Any) -> None:
+def check_gpu_memory(needed: int, what: str, device: Any, hint: str = SMALLER_TABLE) -> None:
     """Refuse what does not fit into the GPU's memory."""
     if device.type != "cuda":
         return
@@ -134,7 +138,7 @@ def check_gpu_memory(needed: int, what: str, device: Any) -> None:
     if needed > free:
         raise ConfigError(
             f"{what} need {needed / 1e9:.1f} GB on the GPU, of whose {total / 1e9:.1f} GB {free / 1e9:.1f} are free",
-            "--device cpu, data with fewer features (--hash-bits), or --optimizer sgd, which needs the least",
+            hint,
         )
 
 

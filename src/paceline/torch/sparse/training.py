@@ -10,9 +10,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from paceline.data.rows import RUN_ROWS, EpochOrder
 from paceline.data.sparse.batch import Batch
 from paceline.imports import import_from
@@ -25,14 +22,13 @@ from paceline.torch.sparse.rows import (
     Packed,
     Planned,
     RowShape,
-    all_runs,
     choose_columns,
     pack,
     plans_on_gpu,
     shape_of,
     tensors_of,
-    to_gpu,
 )
+from paceline.torch.sparse.scoring import SparseScorer
 from paceline.torch.sparse.segments import sums_by_key
 from paceline.torch.sparse.table import GpuTable
 from paceline.torch.sparse.triton_ import find_device
@@ -95,6 +91,7 @@ class SparseTraining:
             self._processors = torch.cuda.get_device_properties(self.device).multi_processor_count
         hot_keys = dataset.manifest.hot_keys
         self.table = GpuTable(model.layout.table, self.device, hot_keys)
+        self.scorer = SparseScorer(self._loops, self.table)
         self._num_hot = min(MOST_HOT, len(hot_keys))
         self._loaded: _Loaded | None = None
 
@@ -167,20 +164,6 @@ class SparseTraining:
         keys, sums = sums_by_key(self.table, window.rows, shape, found, plan.num_runs, moves, self._loops.second)
         self.table.apply(keys, sums, stop - start, start)
         return losses.sum(dtype=torch.float64)
-
-    def scores(self, rows: Batch, trained: int) -> NDArray[np.float32]:
-        """The scores of rows after `trained` rows: [rows], or [rows, classes]."""
-        per_row = () if self._model.layout.table.dim == 1 or self._loops.second else (self._loops.columns,)
-        out = torch.zeros((rows.num_rows, *per_row), device=self.device)
-        if rows.num_rows:
-            packed = pack(rows, NO_COLUMNS, self._features)
-            shape = shape_of([packed], NO_COLUMNS, self._features)
-            found = to_gpu([tensors_of(packed, shape, pinned=False)], shape, self.device)
-            runs, num_runs = all_runs(rows.num_rows, self.device)
-            launch = Launch(self.table.rules_at(trained), 0.0, 1, num_runs, out)
-            self._loops.measure(self.table, found, shape, runs, launch, out, True)
-        scores: NDArray[np.float32] = out.cpu().numpy()
-        return scores
 
     @property
     def _rows(self) -> _Loaded:

@@ -33,12 +33,13 @@ from paceline.training.checkpoint import Handed, Progress, States
 from paceline.training.checks import check_updates
 from paceline.training.dense_store import make_dense_store
 from paceline.training.embedded.compiled_steps import BatchSteps, CompiledClockSteps, RowSteps
-from paceline.training.embedded.gpu_steps import GpuClockSteps, GpuRowSteps, GpuScorer
+from paceline.training.embedded.gpu_steps import GpuClockSteps, GpuRowSteps
 from paceline.training.embedded.loops import StepLoop, Steps, draw_clocks, draw_pieces
 from paceline.training.embedded.plain_steps import PlainClockSteps, PlainSteps, PlainWorker, make_workers
 from paceline.training.evaluate import evaluate
 from paceline.training.feeds import make_feed, make_order
 from paceline.training.pace import Gate, Pace
+from paceline.training.scorers import GpuScorer
 
 PRIVATE_HOT_KEYS = 16_384
 # Per worker: what it uses all the time should stay in the caches of its core.
@@ -173,8 +174,8 @@ class EmbeddedBackend:
     def evaluate(self, split: Split, rows: int, stop: Callable[[], bool]) -> Quality | None:
         table, dense = self._keyed, self._dense
         if self._gpu is not None:
-            scorer = GpuScorer(self.model.output, self._gpu, rows)
-            return evaluate(scorer, Parameters(), self._dataset, split, 1, stop)
+            scorer = GpuScorer(self.model.output, self._gpu.scorer, rows)
+            return evaluate(scorer, Parameters(), self._dataset, split, num_cores(), stop)
         view = None if table is None else TableView(table.rules_at(rows), table.table, table.layout)
         parameters = Parameters(view, None if dense is None else dense.values)
         return evaluate(self.model, parameters, self._dataset, split, min(self._config.workers, num_cores()), stop)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from paceline.data.rows import Clocks, Piece
-from paceline.models.model import Floats, Output, Parameters
 
 # One piece of work takes the GPU some milliseconds.
 ROWS_PER_PIECE = 1 << 20
@@ -50,16 +49,3 @@ class GpuClockSteps:
         starts = range(work.start, work.stop, work.clock_rows)
         losses = [self.training.update(start, min(start + work.clock_rows, work.stop)) for start in starts]
         return True, sum(losses)
-
-
-class GpuScorer(NamedTuple):
-    """Scores rows on the GPU, as they are after `trained` rows (`training/evaluate.py`)."""
-
-    output: Output
-    training: Any
-    trained: int
-    scoring_threads: bool = False
-
-    def scores(self, _parameters: Parameters, rows: Any) -> Floats:
-        scores: Floats = self.training.scores(rows, self.trained)
-        return scores
