@@ -124,6 +124,9 @@ class FakeBackend:
     def waits(self) -> list[str]:
         return ["worker 0 waits for shard 0"]
 
+    def gpu_facts(self) -> None:
+        return None
+
     def account(self) -> dict[str, Any]:
         wire = {"bytes_sent": 10, "bytes_received": 5, "bytes_per_row": 0.0, "refused": 0}
         return {

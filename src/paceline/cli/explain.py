@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,10 @@ import click
 from paceline.cli.commands import PATH, address, as_json, command, option
 from paceline.cli.completion import runs as run_folders
 from paceline.cli.progress import print_notice
-from paceline.errors import printable
+from paceline.errors import UsageError, printable
 
 if TYPE_CHECKING:
-    from paceline.telemetry.ceilings import Ceilings
+    from paceline.telemetry.ceilings import Ceilings, GpuCeiling
 
 
 @command("paceline diagnose runs/my-run", "paceline diagnose runs/my-run --ops --json")
@@ -119,13 +120,27 @@ def doctor(folder: Path, address: str | None, as_json: bool) -> None:
 
         links = measure_links(address, say)
     ceilings, training = measure_ceilings(folder, say), measure_training(say)
+    gpu, why = measure_gpu(say)
     left_out = ceilings.left_out if has_all_cases(training) else {**ceilings.left_out, "some training": BUSY}
-    ceilings = msgspec.structs.replace(ceilings, links=links, training=training, left_out=left_out)
+    ceilings = msgspec.structs.replace(ceilings, links=links, training=training, left_out=left_out | why, gpu=gpu)
     if as_json:
         click.echo(msgspec.json.encode(ceilings))
     else:
         print_ceilings(ceilings)
     click.echo(f"saved to {save_ceilings(ceilings)}", err=True)
+
+
+def measure_gpu(say: Callable[[str], None]) -> tuple[GpuCeiling | None, dict[str, str]]:
+    """The speed of this machine's GPU, or why it was not measured."""
+    from importlib.util import find_spec
+
+    say("GPU memory and bus")
+    try:
+        from paceline.torch.gpu_ceiling import measure_first_gpu
+
+        return measure_first_gpu(), {}
+    except UsageError as error:
+        return None, {"gpu": "PyTorch is not installed" if find_spec("torch") is None else error.message}
 
 
 def print_ceilings(best: Ceilings) -> None:
@@ -144,6 +159,9 @@ def print_ceilings(best: Ceilings) -> None:
         ("loopback", "GB/s", 1e9, 2, best.loopback_bytes_per_second, None),
         ("loopback round trip", "µs", 1e-6, 0, best.loopback_round_trip_seconds, None),
     ]
+    if best.gpu is not None:
+        rows.append(("memory of the GPU", "GB/s", 1e9, 0, None, best.gpu.memory_bytes_per_second))
+        rows.append(("bus to the GPU", "GB/s", 1e9, 1, None, best.gpu.bus_bytes_per_second))
     header = f"{best.processor}, {best.cores} cores", "one thread", "all cores"
     print_table(header, [(name, *scaled(*speed)) for name, *speed in rows])
     if best.links:

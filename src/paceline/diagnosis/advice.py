@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
@@ -21,8 +22,10 @@ from paceline.diagnosis.changes import (
 )
 from paceline.diagnosis.embedded import embedded_gain, setup_of, slower_in_larger_batches
 from paceline.diagnosis.evidence import Evidence
+from paceline.diagnosis.gpu import GpuUse, faster, with_fewer_bytes, with_larger_launches
 from paceline.diagnosis.simulator import Topology
 from paceline.diagnosis.verdict import WORTH_TRYING, rate
+from paceline.settings import RunConfig
 from paceline.telemetry.facts import TIMES_LARGER
 
 # How many times longer work on a batch takes at most, if another role has used the core and its caches since the last.
@@ -54,9 +57,12 @@ class Advice(NamedTuple):
 
 def advise(evidence: Evidence) -> list[Advice]:
     """What would make a run at least 10% faster, best first; nothing if other programs had the cores that it needed."""
-    if not evidence.is_simulated or evidence.taken_cores:
+    if evidence.taken_cores or (not evidence.is_simulated and evidence.gpu is None):
         return []
-    found = list(_embedded(evidence) if not evidence.topology.shards else _on_a_cluster(evidence))
+    if evidence.gpu is not None:
+        found = list(_on_a_gpu(evidence.config, evidence.gpu))
+    else:
+        found = list(_embedded(evidence) if not evidence.topology.shards else _on_a_cluster(evidence))
     return sorted((one for one in found if one.gain.likely >= WORTH_TRYING), key=lambda one: -one.gain.likely)
 
 
@@ -80,6 +86,17 @@ def _embedded(evidence: Evidence) -> Iterator[Advice]:
     if more_keys_in_larger_batches(config, facts):
         size = TIMES_LARGER * config.batch_size
         yield Advice(f"`--batch-size {size}`", embedded_gain(evidence, now._replace(batch_size=size)))
+
+
+def _on_a_gpu(config: RunConfig, use: GpuUse) -> Iterator[Advice]:
+    """The gains are upper bounds: how much of them there is depends on what was not measured."""
+    for flags, gain in with_fewer_bytes(use).items():
+        yield Advice(f"`{flags}`", Range(1.0, gain))
+    if larger := with_larger_launches(use, config.batch_size):
+        yield Advice(f"`--batch-size {larger[0]}`", Range(1.0, larger[1]))
+    if use.facts.streamed and config.resident < 1:
+        gain = use.time.gain(faster(use.time, "bus", math.inf))
+        yield Advice("`--set resident=1`, if the rows fit", Range(gain, gain), learns_differently=False)
 
 
 def _on_a_cluster(evidence: Evidence) -> Iterator[Advice]:

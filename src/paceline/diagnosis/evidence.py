@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from paceline.diagnosis.demands import demands_of, in_step, taking_turns
+from paceline.diagnosis.gpu import GpuUse, is_possible
 from paceline.diagnosis.simulator import SPIN_SECONDS, Demand, PaceRules, Topology
 from paceline.diagnosis.steady import Steady, measured_rate, steady_part
 from paceline.diagnosis.topology import TAKEN, ConnectionUse, NodeUse, by_rank, connection_use, node_use, topology_of
@@ -19,7 +20,7 @@ from paceline.settings import RunConfig
 from paceline.telemetry.facts import Facts
 from paceline.telemetry.meter import PHASES
 from paceline.telemetry.recorder import Telemetry
-from paceline.telemetry.records import ConnectionProbe, NodeProbe, ShardChunk, StepSample, WorkerChunk
+from paceline.telemetry.records import ConnectionProbe, GpuChunk, NodeProbe, ShardChunk, StepSample, WorkerChunk
 from paceline.training.pace import Pace
 
 # The longest spins, as multiples of the mean one.
@@ -48,10 +49,13 @@ class Evidence(NamedTuple):
     taken_cores: float
     """Cores that other programs used on the machine where they used most, if the run needed them; otherwise 0."""
 
+    gpu: GpuUse | None = None
+    """What the run did with a GPU that trained on sparse rows; such a run is not simulated."""
+
     @property
     def is_simulated(self) -> bool:
-        """Whether the simulator can replay such a run. It does not know allreduce."""
-        return self.config.exchange != "allreduce"
+        """Whether the simulator can replay such a run. It does not know allreduce and GPUs that train on rows."""
+        return self.gpu is None and self.config.exchange != "allreduce"
 
 
 def gather_evidence(run: RunFolder) -> Evidence:
@@ -60,7 +64,8 @@ def gather_evidence(run: RunFolder) -> Evidence:
     probes, samples = telemetry.read(NodeProbe), telemetry.read(StepSample)
     steady = steady_part(telemetry.read(WorkerChunk), probes, facts.rows)
     chunks, samples = steady.chunks, steady.samples(samples)
-    if not chunks or not samples:
+    gpu = None if facts.gpu is None else GpuUse(facts.gpu, steady.of(telemetry.read(GpuChunk)))
+    if not chunks or not samples or (gpu is not None and not gpu.chunks):
         is_there = (run.path / "telemetry").is_dir()
         hint = "train for at least a few seconds" if is_there else "its folder `telemetry` is missing"
         raise DataError(f"`{run.path}` has no telemetry that could explain it", hint)
@@ -98,13 +103,14 @@ def gather_evidence(run: RunFolder) -> Evidence:
         topology=topology,
         rules=rules,
         rows_per_second=speed,
-        phases=_phases(chunks),
+        phases=_phases(chunks) if gpu is None or not is_possible(gpu) else gpu.shares,
         nodes=node_use(probes),
         connections=connection_use(connections, chunks),
         gathers_per_second=speed * _gathers_per_row(facts, config.batch_size),
         steady=steady,
         company=_company(chunks),
         taken_cores=_taken_cores(topology, probes),
+        gpu=gpu,
     )
     _check(evidence, run)
     return evidence
@@ -117,7 +123,9 @@ def _check(evidence: Evidence, run: RunFolder) -> None:
     own_work = [sum(d.delay + d.input + d.compute + d.push for d in own) for own in evidence.demands]
     rows = sum(demand.rows for demand in steps)
     positive = (*topology.cores, *topology.bandwidth, evidence.rows_per_second, rows, *own_work)
-    if min(map(min, parts)) < 0 or not all(map(math.isfinite, itertools.chain(*parts))) or min(positive) <= 0:
+    if min(map(min, parts)) < 0 or not all(map(math.isfinite, itertools.chain(*parts))) or min(positive) <= 0 or (
+        evidence.gpu is not None and not is_possible(evidence.gpu)
+    ):  # fmt: skip
         message = f"the telemetry of `{run.path}` cannot be true: its steps take no time, or less, or have no rows"
         raise DataError(message, "if no file was changed, please report this as a bug")
 

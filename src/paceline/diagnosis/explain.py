@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from paceline.diagnosis.advice import Advice, advise
 from paceline.diagnosis.evidence import Evidence, gather_evidence
+from paceline.diagnosis.gpu import hint_of, lines_of
 from paceline.diagnosis.steady import Steady
 from paceline.diagnosis.topology import best_links
 from paceline.diagnosis.verdict import BALANCED, INCONCLUSIVE, Verdict, judge, most
@@ -37,6 +38,11 @@ WORDS = {
     "network": Words("network-bound: with an infinitely fast network", "the network"),
     "shard-compute": Words("shard-bound: with infinitely fast shards", "the shards' processors"),
     "straggler": Words("held up by stragglers: with every worker as fast as the median", "the slowest worker"),
+}
+WORDS_ON_GPU = {
+    "gpu-memory": Words("GPU-bound: with kernels that take no time", "the GPU's kernels"),
+    "bus": Words("bus-bound: with an infinitely fast bus to the GPU", "the bus to the GPU"),
+    "input": Words("input-bound: with launches that are ready at once", "preparing launches on this machine"),
 }
 # What other programs on the machine make slower.
 ON_CORES = {"worker-compute", "memory-bandwidth", "shard-compute", "straggler"}
@@ -97,7 +103,12 @@ def diagnose(run: RunFolder) -> dict[str, Any]:
 
 
 def _refined(bottleneck: str, evidence: Evidence) -> str:
-    """A finer name if other evidence gives one: workers that wait for memory, input that waits for the disk."""
+    """A finer name if other evidence gives one: workers that wait for memory, input that waits for the disk.
+
+    The rows of a GPU are in memory.
+    """
+    if evidence.gpu is not None:
+        return bottleneck
     if bottleneck == "worker-compute" and not evidence.topology.shards and (ceiling := _gather_ceiling(evidence)):
         return "memory-bandwidth" if evidence.gathers_per_second >= NEAR_CEILING * ceiling else bottleneck
     if bottleneck == "input" and any(node.pressure.get("io_some", 0.0) >= DISK_PRESSURE for node in evidence.nodes):
@@ -114,9 +125,9 @@ def _gather_ceiling(evidence: Evidence) -> float | None:
 
 
 def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice], evidence: Evidence) -> str:
-    told = _recommendation(advice, bottleneck, evidence)
+    told, words = _recommendation(advice, bottleneck, evidence), WORDS_ON_GPU if evidence.gpu is not None else WORDS
     if bottleneck == INCONCLUSIVE:
-        guess = f"; the best guess so far is {best}" if evidence.is_simulated else ""
+        guess = f"; the best guess so far is {best}" if evidence.is_simulated or evidence.gpu is not None else ""
         return f"inconclusive: {verdict.why_inconclusive}{guess}."
     if bottleneck == BALANCED:
         return (
@@ -124,11 +135,11 @@ def _sentence(bottleneck: str, verdict: Verdict, best: str, advice: list[Advice]
             f"than 10% faster. {told}"
         )
     if evidence.taken_cores and bottleneck in ON_CORES:
-        return f"{WORDS[bottleneck].bound.partition(':')[0]} on a busy machine. {told}"
+        return f"{words[bottleneck].bound.partition(':')[0]} on a busy machine. {told}"
     low, high = map(_plain, verdict.interval)
     return (
-        f"{WORDS[bottleneck].bound} this run would be {_times(verdict.gains[best])} faster ({low}–{high}); "
-        f"then {WORDS[verdict.next_bottleneck].limits} would limit it. {told}"
+        f"{words[bottleneck].bound} this run would be {_times(verdict.gains[best])} faster ({low}–{high}); "
+        f"then {words[verdict.next_bottleneck].limits} would limit it. {told}"
     )
 
 
@@ -140,19 +151,24 @@ def _recommendation(advice: list[Advice], bottleneck: str, evidence: Evidence) -
             f"No advice: the machine was busy. Other programs used {taken:.1f} of the cores that this run needed; "
             "train again when they do not."
         )
+    hint = "" if evidence.gpu is None else hint_of(evidence.gpu, bottleneck)
     if not advice:
-        return "No change that the simulator knows would make it 10% faster."
+        none = (
+            f"No change that {'the simulator' if evidence.gpu is None else 'paceline'} knows would make it 10% faster."
+        )
+        return f"{hint} {none}".lstrip()
     best = advice[:2]
-    told = "Try " + " or ".join(f"{one.what} ({one.told})" for one in best) + "."
+    told = f"{hint} Try ".lstrip() + " or ".join(f"{one.what} ({one.told})" for one in best) + "."
     return f"{told} {CHECK_LOSS}" if any(one.learns_differently for one in best) else told
 
 
 def _lines(evidence: Evidence, verdict: Verdict) -> list[str]:
     shares = ", ".join(f"{name} {share:.0%}" for name, share in evidence.phases.items())
+    model = "the replay" if evidence.gpu is None else "the formula"
     lines = [
-        f"judged by {_part(evidence.steady)}; the replay is off by {verdict.replay_error:.1%}",
+        f"judged by {_part(evidence.steady)}; {model} is off by {verdict.replay_error:.1%}",
         *_first_epoch(evidence),
-        f"a worker's time: {shares}",
+        *(lines_of(evidence.gpu) if evidence.gpu is not None else [f"a worker's time: {shares}"]),
         "gains if infinitely fast: " + ", ".join(f"{name} {_times(gain, 2)}" for name, gain in verdict.gains.items()),
         "gains if twice as fast: " + ", ".join(f"{name} {_times(gain, 2)}" for name, gain in verdict.doubled.items()),
     ]
@@ -172,6 +188,8 @@ def _lines(evidence: Evidence, verdict: Verdict) -> list[str]:
             f"for the receiver, {use.buffer_limited:.0%} for the send buffer, the rest on the network"
         )
     lines += _against_links(evidence)
+    if evidence.gpu is not None:
+        return lines
     if gathers := evidence.gathers_per_second:
         line = f"{gathers / 1e6:.0f} million weights gathered per second"
         if ceiling := _gather_ceiling(evidence):

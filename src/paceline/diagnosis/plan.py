@@ -96,6 +96,11 @@ def _bytes_per_second(text: str, whole: str) -> float:
 def choices(evidence: Evidence, workers: Sequence[int], shards: Sequence[int],
             speeds: Sequence[float | None]) -> list[Choice]:  # fmt: skip
     """All combinations, at the paces sync, async and the run's own."""
+    if evidence.gpu is not None:
+        raise ConfigError(
+            "plan predicts workers, shards and paces, but one worker trains sparse rows on a GPU",
+            "`paceline diagnose` says what limits this run, or plan from a run with `--device cpu`",
+        )
     if not evidence.is_simulated:
         raise ConfigError("allreduce is not simulated", "plan from a run with `--exchange shard`")
     if not evidence.topology.shards and (list(shards) != [1] or list(speeds) != [None]):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from paceline.diagnosis.topology import by_rank, mean_of
-from paceline.telemetry.records import NodeProbe, ShardChunk, StepSample, WorkerChunk
+from paceline.telemetry.records import GpuChunk, NodeProbe, ShardChunk, StepSample, WorkerChunk
 
 # A first epoch that is slower by this factor does not count.
 DIFFERS = 1.1
@@ -22,7 +22,7 @@ FEWEST_SECONDS = 1.0
 # Time before the steady part of a run.
 LEAD_IN_SECONDS = 2.0
 
-Chunk = TypeVar("Chunk", WorkerChunk, ShardChunk)
+Chunk = TypeVar("Chunk", WorkerChunk, ShardChunk, GpuChunk)
 
 
 class Steady(NamedTuple):
@@ -47,8 +47,8 @@ class Steady(NamedTuple):
         late = [sample for sample in samples if sample.time >= self.since]
         return late if {one.rank for one in late} == {one.rank for one in samples} else list(samples)
 
-    def of(self, chunks: Sequence[ShardChunk]) -> list[ShardChunk]:
-        """The shards' chunks of that part; all steady ones, if a shard has none there."""
+    def of(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """The chunks of shards or GPUs of that part; all steady ones, if one of these has none there."""
         found = without_first(chunks)
         late = [chunk for chunk in found if chunk.time - chunk.seconds >= self.since]
         return late if {one.rank for one in late} == {one.rank for one in found} else found

@@ -11,7 +11,7 @@ from paceline.diagnosis.simulator import Topology
 from paceline.engines import ENGINES
 from paceline.settings import RunConfig
 from paceline.telemetry.ceilings import Ceilings
-from paceline.telemetry.records import ConnectionProbe, NodeProbe, ShardChunk, StepSample, WorkerChunk
+from paceline.telemetry.records import ConnectionProbe, GpuChunk, NodeProbe, ShardChunk, StepSample, WorkerChunk
 
 # A quantile, because a link may hold data back and then send it all at once.
 HIGH = 0.9
@@ -20,7 +20,7 @@ BUSY_ENOUGH = 0.02
 SATURATED = 0.9
 # Other programs count from this many cores on.
 TAKEN = 0.25
-R = TypeVar("R", bound=WorkerChunk | ShardChunk | StepSample)
+R = TypeVar("R", bound=WorkerChunk | ShardChunk | GpuChunk | StepSample)
 
 AVERAGED = (
     "memory_bytes", "network_sent_bytes_per_second", "network_received_bytes_per_second", "loopback_bytes_per_second",

@@ -2,6 +2,7 @@
 
 The bottleneck is the resource whose removal would gain most. If no resource would gain 10 %, the run is `balanced`. If
 the replay itself is far from what was measured, the verdict is `inconclusive`.
+Runs over sparse rows on a GPU are not replayed: `gpu.py` has a formula for them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from paceline.diagnosis.evidence import Evidence
+from paceline.diagnosis.gpu import GpuUse, faster, gain_interval
+from paceline.diagnosis.gpu import gains as gains_on_gpu
 from paceline.diagnosis.simulator import Demand, PaceRules, Topology, simulate
 
 LARGEST_REPLAY_ERROR = 0.15
@@ -105,7 +108,11 @@ class Verdict(NamedTuple):
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """Replay the run as it was, then with each resource infinitely and twice as fast."""
+    """Replay the run as it was, then with each resource infinitely and twice as fast. On a GPU, a formula says what a
+    replay would.
+    """
+    if evidence.gpu is not None:
+        return _judge_on_gpu(evidence, evidence.gpu)
     world = World(evidence.demands, evidence.topology, evidence.rules)
     base = rate(world)
     error = abs(base / evidence.rows_per_second - 1)
@@ -132,10 +139,31 @@ def judge(evidence: Evidence) -> Verdict:
     )
 
 
+def _judge_on_gpu(evidence: Evidence, use: GpuUse) -> Verdict:
+    """The verdict on a run over sparse rows on a GPU."""
+    time = use.time
+    error = abs(use.rows / time.seconds / evidence.rows_per_second - 1)
+    found_gains = gains_on_gpu(time, math.inf)
+    found = most(found_gains)
+    others = {name: gain for name, gain in gains_on_gpu(faster(time, found, math.inf), 2.0).items() if name != found}
+    low, high = gain_interval(use, found, RESAMPLES)
+    why = why_inconclusive(evidence, error)
+    name = found if found_gains[found] >= WORTH_TRYING else BALANCED
+    return Verdict(
+        bottleneck=INCONCLUSIVE if why else name,
+        why_inconclusive=why,
+        gains=found_gains,
+        doubled=gains_on_gpu(time, 2.0),
+        interval=(min(low, found_gains[found]), max(high, found_gains[found])),
+        next_bottleneck=most(others),
+        replay_error=error,
+    )
+
+
 def why_inconclusive(evidence: Evidence, replay_error: float) -> str:
     """Why a run cannot be judged; empty if it can."""
     phases, steady = evidence.phases, evidence.steady
-    if not evidence.is_simulated:
+    if not evidence.is_simulated and evidence.gpu is None:
         return (
             f"allreduce is not simulated; workers spent {phases['push']:.0%} of their time on it and waiting for each "
             f"other, and {phases['compute']:.0%} computing"

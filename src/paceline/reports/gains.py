@@ -12,7 +12,7 @@ MOST = 10.0
 LEAST_TOLD = 1.005
 TITLES = {
     "input": "input", "worker-compute": "workers", "network": "network", "shard-compute": "shards",
-    "straggler": "no stragglers",
+    "straggler": "no stragglers", "gpu-memory": "the GPU’s memory", "bus": "the bus to the GPU",
 }  # fmt: skip
 
 

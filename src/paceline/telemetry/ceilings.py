@@ -31,6 +31,16 @@ class TrainingSpeed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     rows_per_second: float
 
 
+class GpuCeiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The bytes per second that a GPU's memory reads and writes, together, and those that come to it from pinned memory
+    of this machine, over its bus.
+    """
+
+    name: str
+    memory_bytes_per_second: float
+    bus_bytes_per_second: float
+
+
 class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a machine can do at best, by one thread and by all cores at once.
 
@@ -38,7 +48,8 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `matrix_flop` are the additions and multiplications of NumPy's float32 matrix product, on as many threads as its
     BLAS uses. `disk_read` is sequential reading from a file in `folder` that is not cached in memory. `loopback` is one
     connection on 127.0.0.1; `links` are connections to the nodes of a cluster. `training` shows what workers on this
-    machine cost each other. What could not be measured is None, and `left_out` says why.
+    machine cost each other. `gpu` is the first one that PyTorch finds. What could not be measured is None, and
+    `left_out` says why.
     """
 
     measured: str
@@ -57,6 +68,7 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     left_out: dict[str, str]
     links: list[LinkCeiling] = []
     training: list[TrainingSpeed] = []
+    gpu: GpuCeiling | None = None
 
 
 def ceilings_path() -> Path:

@@ -13,7 +13,7 @@ import msgspec
 
 from paceline.errors import BAD_TEXT, DataError
 from paceline.files import read_file, replace_file, translated_disk_errors
-from paceline.telemetry.ceilings import Ceilings
+from paceline.telemetry.ceilings import Ceilings, GpuCeiling
 from paceline.telemetry.recorder import FOLDER
 
 FILE = "run.json"
@@ -46,12 +46,28 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
         return Traits(input=entry.input, keyed=entry.keyed, metrics=metrics, compiled=entry.compiled)
 
 
+class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run over sparse rows declares about its GPU.
+
+    `streamed` says whether rows are copied to it while it trains. Training on a row moves about `bytes_per_row` in its
+    memory, or as many as `fewer_bytes` says if these flags were added. A launch has at most `most_rows` rows, whatever
+    the batch size.
+    """
+
+    ceiling: GpuCeiling
+    streamed: bool
+    bytes_per_row: float
+    fewer_bytes: dict[str, float] = {}
+    most_rows: int = 0
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What a run trains, on which data and on which machine. 0, empty or None means "not recorded".
 
     `rows` are the training rows. The model has `keys` keys, including the bias, with `floats_per_key` numbers each.
     `keys_per_batch` is the mean number of distinct keys in a batch, by its number of rows. `ceilings` are what
-    `paceline doctor` had measured on the machine that trained. `cores` are those that the run could use there.
+    `paceline doctor` had measured on the machine that trained. `cores` are those that the run could use there. `gpu` is
+    there if one trains on sparse rows.
     """
 
     traits: Traits
@@ -62,6 +78,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     keys_per_batch: dict[int, float] = {}
     ceilings: Ceilings | None = None
     cores: int = 0
+    gpu: GpuFacts | None = None
 
     @property
     def table_bytes(self) -> int:

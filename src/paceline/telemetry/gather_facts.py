@@ -25,7 +25,7 @@ from paceline.errors import PacelineError
 from paceline.machine import num_cores
 from paceline.settings import RunConfig
 from paceline.telemetry.ceilings import load_ceilings, processor_name
-from paceline.telemetry.facts import TIMES_LARGER, Facts, Traits, write_facts
+from paceline.telemetry.facts import TIMES_LARGER, Facts, GpuFacts, Traits, write_facts
 
 MOST_WINDOWS = 3
 MOST_ROWS = 16_384
@@ -41,12 +41,16 @@ def when_and_where(began: float) -> dict[str, Any]:
     return {"started": datetime.fromtimestamp(began).astimezone().isoformat(timespec="seconds"), "machine": machine}
 
 
-def facts_of(entry: Any, metrics: tuple[str, ...], dataset: AnyDataset, table: Any) -> Facts:
-    """What is known when training begins: the model's entry in the registry, what evaluations measure, and the layout
-    of its table, if any.
+def facts_of(
+    entry: Any, metrics: tuple[str, ...], dataset: AnyDataset, table: Any, gpu: GpuFacts | None = None
+) -> Facts:  # fmt: skip
+    """What is known when training begins: the model's entry in the registry, what evaluations measure, the layout of
+    its table, if any, and what is known of a GPU that trains it.
     """
     split = dataset.split("train")
-    facts = Facts(traits=Traits.of(entry, metrics), rows=split.rows, ceilings=load_ceilings(), cores=num_cores())
+    facts = Facts(
+        traits=Traits.of(entry, metrics), rows=split.rows, ceilings=load_ceilings(), cores=num_cores(), gpu=gpu
+    )
     if table is None:
         return facts
     nonzeros = split.nonzeros / max(1, split.rows)

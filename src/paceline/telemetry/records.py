@@ -80,6 +80,25 @@ class ShardChunk(Record, kw_only=True):
     spun: Real = msgspec.field(default=0.0, name="looked")
 
 
+class GpuChunk(Record, kw_only=True):
+    """A GPU over some launches on `rows` sparse rows.
+
+    Its time is that of its `kernels`, what it waited for rows that were being copied (`bus`), and what it waited for
+    the host, which prepares and launches (`input`): these add up to `seconds`. Meanwhile `copied_bytes` were copied to
+    it, which took `copies` seconds, mostly while kernels ran.
+    """
+
+    rank: Whole
+    seconds: Duration
+    rows: Whole
+    launches: Whole
+    kernels: Duration
+    input: Duration = 0.0
+    bus: Duration = 0.0
+    copies: Duration = 0.0
+    copied_bytes: Whole = 0
+
+
 class Reply(msgspec.Struct, array_like=True):
     """One shard's part of a sampled step: seconds in its queue, held at the gate and served; bytes there and back."""
 
@@ -151,12 +170,13 @@ class LeftOut(Record, kw_only=True):
     reason: str
 
 
-AnyRecord = WorkerChunk | ShardChunk | StepSample | NodeProbe | ConnectionProbe | LeftOut
+AnyRecord = WorkerChunk | ShardChunk | GpuChunk | StepSample | NodeProbe | ConnectionProbe | LeftOut
 
 # The names of the files, without suffix.
 FILES: dict[type[Record], str] = {
     WorkerChunk: "workers",
     ShardChunk: "shards",
+    GpuChunk: "gpus",
     StepSample: "steps",
     NodeProbe: "nodes",
     ConnectionProbe: "connections",

@@ -14,6 +14,7 @@ from paceline.data.blocks.dataset import Split
 from paceline.errors import RunError
 from paceline.models.metrics import Quality
 from paceline.models.model import Model, Parameters
+from paceline.telemetry.facts import GpuFacts
 from paceline.telemetry.records import AnyRecord
 from paceline.training.checkpoint import Handed, Progress, States
 
@@ -99,6 +100,9 @@ class Backend(Protocol):
 
     def waits(self) -> list[str]:
         """What each role is doing or waiting for, in words, if that is known."""
+
+    def gpu_facts(self) -> GpuFacts | None:
+        """What is known of the GPU that trains on sparse rows, if one does; after `make_ready`."""
 
     def account(self) -> dict[str, Any]:
         """What the run cost so far: `wire`, `restarts`, `recoveries`, and `peak_memory_bytes` of other processes."""

@@ -175,7 +175,7 @@ class Coordinator:
         self._files.write_roles()
         facts = facts_of(
             find(self.config.model), self.backend.model.output.task.metrics, self.dataset,
-            self.backend.model.layout.table,
+            self.backend.model.layout.table, self.backend.gpu_facts(),
         )  # fmt: skip
         try:
             with facts_kept(run.path, facts, self.config, self.dataset):

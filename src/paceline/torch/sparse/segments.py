@@ -6,6 +6,7 @@ nothing depends on which threads are faster. There are no atomic operations.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from paceline.data.rows import RUN_ROWS
@@ -19,17 +20,20 @@ ROWS = tl.constexpr(RUN_ROWS)
 
 
 def sums_by_key(
-    table: GpuTable, rows: GpuRows, shape: RowShape, runs: Runs, num_runs: int, moves: Any, second: bool
+    table: GpuTable, rows: GpuRows, shape: RowShape, runs: Runs, num_runs: int, moves: Any, second: bool,
+    launched: Callable[[], None] = lambda: None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """The distinct keys of a batch, the bias among them, and the sums of their gradients [keys, dim], flat.
 
     `moves` [rows, columns] says how a row of the launch moves its keys, times the value of each. With `second`, its
     first column times the square of the value, times each other column of the key itself, is subtracted.
+    `launched` is called after each part that the GPU works on by itself.
     """
     count, columns = moves.shape
     lengths = torch.zeros(count, dtype=torch.int64, device=moves.device)
     note_lengths[(num_runs,)](rows, runs, lengths)
     ends = torch.cumsum(lengths, 0)
+    launched()
     total = int(ends[-1])
     keys = torch.empty(total + count, dtype=torch.int64, device=moves.device)
     owners = torch.empty(total + count, dtype=torch.int32, device=moves.device)
@@ -38,7 +42,9 @@ def sums_by_key(
     # Every row has the bias with the value 1.
     keys[total:], values[total:] = table.layout.bias_key, 1.0
     owners[total:] = torch.arange(count, dtype=torch.int32, device=moves.device)
+    launched()
     ordered, order = torch.sort(keys, stable=True)
+    launched()
     distinct, sizes = torch.unique_consecutive(ordered, return_counts=True)
     ends = torch.cumsum(sizes, 0)
     sums = torch.empty((len(distinct), columns), device=moves.device)

@@ -14,7 +14,10 @@ from paceline.data.rows import RUN_ROWS, EpochOrder
 from paceline.data.sparse.batch import Batch
 from paceline.imports import import_from
 from paceline.machine import num_cores
+from paceline.telemetry.facts import GpuFacts
+from paceline.torch.gpu_ceiling import ceiling_of
 from paceline.torch.model import torch
+from paceline.torch.sparse.clock import make_clock
 from paceline.torch.sparse.launch import Launch, Loops, make_hot
 from paceline.torch.sparse.rows import (
     MOST_HOT,
@@ -31,6 +34,7 @@ from paceline.torch.sparse.rows import (
 from paceline.torch.sparse.scoring import SparseScorer
 from paceline.torch.sparse.segments import sums_by_key
 from paceline.torch.sparse.table import GpuTable
+from paceline.torch.sparse.traffic import bytes_per_row, narrower_tables
 from paceline.torch.sparse.triton_ import find_device
 from paceline.torch.sparse.windows import ResidentRows, StreamedRows, Window, Windows
 
@@ -82,6 +86,7 @@ class SparseTraining:
     def __init__(self, model: Any, dataset: Any, resident: float = 1.0) -> None:
         """Rows stay on the GPU if they take at most this share of its free memory."""
         self.device = find_device()
+        self.clock = make_clock(self.device)
         self._share = resident
         self._model, self._dataset = model, dataset
         self._loops: Loops = import_from(model.loops_on_gpu)(model)
@@ -94,6 +99,10 @@ class SparseTraining:
         self.scorer = SparseScorer(self._loops, self.table)
         self._num_hot = min(MOST_HOT, len(hot_keys))
         self._loaded: _Loaded | None = None
+        # Some of the training rows, whether they are streamed, and the most rows that a launch may have.
+        self._some_rows: Any = None
+        self._streamed = False
+        self._most_rows = dataset.split("train").rows
 
     def load_rows(self, order: EpochOrder, with_columns: bool) -> None:
         """Bring all training rows to the GPU. Without columns for hot keys, they can be added up in a fixed order."""
@@ -105,7 +114,13 @@ class SparseTraining:
             shape, streamed = shape_of(packed, columns, self._features), not self._fits(packed)
             pinned = streamed and self.device.type == "cuda"
             blocks = list(threads.map(lambda block: tensors_of(block, shape, pinned), packed))
-        rows: Windows = (StreamedRows if streamed else ResidentRows)(blocks, shape, order, self.device)
+        rows: Windows = (
+            StreamedRows(blocks, shape, order, self.device, clock=self.clock) if streamed
+            else ResidentRows(blocks, shape, order, self.device)
+        )  # fmt: skip
+        self._some_rows, self._streamed = packed[0], streamed
+        if with_columns:
+            self._most_rows //= FEWEST_LAUNCHES
         layout, curvature = self.table.layout, self._model.curvature
         hot = make_hot(first, columns, layout.bias_key, CURVATURE if curvature is None else curvature, self._num_hot,
                        self.device)  # fmt: skip
@@ -123,6 +138,19 @@ class SparseTraining:
         launch = Launch(rules, 0.0, 1, 1, losses)
         moves = torch.empty((1, self._loops.columns), device=self.device)
         self._loops.measure(self.table, window.rows, shape, runs, launch, moves, False)
+
+    def facts(self, batch_size: int) -> GpuFacts:
+        """What the diagnosis of a run needs to know, once the rows are there; measures the GPU if nobody has."""
+        rows, layout = self._some_rows, self.table.layout
+        per_launch = max(1, min(batch_size, self._most_rows))
+        by_flags = narrower_tables(layout)
+        return GpuFacts(
+            ceiling=ceiling_of(self.device),
+            streamed=self._streamed,
+            bytes_per_row=bytes_per_row(rows, per_launch, layout.width),
+            fewer_bytes={flags: bytes_per_row(rows, per_launch, width) for flags, width in by_flags.items()},
+            most_rows=self._most_rows,
+        )
 
     def train(self, start: int, stop: int, batch_size: int) -> Any:
         """An update by each of the rows at positions `start` up to `stop`, of one epoch, in launches of at most
@@ -142,13 +170,16 @@ class SparseTraining:
         plans = plans_on_gpu([step.plan for step in steps], self.device)
         losses, at = torch.zeros(sum(step.num_losses for step in steps), device=self.device), 0
         at_once = self._processors * self._loops.programs_per_processor * RUN_ROWS
+        self.clock.begin(stop - start, len(steps))
         for step, plan in zip(steps, plans, strict=True):
             in_flight = float(min(step.num_rows, at_once * step.per_program))
             launch = Launch(
                 self.table.rules_at(step.start), in_flight, step.per_program, step.num_programs, losses[at:]
             )
             self._loops.train(self.table, window.rows, shape, window.runs(plan), hot, launch)
+            self.clock.launched()
             at += step.num_losses
+        self.clock.end()
         return losses.sum(dtype=torch.float64)
 
     def update(self, start: int, stop: int) -> Any:
@@ -160,9 +191,16 @@ class SparseTraining:
         losses = torch.zeros(plan.num_runs, device=self.device)
         launch = Launch(self.table.rules_at(start), 0.0, 1, plan.num_runs, losses)
         moves = torch.empty((stop - start, self._loops.columns), device=self.device)
+        self.clock.begin(stop - start, 1)
         self._loops.measure(self.table, window.rows, shape, found, launch, moves, False)
-        keys, sums = sums_by_key(self.table, window.rows, shape, found, plan.num_runs, moves, self._loops.second)
+        self.clock.launched()
+        keys, sums = sums_by_key(
+            self.table, window.rows, shape, found, plan.num_runs, moves, self._loops.second, self.clock.launched
+        )
+        self.clock.launched()
         self.table.apply(keys, sums, stop - start, start)
+        self.clock.launched()
+        self.clock.end()
         return losses.sum(dtype=torch.float64)
 
     @property

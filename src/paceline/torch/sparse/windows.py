@@ -7,6 +7,7 @@ copied: from memory that is pinned, on a stream of its own, so that the bus and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from paceline.data.rows import RUN_ROWS, EpochOrder
 from paceline.torch.model import torch
 from paceline.torch.sparse.bits import copied
+from paceline.torch.sparse.clock import Clock, make_clock
 from paceline.torch.sparse.rows import GpuRows, PackedTensors, Planned, RowShape, Runs, to_gpu
 
 # A window's copy should take much longer than starting it.
@@ -57,6 +59,14 @@ class Windows(Protocol):
         """A window that has all positions from `start` up to `stop`."""
 
 
+class _Copied(NamedTuple):
+    """A window whose copy has begun, what tells that it is done, and what the clock knows of it."""
+
+    window: Window
+    done: Any
+    timed: Any
+
+
 class ResidentRows:
     """Training rows that are all on the GPU."""
 
@@ -81,29 +91,31 @@ class StreamedRows:
 
     def __init__(
         self, blocks: Sequence[PackedTensors], shape: RowShape, order: EpochOrder, device: Any,
-        window_rows: int = WINDOW_ROWS,
+        window_rows: int = WINDOW_ROWS, clock: Clock | None = None,
     ) -> None:  # fmt: skip
         self._blocks = blocks
         self._shape = shape
         self._order = order
         self._device = device
         self._window_rows = window_rows
+        self._clock = clock or make_clock(device)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        # The window that is trained on, and the one after it; each with what tells that its copy is done.
-        self._ready: dict[int, tuple[Window, Any]] = {}
+        # The window that is trained on, and the one after it.
+        self._ready: dict[int, _Copied] = {}
 
     def window(self, start: int, stop: int) -> Window:
-        for first, (window, _) in self._ready.items():
-            if first <= start < window.stop:
+        for first, ready in self._ready.items():
+            if first <= start < ready.window.stop:
                 break
         else:
             first = self._block_start(start)
             self._ready = {first: self._copy(first)}
-        window, copied = self._ready[first]
+        ready = self._ready[first]
+        window = ready.window
         self._ready = {at: found for at, found in self._ready.items() if at >= first}
         if window.stop not in self._ready:
             self._ready[window.stop] = self._copy(window.stop)
-        self._wait_for(window, copied)
+        self._wait_for(ready)
         return window
 
     def whole(self, start: int, stop: int) -> Window:
@@ -111,16 +123,16 @@ class StreamedRows:
         if stop <= window.stop:
             return window
         first = self._block_start(start)
-        larger, copied = self._copy(first, stop - first)
-        self._wait_for(larger, copied)
-        return larger
+        larger = self._copy(first, stop - first)
+        self._wait_for(larger)
+        return larger.window
 
     def _block_start(self, position: int) -> int:
         """The position where the block with the row at a position begins."""
         found = self._order.runs_at(position)
         return found.stop - len(self._blocks[found.block].labels)
 
-    def _copy(self, start: int, least_rows: int = 0) -> tuple[Window, Any]:
+    def _copy(self, start: int, least_rows: int = 0) -> _Copied:
         """Begin to copy the window whose first block begins at `start`, which ends with the epoch at the latest."""
         wanted, end = max(least_rows, self._window_rows), (start // self._order.num_rows + 1) * self._order.num_rows
         blocks, at, first = [], start, {}
@@ -128,21 +140,23 @@ class StreamedRows:
             block, stop, _ = self._order.runs_at(at)
             blocks.append(self._blocks[block])
             first[block], at = at - start, stop
-        if self._stream is None:
-            return _window(to_gpu(blocks, self._shape, self._device), self._order, start, at, first, self._device), None
-        with torch.cuda.stream(self._stream):
-            window = _window(to_gpu(blocks, self._shape, self._device), self._order, start, at, first, self._device)
-            copied = torch.cuda.Event()
-            copied.record(self._stream)
-        return window, copied
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            with self._clock.copying(sum(block.num_bytes for block in blocks)) as timed:
+                rows = to_gpu(blocks, self._shape, self._device)
+            window, done = _window(rows, self._order, start, at, first, self._device), None
+            if self._stream is not None:
+                done = torch.cuda.Event()
+                done.record(self._stream)
+        return _Copied(window, done, timed)
 
-    def _wait_for(self, window: Window, copied: Any) -> None:
+    def _wait_for(self, ready: _Copied) -> None:
         """Let what comes next on the GPU wait for the copy, and keep the memory until it has been used."""
-        if copied is None:
+        self._clock.awaits(ready.timed)
+        if ready.done is None:
             return
         current = torch.cuda.current_stream(self._device)
-        current.wait_event(copied)
-        for tensor in (*window.rows, *window.tensors):
+        current.wait_event(ready.done)
+        for tensor in (*ready.window.rows, *ready.window.tensors):
             tensor.record_stream(current)
 
 

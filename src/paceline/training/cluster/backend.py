@@ -357,6 +357,9 @@ class ClusterBackend:
     def records(self) -> list[AnyRecord]:
         return self._supervisor.control.take_records()
 
+    def gpu_facts(self) -> None:
+        return None
+
     def account(self) -> dict[str, Any]:
         sent, received = map(sum, zip(*(worker.num_bytes for worker in self._workers), strict=True))
         rows = self._leases.feed.position - self._first_position if self._generation else 0

@@ -25,9 +25,10 @@ from paceline.parameters.keyed import KeyedStore, PrivateCopies, TableValues
 from paceline.parameters.scratch import Pushes
 from paceline.parameters.store import DenseValues, Floats, TableStore
 from paceline.settings import RunConfig
+from paceline.telemetry.facts import GpuFacts
 from paceline.telemetry.meter import WorkerReport
 from paceline.telemetry.probes import NodeProber
-from paceline.telemetry.records import AnyRecord, LeftOut, NodeProbe, WorkerChunk
+from paceline.telemetry.records import AnyRecord, GpuChunk, LeftOut, NodeProbe, WorkerChunk
 from paceline.training.backend import Due, Keep, Look, Snapshot, Tally
 from paceline.training.checkpoint import Handed, Progress, States
 from paceline.training.checks import check_updates
@@ -83,6 +84,7 @@ class EmbeddedBackend:
         self._dense: DenseValues | None = None
         self._private: PrivateCopies | None = None
         self._gpu: Any = None
+        self._gpu_facts: GpuFacts | None = None
         if layout.table is not None and config.device != "cpu":
             from paceline.torch.sparse.training import SparseTraining
 
@@ -195,6 +197,8 @@ class EmbeddedBackend:
         make = self._free_loops if self._fold == "each" else self._clock_loops
         self._feed, self._loops = make()
         self._loops[0].steps.warm_up()
+        if self._gpu is not None:
+            self._gpu_facts = self._gpu.facts(self._config.batch_size)
         self._reports = [WorkerReport(loop.meter) for loop in self._loops]
 
     def _free_loops(self) -> tuple[RowFeed, list[StepLoop[Piece]]]:
@@ -289,6 +293,8 @@ class EmbeddedBackend:
             self._gate.break_up()
 
         self._engine.run(lambda thread: loops[thread].run(), poll, give_up)
+        if self._gpu is not None:
+            self._gpu.clock.pause()
         if self._private is not None and self._keyed is not None:
             self._private.settle(self._keyed, feed.position)
         if Due.SNAPSHOT in due:
@@ -305,6 +311,9 @@ class EmbeddedBackend:
     def waits(self) -> list[str]:
         return []
 
+    def gpu_facts(self) -> GpuFacts | None:
+        return self._gpu_facts
+
     def account(self) -> dict[str, Any]:
         return {
             "wire": {"bytes_sent": 0, "bytes_received": 0, "bytes_per_row": 0.0, "refused": 0},
@@ -315,8 +324,10 @@ class EmbeddedBackend:
 
     def records(self) -> list[AnyRecord]:
         found = [*self._prober.take(), *(record for report in self._reports for record in report.take())]
+        if self._gpu is not None:
+            found += self._gpu.clock.take()
         for record in found:
-            if isinstance(record, WorkerChunk | NodeProbe | LeftOut):
+            if isinstance(record, WorkerChunk | GpuChunk | NodeProbe | LeftOut):
                 record.node = platform.node()
         return found
 
