@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 import paceline
 from paceline.errors import PacelineError
+from paceline.telemetry.recorder import Telemetry
+from paceline.telemetry.records import GpuChunk, WorkerChunk
 
 FEATURES = 16
 
@@ -86,6 +89,28 @@ def test_a_run_goes_on_from_its_checkpoint(data: Path, tmp_path: Path) -> None:
     resumed = paceline.resume(tmp_path / "parts", progress=False)
     assert resumed.result["rows"] == whole.result["rows"]
     assert resumed.result["model_sha256"] == whole.result["model_sha256"]
+
+
+@pytest.mark.parametrize("pace", ["async", "sync"])
+@pytest.mark.parametrize("resident", [0, 1])
+def test_a_run_records_where_the_time_of_the_gpu_goes(data: Path, tmp_path: Path, pace: str, resident: int) -> None:
+    began = time.perf_counter()
+    run = train(data, tmp_path / "run", pace=pace, batch_size=60, epochs=1, settings=[f"resident={resident}"])
+    lasted = time.perf_counter() - began
+    gpu, chunks = run.facts.gpu, Telemetry(run.path).read(GpuChunk)
+    assert gpu is not None
+    assert gpu.streamed == (resident == 0)
+    assert gpu.bytes_per_row > 9
+    assert gpu.ceiling.memory_bytes_per_second > 0
+    assert sum(chunk.rows for chunk in chunks) == run.result["rows"]
+    assert 0 < sum(chunk.kernels for chunk in chunks) <= sum(chunk.seconds for chunk in chunks) < lasted
+    copied = sum(chunk.copied_bytes for chunk in chunks)
+    assert copied > 0 if gpu.streamed else copied == 0
+    assert {chunk.node for chunk in chunks} == {chunk.node for chunk in Telemetry(run.path).read(WorkerChunk)}
+    # A second is too short for a verdict.
+    found = run.diagnose()
+    assert found["bottleneck"] == "inconclusive"
+    assert set(found["gains"]) == {"gpu-memory", "bus", "input"}
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,19 @@ from paceline.data.datasets import open_dataset
 from paceline.models.registry import find
 from paceline.run_folder import RunFolder
 from paceline.settings import RunConfig
-from paceline.telemetry.ceilings import Ceilings
-from paceline.telemetry.facts import Facts, write_facts
+from paceline.telemetry.ceilings import Ceilings, GpuCeiling
+from paceline.telemetry.facts import Facts, GpuFacts, Traits, write_facts
 from paceline.telemetry.gather_facts import count_keys, facts_of
-from paceline.telemetry.records import ConnectionProbe, NodeProbe, Record, Reply, ShardChunk, StepSample, WorkerChunk
+from paceline.telemetry.records import (
+    ConnectionProbe,
+    GpuChunk,
+    NodeProbe,
+    Record,
+    Reply,
+    ShardChunk,
+    StepSample,
+    WorkerChunk,
+)
 from tests.reports.folders import result_of, write_records
 
 ROWS = 100
@@ -225,4 +234,27 @@ def make_embedded(path: Path, *, pace: str | int = "async", ranks: tuple[tuple[i
     write_records(path, chunks)
     write_records(path, samples)
     write_records(path, list(node))
+    return RunFolder(path)
+
+
+GPU = GpuCeiling(name="a GPU", memory_bytes_per_second=1e9, bus_bytes_per_second=1e8)
+
+
+def make_on_gpu(path: Path, *, kernels: float = 0.9, waiting: float = 0.1, copies: float = 0.0, resident: float = 1.0,
+                bytes_per_row: float = 1_000.0, fewer_bytes: dict[str, float] | None = None, most_rows: int = 0,
+                unexplained: float = 0.0) -> RunFolder:  # fmt: skip
+    """A run of 100,000 sparse rows per second on a GPU, each of whose seconds had this much of everything."""
+    run = make_embedded(path, ranks=((0,),))
+    config = msgspec.structs.replace(run.config, device="cuda", resident=resident)
+    (path / "config.toml").write_bytes(to_toml(config))
+    gpu = GpuFacts(ceiling=GPU, streamed=copies > 0, bytes_per_row=bytes_per_row, fewer_bytes=fewer_bytes or {},
+                   most_rows=most_rows)  # fmt: skip
+    traits = Traits(input="rows", keyed=True, metrics=("loss",), compiled=True)
+    write_facts(path, Facts(traits=traits, rows=10**6, keys=1_000, floats_per_key=2, gpu=gpu))
+    rows, waited = round(100_000 * (1 - unexplained)), max(0.0, copies - kernels - waiting)
+    write_records(path, [
+        GpuChunk(time=float(second), rank=0, node="here", seconds=kernels + waiting + waited, rows=rows, launches=100,
+                 kernels=kernels, input=waiting, bus=waited, copies=copies, copied_bytes=round(5e7 * copies))
+        for second in range(1, SECONDS + 1)
+    ])  # fmt: skip
     return RunFolder(path)

@@ -12,8 +12,9 @@ import pytest
 
 from paceline.telemetry import ceilings
 from paceline.telemetry import measure_ceilings as measuring
-from paceline.telemetry.ceilings import Ceilings, TrainingSpeed, load_ceilings, save_ceilings
+from paceline.telemetry.ceilings import Ceilings, GpuCeiling, TrainingSpeed, load_ceilings, save_ceilings
 from paceline.telemetry.measure_ceilings import measure_ceilings
+from paceline.torch import gpu_ceiling
 from paceline.training.embedded import measure_training as measuring_training
 from tests.conftest import Command
 from tests.telemetry.test_measure_ceilings import SMALL, quiet
@@ -87,6 +88,7 @@ class TestCommand:
     def _measure_little(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(measuring, "measure_ceilings", partial(measure_ceilings, effort=SMALL))
         monkeypatch.setattr(measuring_training, "measure_training", lambda _: SPEEDS)
+        monkeypatch.setattr(gpu_ceiling, "has_gpu", lambda: False)
 
     def test_json_is_one_object(self, command: Command, cache: Path, tmp_path: Path) -> None:
         done = command("doctor", "--json", "--folder", tmp_path)
@@ -111,6 +113,28 @@ class TestCommand:
         ):  # fmt: skip
             assert line.startswith(title)
             assert unit in line
+
+    def test_without_a_gpu_there_is_none_and_the_reason_is_told(
+        self, command: Command, cache: Path, tmp_path: Path
+    ) -> None:
+        done = command("doctor", "--folder", tmp_path)
+        assert "note: gpu was not measured: PyTorch finds no GPU here" in done.err
+        assert "GPU" not in done.out
+        known = load_ceilings()
+        assert known is not None
+        assert (known.gpu, known.left_out["gpu"]) == (None, "PyTorch finds no GPU here")
+
+    def test_a_gpu_is_measured_and_shown(
+        self, command: Command, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        gpu = GpuCeiling(name="a GPU", memory_bytes_per_second=4e12, bus_bytes_per_second=5e10)
+        monkeypatch.setattr(gpu_ceiling, "measure_first_gpu", lambda: gpu)
+        lines = command("doctor", "--folder", tmp_path).out.splitlines()
+        assert any(line.startswith("memory of the GPU") and "4000 GB/s" in line for line in lines)
+        assert any(line.startswith("bus to the GPU") and "50.0 GB/s" in line for line in lines)
+        known = load_ceilings()
+        assert known is not None
+        assert known.gpu == gpu
 
     def test_what_is_left_out_is_said(
         self, command: Command, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

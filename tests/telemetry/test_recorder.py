@@ -14,6 +14,7 @@ from paceline.telemetry.records import (
     FILES,
     AnyRecord,
     ConnectionProbe,
+    GpuChunk,
     LeftOut,
     NodeProbe,
     Record,
@@ -56,6 +57,10 @@ def a_record_of_each_kind(now: float, rank: int = 0) -> list[AnyRecord]:
             least_round_trip_seconds=0.000123, delivery_bytes_per_second=123_456_789.0, retransmitted=0,
         ),
         LeftOut(time=now, node="später", name="pressure", reason='no "/proc/pressure"\\n'),
+        GpuChunk(
+            time=now, rank=rank, node="node-17", seconds=THIRD, rows=1_234_500, launches=12_345, kernels=THIRD,
+            input=THIRD, bus=THIRD, copies=THIRD, copied_bytes=1_234_567_890,
+        ),
     ]  # fmt: skip
 
 
@@ -83,7 +88,8 @@ class TestJournal:
     def test_each_kind_has_a_file_of_lines(self, tmp_path: Path) -> None:
         Journal(tmp_path).add(a_record_of_each_kind(0.0) + a_record_of_each_kind(0.0))
         assert sorted(path.name for path in (tmp_path / "telemetry").iterdir()) == [
-            "connections.jsonl", "left-out.jsonl", "nodes.jsonl", "shards.jsonl", "steps.jsonl", "workers.jsonl",
+            "connections.jsonl", "gpus.jsonl", "left-out.jsonl", "nodes.jsonl", "shards.jsonl", "steps.jsonl",
+            "workers.jsonl",
         ]  # fmt: skip
         for path in (tmp_path / "telemetry").iterdir():
             content = path.read_bytes()
@@ -178,7 +184,7 @@ class TestSize:
 
     def record_an_hour(self, run: Path, clock: FakeClock) -> None:
         journal = Journal(run)
-        worker, shard, sample, node, connection, _ = a_record_of_each_kind(0.0)
+        worker, shard, sample, node, connection, *_ = a_record_of_each_kind(0.0)
         sampled, at = self.sampled_at(3_600), 0.0
         while at < 3_600:
             clock.sleep_until(at)
@@ -205,7 +211,7 @@ class TestSize:
             journal = Journal(tmp_path)
             for second in range(120):
                 clock.sleep_until(second)
-                *_, sample, _, connection, _ = a_record_of_each_kind(0.0)
+                _, _, sample, _, connection, *_ = a_record_of_each_kind(0.0)
                 journal.add([connection] * 8 + [sample] * 100)
         assert len(Telemetry(tmp_path).read(ConnectionProbe)) == 120 * 8
         # A hundred a second are more than four workers take, and are too many after a while.

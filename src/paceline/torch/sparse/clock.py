@@ -170,19 +170,22 @@ class EventClock:
         self._make_event = make_event
         self._totals = _Totals()
         self._pieces: deque[_Piece] = deque()
+        # The piece that has no successor yet.
+        self._open: _Piece | None = None
         self._copies: deque[_Copy] = deque()
         self._awaited: _Copy | None = None
         self._reading = threading.Lock()
 
     def begin(self, rows: int, launches: int) -> None:
         piece = _Piece(rows, launches, self._record(), time.perf_counter())
-        if self._pieces and not (before := self._pieces[-1]).is_over:
+        if (before := self._open) is not None:
             before.followed, before.awaited, before.is_over = piece.began - before.began, self._awaited, True
-        self._awaited = None
+        self._awaited, self._open = None, piece
         self._pieces.append(piece)
 
     def launched(self) -> None:
-        piece = self._pieces[-1]
+        piece = self._open
+        assert piece is not None
         piece.submitted.append(time.perf_counter() - piece.began)
         piece.parts.append(self._record())
 
@@ -191,8 +194,8 @@ class EventClock:
         self._read_all()
 
     def pause(self) -> None:
-        if self._pieces:
-            self._pieces[-1].is_over = True
+        if self._open is not None:
+            self._open.is_over, self._open = True, None
 
     @contextmanager
     def copying(self, num_bytes: int) -> Iterator[_Copy]:

@@ -170,6 +170,7 @@ class SparseTraining:
         plans = plans_on_gpu([step.plan for step in steps], self.device)
         losses, at = torch.zeros(sum(step.num_losses for step in steps), device=self.device), 0
         at_once = self._processors * self._loops.programs_per_processor * RUN_ROWS
+        # Copying the plans has waited for the GPU, as the clock expects.
         self.clock.begin(stop - start, len(steps))
         for step, plan in zip(steps, plans, strict=True):
             in_flight = float(min(step.num_rows, at_once * step.per_program))
