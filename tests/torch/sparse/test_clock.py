@@ -44,6 +44,9 @@ class Event:
     def query(self) -> bool:
         return self.at <= self.gpu.now
 
+    def synchronize(self) -> None:
+        self.gpu.now = max(self.gpu.now, self.at)
+
     def elapsed_time(self, other: Event) -> float:
         assert self.query(), "nothing waits for an event"
         assert other.query(), "nothing waits for an event"
@@ -57,14 +60,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     return found
 
 
-def piece(gpu: Gpu, clock: EventClock, parts: list[tuple[float, float]], rows: int = 10) -> None:
-    """Prepare and hand over the parts of a piece, each given by the seconds that this machine and the GPU take."""
-    gpu.wait()
-    clock.begin(rows, len(parts))
+def piece(gpu: Gpu, clock: EventClock, parts: list[tuple[float, float]]) -> None:
+    """Prepare and hand over launches on ten rows each, given by the seconds that this machine and the GPU take."""
+    clock.begin()
     for here, there in parts:
         gpu.host(here)
         gpu.work(there)
-        clock.launched()
+        clock.launched(10)
     clock.end()
 
 
@@ -83,7 +85,7 @@ class TestEvents:
         gpu.wait()
         chunk = only(clock.take())
         assert (chunk.kernels, chunk.input, chunk.seconds) == pytest.approx((15.0, 1.0, 16.0))
-        assert (chunk.rows, chunk.launches) == (10, 3)
+        assert (chunk.rows, chunk.launches) == (30, 3)
         assert clock.take() == []
 
     def test_a_slow_host_lets_it_wait_between_launches(self, gpu: Gpu) -> None:
@@ -94,24 +96,34 @@ class TestEvents:
         chunk = only(clock.take())
         assert (chunk.kernels, chunk.input) == pytest.approx((2.0, 5.0))
 
+    def test_a_host_that_runs_ahead_lets_it_wait_for_nothing(self, gpu: Gpu) -> None:
+        clock = EventClock(lambda: Event(gpu))
+        for _ in range(5):
+            piece(gpu, clock, [(0.0, 4.0), (1.0, 4.0)])
+        gpu.wait()
+        chunk = only(clock.take())
+        assert (chunk.kernels, chunk.input, chunk.launches) == pytest.approx((40.0, 0.0, 10))
+
     def test_time_between_pieces_counts_as_waiting(self, gpu: Gpu) -> None:
         clock = EventClock(lambda: Event(gpu))
         piece(gpu, clock, [(0.0, 4.0)])
         gpu.wait()
         gpu.host(2.0)
         piece(gpu, clock, [(0.0, 4.0)])
-        gpu.host(1.0)
-        first = only(clock.take())
-        assert (first.kernels, first.input, first.rows) == pytest.approx((4.0, 2.0, 10))
-        clock.pause()
         gpu.wait()
+        both = only(clock.take())
+        assert (both.kernels, both.input, both.rows) == pytest.approx((8.0, 2.0, 20))
+        clock.pause()
         # An evaluation does not.
         gpu.host(100.0)
-        piece(gpu, clock, [(0.0, 4.0)])
-        second = only(clock.take())
-        assert (second.kernels, second.input) == pytest.approx((4.0, 0.0))
+        piece(gpu, clock, [(1.0, 4.0)])
+        gpu.wait()
+        last = only(clock.take())
+        assert (last.kernels, last.input) == pytest.approx((4.0, 1.0))
 
-    def test_waiting_for_a_copy_is_waiting_for_the_bus(self, gpu: Gpu) -> None:
+    @pytest.mark.parametrize("host", [0.0, 2.0, 9.0, 11.0])
+    def test_waiting_for_a_copy_is_waiting_for_the_bus(self, gpu: Gpu, host: float) -> None:
+        """Until the copy is there; what comes later is this machine's."""
         clock = EventClock(lambda: Event(gpu))
         piece(gpu, clock, [(0.0, 4.0)])
         gpu.stream = "copy"
@@ -119,11 +131,11 @@ class TestEvents:
             gpu.work(9.0)
         gpu.stream = "train"
         clock.awaits(copy)
-        gpu.wait("copy")
-        gpu.host(2.0)
-        piece(gpu, clock, [(0.0, 4.0)])
+        gpu.busy["train"] = gpu.busy["copy"]
+        piece(gpu, clock, [(host, 4.0), (0.0, 3.0)])
+        gpu.wait()
         chunk = only(clock.take())
-        assert (chunk.kernels, chunk.bus, chunk.input) == pytest.approx((4.0, 5.0, 2.0))
+        assert (chunk.kernels, chunk.bus, chunk.input) == pytest.approx((11.0, 5.0, max(0.0, host - 9.0)))
         assert (chunk.copies, chunk.copied_bytes) == pytest.approx((9.0, 1_000))
 
     def test_a_copy_behind_kernels_is_not_waited_for(self, gpu: Gpu) -> None:
@@ -137,17 +149,19 @@ class TestEvents:
         gpu.wait()
         gpu.host(1.0)
         piece(gpu, clock, [(0.0, 4.0)])
+        gpu.wait()
         chunk = only(clock.take())
-        assert (chunk.kernels, chunk.bus, chunk.input, chunk.copies) == pytest.approx((4.0, 0.0, 1.0, 1.0))
+        assert (chunk.kernels, chunk.bus, chunk.input, chunk.copies) == pytest.approx((8.0, 0.0, 1.0, 1.0))
 
-    def test_events_do_not_pile_up(self, gpu: Gpu) -> None:
+    def test_nothing_is_lost_in_a_long_run_and_events_do_not_pile_up(self, gpu: Gpu) -> None:
         """Also if nobody asks for a long time."""
         clock = EventClock(lambda: Event(gpu))
         for _ in range(100):
-            piece(gpu, clock, [(0.1, 1.0)])
-            assert len(clock._pieces) <= 2
-        gpu.wait()
-        assert only(clock.take()).rows == 990
+            piece(gpu, clock, [(0.1, 1.0), (0.1, 1.0)])
+            assert len(clock._parts) <= 4
+            gpu.wait()
+        chunk = only(clock.take())
+        assert (chunk.rows, chunk.kernels, chunk.input) == pytest.approx((2000, 200.0, 10.0))
 
 
 class TestWallClock:
@@ -159,9 +173,9 @@ class TestWallClock:
                 time.sleep(0.002)
             clock.awaits(copy)
             time.sleep(0.003)
-            clock.begin(7, 1)
+            clock.begin()
             time.sleep(0.005)
-            clock.launched()
+            clock.launched(7)
             clock.end()
         clock.pause()
         chunk = only(clock.take())

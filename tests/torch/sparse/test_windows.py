@@ -63,6 +63,7 @@ def test_every_row_is_trained_on_once_per_epoch(kind: str, step: int, shuffle: b
                 assert window.start <= start < window.stop
                 until = min(stop, window.stop)
                 found += keys_of(window, start, until)
+                rows.look_ahead(start)
                 start = until
         assert found == rows_of_epoch(order, epoch)
 
@@ -78,6 +79,7 @@ def test_a_batch_of_sync_is_in_one_launch(kind: str) -> None:
         assert window.start <= start
         assert window.stop >= stop
         found += keys_of(window, start, stop)
+        rows.look_ahead(start)
     assert found == rows_of_epoch(order, 1)
 
 
@@ -86,6 +88,7 @@ def test_only_the_window_in_use_and_the_next_are_kept() -> None:
     rows = StreamedRows(*blocks(), order, CPU, 1)
     for start in range(200):
         window = rows.window(start, 200)
+        rows.look_ahead(start)
         assert sorted(rows._ready) == [window.start, window.stop]
 
 
@@ -94,3 +97,17 @@ def test_training_may_begin_anywhere() -> None:
     order = EpochOrder(SIZES, seed=5)
     window = StreamedRows(*blocks(), order, CPU, 70).window(333, 400)
     assert keys_of(window, 333, window.stop) == rows_of_epoch(order, 1)[133 : window.stop - 200]
+
+
+def test_what_was_copied_ahead_is_not_copied_again() -> None:
+    """Also if a batch does not end with a window."""
+    copied, order = [], EpochOrder(SIZES, seed=5)
+    rows = StreamedRows(*blocks(), order, CPU, 1)
+    copy = rows._copy
+    rows._copy = lambda *found: copied.append(found) or copy(*found)  # type: ignore[method-assign, func-returns-value]
+    for start in range(0, 200, 20):
+        rows.whole(start, start + 20)
+        rows.look_ahead(start)
+    windows = [found[0] for found in copied if len(found) == 1]
+    assert windows == sorted({*windows})
+    assert len(windows) == len(SIZES) + 1

@@ -1,8 +1,8 @@
 """Where does the time of a GPU go? To its kernels, and to waiting: for rows that are copied, or for this machine.
 
-A piece of work is some launches that follow each other. The GPU runs them while Python goes on, so events on the GPU
-time them. They are read after they have happened, and nothing waits for them. In Triton's interpreter, where everything
-happens at once, this machine's clock is enough.
+The GPU runs what was handed to it while Python goes on, so events on the GPU time it. They are read after they have
+happened, and nothing waits for them. In Triton's interpreter, where everything happens at once, this machine's clock is
+enough.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +19,8 @@ from paceline.telemetry.records import GpuChunk
 from paceline.torch.model import torch
 
 MILLI = 1e-3
+# The time between events is in numbers of 32 bits, so the anchor should not be long ago.
+ANCHORED_SECONDS = 10.0
 
 
 class Spent(NamedTuple):
@@ -41,23 +42,23 @@ class Spent(NamedTuple):
 class Clock(Protocol):
     """The stopwatch of a GPU. The thread that trains uses it; any may take what was recorded."""
 
-    def begin(self, rows: int, launches: int) -> None:
-        """A piece begins. The GPU has nothing to do, because its plans have just been copied."""
+    def begin(self) -> None:
+        """Some launches follow."""
 
-    def launched(self) -> None:
-        """A part of the piece was handed to the GPU."""
+    def launched(self, rows: int = 0) -> None:
+        """A part was handed to the GPU: a launch that trains on some rows, or what else belongs to it."""
 
     def end(self) -> None:
-        """All of the piece was."""
+        """All launches were handed over."""
 
     def pause(self) -> None:
-        """Training stops for a while; the next piece follows none."""
+        """Training stops for a while, in which the GPU waits for nothing."""
 
     def copying(self, num_bytes: int) -> Any:
         """A context in which rows are copied, on the current stream; its value is for `awaits`."""
 
     def awaits(self, copy: Any) -> None:
-        """The next piece needs what was copied then."""
+        """The next part needs what was copied then."""
 
     def take(self) -> list[GpuChunk]:
         """A chunk of what has happened since the last call; none if no row was trained on."""
@@ -94,25 +95,24 @@ class WallClock:
         # The end of what was timed last, and how long rows were copied since.
         self._last: float | None = None
         self._copied = 0.0
-        self._piece = (0, 0)
 
-    def begin(self, rows: int, launches: int) -> None:
+    def begin(self) -> None:
         now, spent = time.perf_counter(), self._totals.spent
         if self._last is not None:
             waited = now - self._last
             bus = min(waited, self._copied)
             self._totals.spent = spent.plus(seconds=waited, input=waited - bus, bus=bus)
-        self._last, self._copied, self._piece = now, 0.0, (rows, launches)
+        self._last, self._copied = now, 0.0
 
-    def launched(self) -> None:
+    def launched(self, rows: int = 0) -> None:
         now, last = time.perf_counter(), self._last
         assert last is not None
-        self._totals.spent = self._totals.spent.plus(seconds=now - last, kernels=now - last)
+        spent = self._totals.spent
+        self._totals.spent = spent.plus(seconds=now - last, kernels=now - last, rows=rows, launches=int(rows > 0))
         self._last = now
 
     def end(self) -> None:
-        rows, launches = self._piece
-        self._totals.spent = self._totals.spent.plus(rows=rows, launches=launches)
+        """Nothing is left to be read."""
 
     def pause(self) -> None:
         self._last = None
@@ -140,62 +140,58 @@ class _Copy(NamedTuple):
     num_bytes: int
 
 
-@dataclass
-class _Piece:
-    """A piece of work: an event at its beginning and after each of its parts. `submitted` is when each part was handed
-    over and `followed` when the next piece began, both in seconds since the beginning; that one needed `awaited`.
+class _Part(NamedTuple):
+    """What was handed over at a time: the event after it, the rows it trains on, the copy that it needed, if any, and
+    when the GPU was first expected to work on it, if nothing came before.
     """
 
+    event: Any
+    submitted: float
     rows: int
-    launches: int
-    first: Any
-    began: float
-    parts: list[Any] = field(default_factory=list)
-    submitted: list[float] = field(default_factory=list)
-    is_over: bool = False
-    followed: float | None = None
-    awaited: _Copy | None = None
-
-    def has_happened(self) -> bool:
-        return bool((self.parts[-1] if self.parts else self.first).query())
-
-    def seconds_until(self, event: Any) -> float:
-        return float(self.first.elapsed_time(event)) * MILLI
+    awaited: _Copy | None
+    expected: float | None
 
 
 class EventClock:
-    """For a GPU, which begins with a part as soon as that was handed over and the one before is done."""
+    """For a GPU, which begins with a part as soon as it was handed over, the one before is done and its rows are there.
+
+    Events are translated to this machine's time: one event, the anchor, was waited for, and the others are so many
+    seconds later.
+    """
 
     def __init__(self, make_event: Callable[[], Any]) -> None:
         self._make_event = make_event
         self._totals = _Totals()
-        self._pieces: deque[_Piece] = deque()
-        # The piece that has no successor yet.
-        self._open: _Piece | None = None
+        self._parts: deque[_Part] = deque()
         self._copies: deque[_Copy] = deque()
         self._awaited: _Copy | None = None
+        # When the GPU was first expected to work after a pause, until the next part is handed over.
+        self._expected: float | None = None
+        self._is_paused = True
+        self._anchor: tuple[Any, float] | None = None
+        # When the last part that was read was done.
+        self._done = 0.0
         self._reading = threading.Lock()
 
-    def begin(self, rows: int, launches: int) -> None:
-        piece = _Piece(rows, launches, self._record(), time.perf_counter())
-        if (before := self._open) is not None:
-            before.followed, before.awaited, before.is_over = piece.began - before.began, self._awaited, True
-        self._awaited, self._open = None, piece
-        self._pieces.append(piece)
+    def begin(self) -> None:
+        if self._is_paused:
+            self._is_paused, self._expected = False, time.perf_counter()
+        if self._anchor is None:
+            anchor = self._record()
+            anchor.synchronize()
+            self._anchor = anchor, time.perf_counter()
 
-    def launched(self) -> None:
-        piece = self._open
-        assert piece is not None
-        piece.submitted.append(time.perf_counter() - piece.began)
-        piece.parts.append(self._record())
+    def launched(self, rows: int = 0) -> None:
+        part = _Part(self._record(), time.perf_counter(), rows, self._awaited, self._expected)
+        self._awaited = self._expected = None
+        self._parts.append(part)
 
     def end(self) -> None:
         # Here the GPU has something to do. Without this, events would pile up between two records of a long run.
         self._read_all()
 
     def pause(self) -> None:
-        if self._open is not None:
-            self._open.is_over, self._open = True, None
+        self._is_paused = True
 
     @contextmanager
     def copying(self, num_bytes: int) -> Iterator[_Copy]:
@@ -219,26 +215,32 @@ class EventClock:
     def _read_all(self) -> None:
         """Add up what has happened."""
         with self._reading:
-            while self._pieces and self._pieces[0].is_over and self._pieces[0].has_happened():
-                self._totals.spent = _read(self._pieces.popleft(), self._totals.spent)
+            while self._parts and self._parts[0].event.query():
+                self._read(self._parts.popleft())
             while self._copies and self._copies[0].last.query():
                 copy = self._copies.popleft()
                 seconds = float(copy.first.elapsed_time(copy.last)) * MILLI
                 self._totals.spent = self._totals.spent.plus(copies=seconds, copied_bytes=copy.num_bytes)
 
+    def _read(self, part: _Part) -> None:
+        """Add a part, and the time before it in which the GPU waited: for the copy until that was done, and otherwise
+        for this machine.
+        """
+        before = self._done if part.expected is None else part.expected
+        copied = before if part.awaited is None else max(before, self._time_of(part.awaited.last))
+        ended = max(before, self._time_of(part.event))
+        began = min(ended, max(copied, part.submitted))
+        bus = min(copied, began) - before
+        self._done = ended
+        self._totals.spent = self._totals.spent.plus(
+            seconds=ended - before, rows=part.rows, launches=int(part.rows > 0), kernels=ended - began, bus=bus,
+            input=began - before - bus,
+        )  # fmt: skip
+        assert self._anchor is not None
+        if ended - self._anchor[1] > ANCHORED_SECONDS:
+            self._anchor = part.event, ended
 
-def _read(piece: _Piece, spent: Spent) -> Spent:
-    """Add a piece, and the time until the next one, in which the GPU waits: for the copy if it takes as long, and
-    otherwise for this machine.
-    """
-    done = kernels = waited = 0.0
-    for event, submitted in zip(piece.parts, piece.submitted, strict=True):
-        ended = max(done, piece.seconds_until(event))
-        began = min(max(done, submitted), ended)
-        kernels, waited, done = kernels + ended - began, waited + began - done, ended
-    after = max(0.0, (piece.followed or 0.0) - done)
-    bus = 0.0 if piece.awaited is None else min(after, max(0.0, piece.seconds_until(piece.awaited.last) - done))
-    return spent.plus(
-        seconds=done + after, rows=piece.rows, launches=piece.launches, kernels=kernels, input=waited + after - bus,
-        bus=bus,
-    )  # fmt: skip
+    def _time_of(self, event: Any) -> float:
+        assert self._anchor is not None
+        anchor, seconds = self._anchor
+        return seconds + float(anchor.elapsed_time(event)) * MILLI

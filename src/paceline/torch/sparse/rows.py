@@ -12,7 +12,7 @@ from paceline.data.rows import RUN_ROWS
 from paceline.data.sparse.batch import Batch
 from paceline.kernels.packing import BITS, LISTED, count_hot, count_listed, pack_bits, pack_rows
 from paceline.torch.model import torch
-from paceline.torch.sparse.bits import unpack
+from paceline.torch.sparse.bits import copied, unpack
 from paceline.torch.sparse.triton_ import tl, triton
 
 # Keys beyond these are never columns; blocks have the hottest keys first.
@@ -181,8 +181,9 @@ def to_gpu(blocks: Sequence[PackedTensors], shape: RowShape, device: Any) -> Gpu
         # `torch.cat` of copies would need twice the memory.
         counts = [len(tensor) for tensor in tensors]
         out = torch.empty((sum(counts), *tensors[0].shape[1:]), dtype=tensors[0].dtype, device=device)
-        for part, tensor in zip(out.split(counts), tensors, strict=True):
-            part.copy_(tensor, non_blocking=True)
+        if out.numel():
+            for part, tensor in zip(out.split(counts), tensors, strict=True):
+                part.copy_(tensor, non_blocking=True)
         return out
 
     labels, weights, numbers, bits, lengths, _, values, num_keys = zip(*blocks, strict=True)
@@ -236,7 +237,7 @@ def plans_on_gpu(plans: Sequence[Planned], device: Any) -> Any:
     """The plans of some launches [launches, NUM_PLANNED], in one copy."""
     array = np.zeros((len(plans), NUM_PLANNED), np.int64)
     array[:, : len(Planned._fields)] = plans
-    return torch.from_numpy(array).to(device)
+    return copied(torch.from_numpy(array), device)
 
 
 def all_runs(num_rows: int, device: Any) -> tuple[Runs, int]:

@@ -161,6 +161,8 @@ class SparseTraining:
             window = self._rows.rows.window(start, stop)
             until = min(stop, window.stop)
             losses += self._train_in(window, start, until, batch_size)
+            # Here, because the GPU has something to do meanwhile.
+            self._rows.rows.look_ahead(start)
             start = until
         return losses
 
@@ -170,15 +172,14 @@ class SparseTraining:
         plans = plans_on_gpu([step.plan for step in steps], self.device)
         losses, at = torch.zeros(sum(step.num_losses for step in steps), device=self.device), 0
         at_once = self._processors * self._loops.programs_per_processor * RUN_ROWS
-        # Copying the plans has waited for the GPU, as the clock expects.
-        self.clock.begin(stop - start, len(steps))
+        self.clock.begin()
         for step, plan in zip(steps, plans, strict=True):
             in_flight = float(min(step.num_rows, at_once * step.per_program))
             launch = Launch(
                 self.table.rules_at(step.start), in_flight, step.per_program, step.num_programs, losses[at:]
             )
             self._loops.train(self.table, window.rows, shape, window.runs(plan), hot, launch)
-            self.clock.launched()
+            self.clock.launched(step.num_rows)
             at += step.num_losses
         self.clock.end()
         return losses.sum(dtype=torch.float64)
@@ -192,7 +193,7 @@ class SparseTraining:
         losses = torch.zeros(plan.num_runs, device=self.device)
         launch = Launch(self.table.rules_at(start), 0.0, 1, plan.num_runs, losses)
         moves = torch.empty((stop - start, self._loops.columns), device=self.device)
-        self.clock.begin(stop - start, 1)
+        self.clock.begin()
         self._loops.measure(self.table, window.rows, shape, found, launch, moves, False)
         self.clock.launched()
         keys, sums = sums_by_key(
@@ -200,8 +201,9 @@ class SparseTraining:
         )
         self.clock.launched()
         self.table.apply(keys, sums, stop - start, start)
-        self.clock.launched()
+        self.clock.launched(stop - start)
         self.clock.end()
+        rows.look_ahead(start)
         return losses.sum(dtype=torch.float64)
 
     @property

@@ -58,6 +58,9 @@ class Windows(Protocol):
     def whole(self, start: int, stop: int) -> Window:
         """A window that has all positions from `start` up to `stop`."""
 
+    def look_ahead(self, start: int) -> None:
+        """Begin to bring the window after the one that has position `start`, if it is not on the GPU."""
+
 
 class _Copied(NamedTuple):
     """A window whose copy has begun, what tells that it is done, and what the clock knows of it."""
@@ -85,6 +88,9 @@ class ResidentRows:
 
     whole = window
 
+    def look_ahead(self, start: int) -> None:
+        """All rows are there."""
+
 
 class StreamedRows:
     """Training rows of which a few blocks at a time are on the GPU."""
@@ -104,19 +110,23 @@ class StreamedRows:
         self._ready: dict[int, _Copied] = {}
 
     def window(self, start: int, stop: int) -> Window:
-        for first, ready in self._ready.items():
-            if first <= start < ready.window.stop:
-                break
-        else:
+        ready = self._find(start)
+        if ready is None:
             first = self._block_start(start)
-            self._ready = {first: self._copy(first)}
-        ready = self._ready[first]
-        window = ready.window
-        self._ready = {at: found for at, found in self._ready.items() if at >= first}
-        if window.stop not in self._ready:
-            self._ready[window.stop] = self._copy(window.stop)
+            ready = self._copy(first)
+            self._ready = {first: ready}
+        self._ready = {first: other for first, other in self._ready.items() if first >= ready.window.start}
         self._wait_for(ready)
-        return window
+        return ready.window
+
+    def look_ahead(self, start: int) -> None:
+        ready = self._find(start)
+        if ready is not None and ready.window.stop not in self._ready:
+            self._ready[ready.window.stop] = self._copy(ready.window.stop)
+
+    def _find(self, start: int) -> _Copied | None:
+        """The window that has a position, if its copy has begun."""
+        return next((one for one in self._ready.values() if one.window.start <= start < one.window.stop), None)
 
     def whole(self, start: int, stop: int) -> Window:
         window = self.window(start, stop)
