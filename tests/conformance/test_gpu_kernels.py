@@ -27,7 +27,8 @@ TYPES = {
     **dict.fromkeys(("ends", "sizes", "order", "keys", "lengths", "words", "blocks"), "*i64"),
     **dict.fromkeys(("numbers", "losses", "class_weights", "out", "sums", "values", "moves"), "*fp32"),
 }
-ROWS = {"WEIGHTED": True, "ONES": False, "LISTED": 32, "CHUNKS": 2}
+# Some rows may be long: a loop over 1,000 chunks must not be unrolled.
+ROWS = {"WEIGHTED": True, "ONES": False, "LISTED": 64, "CHUNKS": 1024}
 TRAIN = ROWS | {"KIND": "adagrad", "HAS_L1": True, "HAS_L2": True, "NUMBERS": 13, "WORDS": 1, "RUNS": 4}
 FACTORS = {"LOSS": "logistic", "WIDTH": 19, "FIRST": 2, "FACTORS": 16, "PADDED": 16}
 CLASSES = {"WIDTH": 10, "CLASSES": 5, "PADDED": 8}
@@ -40,7 +41,7 @@ KERNELS = [
     (multinomial.measure_classes, ROWS | CLASSES | {"SCORES": True, "KIND": "sgd"}),
     (bits.unpack_keys, {"WIDTH": 63, "KEYS": 1024}),
     (segments.note_lengths, {}),
-    (segments.list_nonzeros, {"ONES": False, "LISTED": 64, "CHUNKS": 2}),
+    (segments.list_nonzeros, {"ONES": False, "LISTED": 64, "CHUNKS": 1024}),
     (segments.add_up, {"SECOND": True, "COLUMNS": 17, "PADDED": 32, "TILE": 64}),
     (table.update_group, {"KIND": "row-wise", "HAS_L1": False, "HAS_L2": True, "COLUMNS": 9, "PADDED": 16, "KEYS": 64}),
 ]

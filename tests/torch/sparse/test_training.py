@@ -136,6 +136,26 @@ def test_updates_row_by_row_are_those_of_the_cpu(model: Any, kind: str, with_col
     np.testing.assert_allclose(training.table.states, expected.states, rtol=2e-3, atol=2e-5)
 
 
+@pytest.mark.parametrize(
+    ("model", "kind"), [(linear("adagrad"), "two-classes"), (classes("ftrl"), "classes"), (fm("ftrl"), "two-classes")]
+)
+def test_rows_of_very_different_lengths(monkeypatch: pytest.MonkeyPatch, model: Any, kind: str) -> None:
+    """Long ones are read in chunks, at async and in sync."""
+    rows = some_rows(kind, longest=FEATURES - HOT)
+    in_one = SparseTraining(model, Data(rows))
+    in_one.load_rows(EpochOrder([ROWS], shuffle=False), with_columns=False)
+    in_one.update(0, ROWS)
+    monkeypatch.setattr("paceline.torch.sparse.rows.MOST_LISTED_AT_ONCE", 16)
+    expected, expected_loss = on_cpu(model, rows, np.arange(ROWS, dtype=np.int32))
+    training, loss = row_by_row(model, rows, with_columns=False)
+    assert training._rows.shape.chunks == 4
+    assert loss == pytest.approx(expected_loss, rel=1e-4)
+    np.testing.assert_allclose(training.table.states, expected.states, rtol=2e-3, atol=2e-5)
+    training.table.begin()
+    training.update(0, ROWS)
+    np.testing.assert_allclose(training.table.states, in_one.table.states, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("with_columns", [False, True])
 @pytest.mark.parametrize("model", [linear("adagrad, l1, l2"), fm("ftrl"), classes("sgd, l1, l2")])
 def test_warming_up_changes_nothing(model: Any, with_columns: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.torch.sparse.launch import Hot, Launch
 from paceline.torch.sparse.losses import loss_for_kernels, slope_and_loss
-from paceline.torch.sparse.rows import GpuRows, RowShape, Runs, listed_nonzeros, rows_of_run
+from paceline.torch.sparse.rows import GpuRows, RowShape, Runs, listed_nonzeros, num_chunks, rows_of_run
 from paceline.torch.sparse.table import GpuTable
 from paceline.torch.sparse.triton_ import tl, triton
 from paceline.torch.sparse.updates import add_updates, grown, step_of, value_of, with_decay
@@ -118,14 +118,14 @@ def train_factors(numbers, rows, runs, hot, rule, factor_rule, loss, losses, in_
                 score += tl.sum(bits * bit_weight)
             first = tl.load(rows.starts + at)
             length = tl.load(rows.lengths + at)
-            for chunk in tl.static_range(CHUNKS):
+            for chunk in range(num_chunks(length, LISTED, CHUNKS)):
                 key, value, listed = listed_nonzeros(rows, first, length, chunk * LISTED + k, ONES)
                 weight = value_of(KIND, numbers, key * WIDTH, 1, rule, rule.l1, rule.l2, listed)
                 mask = listed[:, None] & is_factor
                 factors = tl.load(numbers + key[:, None] * WIDTH + FIRST + f[None, :], mask, other=0.0)
-                terms = value[:, None] * factors
-                both += tl.sum(terms, 0)
-                alone += tl.sum(terms * terms)
+                listed_terms = value[:, None] * factors
+                both += tl.sum(listed_terms, 0)
+                alone += tl.sum(listed_terms * listed_terms)
                 score += tl.sum(tl.where(listed, weight * value, 0.0))
             score += 0.5 * (tl.sum(both * both) - alone)
             label = tl.load(rows.labels + at).to(tl.float32)
@@ -149,12 +149,12 @@ def train_factors(numbers, rows, runs, hot, rule, factor_rule, loss, losses, in_
                 gradients = gradient[:, None] * (both[None, :] - bit_factors)
                 bit_totals += gradients
                 bit_all_squares += gradients * gradients
-            for chunk in tl.static_range(CHUNKS):
-                if CHUNKS > 1:
-                    key, value, listed = listed_nonzeros(rows, first, length, chunk * LISTED + k, ONES)
-                    weight = value_of(KIND, numbers, key * WIDTH, 1, rule, rule.l1, rule.l2, listed)
-                    mask = listed[:, None] & is_factor
-                    factors = tl.load(numbers + key[:, None] * WIDTH + FIRST + f[None, :], mask, other=0.0)
+            for chunk in range(num_chunks(length, LISTED, CHUNKS)):
+                # If there is one chunk, the compiler sees that these were read already.
+                key, value, listed = listed_nonzeros(rows, first, length, chunk * LISTED + k, ONES)
+                weight = value_of(KIND, numbers, key * WIDTH, 1, rule, rule.l1, rule.l2, listed)
+                mask = listed[:, None] & is_factor
+                factors = tl.load(numbers + key[:, None] * WIDTH + FIRST + f[None, :], mask, other=0.0)
                 bent = tl.load(hot.bent + key, listed & (key < hot.num_bent), other=0.0)
                 one = tl.zeros((LISTED,), tl.float32) + 1.0
                 total, squares = with_decay(KIND, HAS_L2, weight, slope * value, slope * value * slope * value, 1.0,
@@ -203,7 +203,7 @@ def measure_factors(numbers, rows, runs, bias, features, rule, loss, losses, out
         score = bias_weight
         both = tl.zeros((PADDED,), tl.float32)
         alone = 0.0
-        for chunk in tl.static_range(CHUNKS):
+        for chunk in range(num_chunks(length, LISTED, CHUNKS)):
             key, value, listed = listed_nonzeros(rows, first, length, chunk * LISTED + k, ONES)
             listed = listed & (key < features)
             value = tl.where(listed, value, 0.0)

@@ -7,7 +7,7 @@ from typing import Any
 from paceline.data.rows import RUN_ROWS
 from paceline.torch.sparse.launch import Hot, Launch
 from paceline.torch.sparse.losses import loss_for_kernels, slope_and_loss
-from paceline.torch.sparse.rows import GpuRows, RowShape, Runs, listed_nonzeros, rows_of_run
+from paceline.torch.sparse.rows import GpuRows, RowShape, Runs, listed_nonzeros, num_chunks, rows_of_run
 from paceline.torch.sparse.table import GpuTable
 from paceline.torch.sparse.triton_ import tl, triton
 from paceline.torch.sparse.updates import add_updates, value_of, with_decay
@@ -82,7 +82,8 @@ def train_linear(numbers, rows, runs, hot, rule, loss, losses, in_flight, LOSS: 
             score += tl.sum(bits * bit_weight[None, :], 1)
         first = tl.load(rows.starts + at, there, other=0)
         length = tl.load(rows.lengths + at, there, other=0)
-        for chunk in tl.static_range(CHUNKS):
+        chunks = num_chunks(tl.max(length, 0), LISTED, CHUNKS)
+        for chunk in range(chunks):
             nonzero = chunk * LISTED + k[None, :]
             key, value, listed = listed_nonzeros(rows, first[:, None], length[:, None], nonzero, ONES)
             weight = value_of(KIND, numbers, key * WIDTH, 1, rule, rule.l1, rule.l2, listed)
@@ -101,11 +102,11 @@ def train_linear(numbers, rows, runs, hot, rule, loss, losses, in_flight, LOSS: 
             bit_total += tl.sum(slope[:, None] * bits, 0)
             bit_squares += tl.sum((slope * slope)[:, None] * bits, 0)
             bit_count += tl.sum(bits, 0)
-        for chunk in tl.static_range(CHUNKS):
-            if CHUNKS > 1:
-                nonzero = chunk * LISTED + k[None, :]
-                key, value, listed = listed_nonzeros(rows, first[:, None], length[:, None], nonzero, ONES)
-                weight = value_of(KIND, numbers, key * WIDTH, 1, rule, rule.l1, rule.l2, listed)
+        for chunk in range(chunks):
+            # If there is one chunk, the compiler sees that these were read already.
+            nonzero = chunk * LISTED + k[None, :]
+            key, value, listed = listed_nonzeros(rows, first[:, None], length[:, None], nonzero, ONES)
+            weight = value_of(KIND, numbers, key * WIDTH, 1, rule, rule.l1, rule.l2, listed)
             total = slope[:, None] * value
             total, squares = with_decay(KIND, HAS_L2, weight, total, total * total, 1.0, rule.l2)
             bent = tl.load(hot.bent + key, listed & (key < hot.num_bent), other=0.0)
@@ -137,7 +138,7 @@ def measure_linear(numbers, rows, runs, bias, features, rule, loss, losses, out,
     score = value_of(KIND, numbers, bias_at, 1, rule, 0.0, 0.0, there)
     first = tl.load(rows.starts + at, there, other=0)
     length = tl.load(rows.lengths + at, there, other=0)
-    for chunk in tl.static_range(CHUNKS):
+    for chunk in range(num_chunks(tl.max(length, 0), LISTED, CHUNKS)):
         nonzero = chunk * LISTED + k[None, :]
         key, value, listed = listed_nonzeros(rows, first[:, None], length[:, None], nonzero, ONES)
         listed = listed & (key < features)

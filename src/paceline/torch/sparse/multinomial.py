@@ -12,7 +12,7 @@ import numpy as np
 from paceline.errors import ConfigError
 from paceline.torch.model import torch
 from paceline.torch.sparse.launch import Hot, Launch
-from paceline.torch.sparse.rows import GpuRows, RowShape, Runs, listed_nonzeros, rows_of_run
+from paceline.torch.sparse.rows import GpuRows, RowShape, Runs, listed_nonzeros, num_chunks, rows_of_run
 from paceline.torch.sparse.table import GpuTable
 from paceline.torch.sparse.triton_ import find_device, tl, triton
 from paceline.torch.sparse.updates import add_updates, value_of, with_decay
@@ -106,7 +106,7 @@ def train_classes(numbers, rows, runs, hot, rule, class_weights, losses, in_flig
                 scores += tl.sum(bits[:, None] * bit_weight, 0)
             first = tl.load(rows.starts + at)
             length = tl.load(rows.lengths + at)
-            for chunk in tl.static_range(CHUNKS):
+            for chunk in range(num_chunks(length, LISTED, CHUNKS)):
                 key, value, listed = listed_nonzeros(rows, first, length, chunk * LISTED + k, ONES)
                 mask = listed[:, None] & is_class
                 weight = value_of(KIND, numbers, key[:, None] * WIDTH + c[None, :], CLASSES, rule, rule.l1, rule.l2,
@@ -127,12 +127,12 @@ def train_classes(numbers, rows, runs, hot, rule, class_weights, losses, in_flig
                 bit_total += gradients
                 bit_squares += gradients * gradients
                 bit_count += bits
-            for chunk in tl.static_range(CHUNKS):
-                if CHUNKS > 1:
-                    key, value, listed = listed_nonzeros(rows, first, length, chunk * LISTED + k, ONES)
-                    mask = listed[:, None] & is_class
-                    weight = value_of(KIND, numbers, key[:, None] * WIDTH + c[None, :], CLASSES, rule, rule.l1,
-                                      rule.l2, mask)  # fmt: skip
+            for chunk in range(num_chunks(length, LISTED, CHUNKS)):
+                # If there is one chunk, the compiler sees that these were read already.
+                key, value, listed = listed_nonzeros(rows, first, length, chunk * LISTED + k, ONES)
+                mask = listed[:, None] & is_class
+                weight = value_of(KIND, numbers, key[:, None] * WIDTH + c[None, :], CLASSES, rule, rule.l1,
+                                  rule.l2, mask)  # fmt: skip
                 total = value[:, None] * slopes[None, :]
                 total, squares = with_decay(KIND, HAS_L2, weight, total, total * total, 1.0, rule.l2)
                 bent = tl.load(hot.bent + key, listed & (key < hot.num_bent), other=0.0)[:, None]
@@ -170,7 +170,7 @@ def measure_classes(numbers, rows, runs, bias, features, rule, class_weights, lo
         first = tl.load(rows.starts + at)
         length = tl.load(rows.lengths + at)
         scores = bias_scores
-        for chunk in tl.static_range(CHUNKS):
+        for chunk in range(num_chunks(length, LISTED, CHUNKS)):
             key, value, listed = listed_nonzeros(rows, first, length, chunk * LISTED + k, ONES)
             listed = listed & (key < features)
             value = tl.where(listed, value, 0.0)

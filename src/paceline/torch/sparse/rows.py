@@ -270,3 +270,12 @@ def listed_nonzeros(rows, first, length, k, ONES: tl.constexpr):
     key = tl.load(rows.keys + first + k, there, other=0).to(tl.int64)
     value = there.to(tl.float32) if ONES else tl.load(rows.key_values + first + k, there, other=0.0)
     return key, value, there
+
+
+@triton.jit
+def num_chunks(longest, LISTED: tl.constexpr, CHUNKS: tl.constexpr):
+    """In how many chunks rows are read that list at most `longest` nonzeros. Loops over one chunk are not loops."""
+    if CHUNKS == 1:
+        return 1
+    else:
+        return tl.cdiv(longest, LISTED)

@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.data.rows import RUN_ROWS
 from paceline.torch.model import torch
-from paceline.torch.sparse.rows import GpuRows, RowShape, Runs, rows_of_run
+from paceline.torch.sparse.rows import GpuRows, RowShape, Runs, num_chunks, rows_of_run
 from paceline.torch.sparse.table import GpuTable
 from paceline.torch.sparse.triton_ import tl, triton
 
@@ -76,7 +76,7 @@ def list_nonzeros(rows, runs, ends, keys, owners, values, ONES: tl.constexpr, LI
     length = tl.load(rows.lengths + at, there, other=0)
     to = tl.load(ends + place + row, there, other=0) - length
     owner = tl.zeros((ROWS, LISTED), tl.int32) + (place + row)[:, None].to(tl.int32)
-    for chunk in tl.static_range(CHUNKS):
+    for chunk in range(num_chunks(tl.max(length, 0), LISTED, CHUNKS)):
         number = chunk * LISTED + k[None, :]
         listed = number < length[:, None]
         tl.store(keys + to[:, None] + number, tl.load(rows.keys + first[:, None] + number, listed).to(tl.int64), listed)
