@@ -427,29 +427,26 @@ def _check_keyed(config: RunConfig, keyed: bool) -> None:
 
 
 def _check_gpu(config: RunConfig, entry: Entry) -> None:
-    """Refuse an optimizer that cannot update parameters on a GPU. Shards update them on the CPU."""
-    if config.device == "cpu":
+    """Refuse what cannot update parameters on a GPU. Shards update them on the CPU, so that workers may be as usual."""
+    on_shards = ENGINES[config.engine].has_processes and config.exchange == "shard"
+    if config.device == "cpu" or on_shards:
         return
     if entry.keyed:
         _check_table_on_gpu(config)
-    on_shards = ENGINES[config.engine].has_processes and config.exchange == "shard"
-    if not on_shards:
-        gpu_update_of(config.optimizer, by_key=entry.keyed)
+    gpu_update_of(config.optimizer, by_key=entry.keyed)
 
 
 def _check_table_on_gpu(config: RunConfig) -> None:
-    """What runs over sparse rows cannot have on a GPU."""
-    if ENGINES[config.engine].has_processes:
-        raise ConfigError(
-            f"`device` is `cuda`, but over {config.engine} sparse rows are trained on the CPU", "--engine local"
-        )
+    """What runs over sparse rows cannot have if their table is on a GPU."""
     if config.workers != 1:
         raise ConfigError(
             f"`workers` is {config.workers}, but one worker trains sparse rows on a GPU, thousands at a time",
-            "--workers 1, or leave it out",
+            "--workers 1, or --engine ray, where each worker has a GPU",
         )
     if config.pace not in ("sync", "async"):
-        raise ConfigError(f"`pace` is {config.pace}; sparse rows on a GPU take sync or async", "--pace async")
+        raise ConfigError(
+            f"`pace` is {config.pace}; sparse rows on a GPU take sync or async", "--pace async, or --engine ray"
+        )
 
 
 def _check_allreduce(config: RunConfig) -> None:

@@ -69,15 +69,19 @@ def _workers(config: RunConfig, data: Data) -> int:
 def _batch_size(config: RunConfig, data: Data) -> int:
     """What suits the model, but less for small data: an epoch should have some hundred updates by all workers."""
     defaults = find(config.model).defaults
-    on_gpu = config.device != "cpu"
-    usual = defaults.batch_size(config.pace, ENGINES[config.engine].has_processes, on_gpu)
+    has_processes, on_gpu = ENGINES[config.engine].has_processes, config.device != "cpu"
+    usual = defaults.batch_size(config.pace, has_processes, on_gpu)
     rows = _training_rows(config, data)
-    if on_gpu and config.pace == "async" and defaults.gpu_async_rows:
+    if on_gpu and not has_processes and config.pace == "async" and defaults.gpu_async_rows:
         # Each row is an update of its own, so that batches of small data need not be small.
         return usual
-    if not defaults.least_updates or rows >= defaults.least_rows:
+    if not defaults.least_updates:
         return usual
-    return min(usual, max(defaults.fewest_rows, rows // (defaults.least_updates * config.workers)))
+    fewest = defaults.fewest_rows
+    if rows >= defaults.least_rows:
+        # Those of processes with GPUs are not smaller than on the CPU, and larger if there are rows enough.
+        fewest = defaults.batch_size(config.pace, has_processes) if on_gpu and has_processes else usual
+    return min(usual, max(fewest, rows // (defaults.least_updates * config.workers)))
 
 
 def _epochs(config: RunConfig, data: Data) -> int:

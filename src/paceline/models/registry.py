@@ -35,8 +35,9 @@ class Defaults(NamedTuple):
     Small data is repeated, up to `least_rows` rows in all: `repeats` times the square of its rows per key. Its batches
     are smaller, so that an epoch has `least_updates` updates, but not below `fewest_rows` (`defaults.py`).
 
-    On a GPU, batches have `gpu_rows` in sync, where a batch is one update, and `gpu_async_rows` at async, where each of
-    its rows is one. With 0, they have as many as on the CPU.
+    On a GPU, batches have up to `gpu_rows` where a batch is one update: in sync, and at every pace if workers are
+    processes. They have `gpu_async_rows` at async on one machine, where each of their rows is one. With 0, they have as
+    many as on the CPU.
     """
 
     pace: str
@@ -56,11 +57,11 @@ class Defaults(NamedTuple):
 
         >>> OF_LINEAR.batch_size("async", has_processes=False), OF_LINEAR.batch_size("async", has_processes=True)
         (1, 1000)
-        >>> OF_LINEAR.batch_size("async", has_processes=False, on_gpu=True)
-        65536
+        >>> [OF_LINEAR.batch_size("async", has_processes, on_gpu=True) for has_processes in (False, True)]
+        [65536, 10000]
         """
         if on_gpu and self.gpu_rows:
-            return self.gpu_async_rows if pace == "async" else self.gpu_rows
+            return self.gpu_async_rows if pace == "async" and not has_processes else self.gpu_rows
         if has_processes:
             return self.process_rows
         return self.async_rows if pace == "async" else self.rows

@@ -10,7 +10,7 @@ from typing import Any
 from paceline.torch.sparse.launch import Hot, Launch
 from paceline.torch.sparse.losses import loss_for_kernels, slope_and_loss
 from paceline.torch.sparse.rows import GpuRows, RowShape, Runs, listed_nonzeros, num_chunks, rows_of_run
-from paceline.torch.sparse.table import GpuTable
+from paceline.torch.sparse.table import GpuTable, NumberedTable
 from paceline.torch.sparse.triton_ import tl, triton
 from paceline.torch.sparse.updates import add_updates, grown, step_of, value_of, with_decay
 
@@ -38,8 +38,8 @@ class FactorizationLoops:
             triton.next_power_of_2(shape.numbers + 1), shape.words, shape.listed, shape.chunks, launch.runs_per_program,
         )  # fmt: skip
 
-    def measure(self, table: GpuTable, rows: GpuRows, shape: RowShape, runs: Runs, launch: Launch, out: Any,
-                scores_only: bool) -> None:  # fmt: skip
+    def measure(self, table: GpuTable | NumberedTable, rows: GpuRows, shape: RowShape, runs: Runs, launch: Launch,
+                out: Any, scores_only: bool) -> None:  # fmt: skip
         (weight, factors), rules = table.groups, launch.rules
         measure_factors[(launch.num_programs,)](
             table.numbers, rows, runs, table.layout.bias_key, table.layout.features, rules[0], self._loss,

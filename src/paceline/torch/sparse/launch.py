@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from paceline.kernels.private import mean_products
 from paceline.torch.model import torch
 from paceline.torch.sparse.rows import MOST_HOT, GpuRows, HotColumns, RowShape, Runs
-from paceline.torch.sparse.table import GpuTable
+from paceline.torch.sparse.table import GpuTable, NumberedTable
 from paceline.torch.sparse.updates import RuleNumbers
 
 # Of the bound that `mean_products` gives, this much counts. With less than half, steps could go further beyond the
@@ -62,8 +62,8 @@ class Loops(Protocol):
     def train(self, table: GpuTable, rows: GpuRows, shape: RowShape, runs: Runs, hot: Hot, launch: Launch) -> None:
         """An update by each row, in any order, at the same time."""
 
-    def measure(self, table: GpuTable, rows: GpuRows, shape: RowShape, runs: Runs, launch: Launch, out: Any,
-                scores_only: bool) -> None:  # fmt: skip
+    def measure(self, table: GpuTable | NumberedTable, rows: GpuRows, shape: RowShape, runs: Runs, launch: Launch,
+                out: Any, scores_only: bool) -> None:  # fmt: skip
         """For rows without columns: what says how a row moves its keys [rows, columns], or only its scores."""
 
 

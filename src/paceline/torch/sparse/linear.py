@@ -8,7 +8,7 @@ from paceline.data.rows import RUN_ROWS
 from paceline.torch.sparse.launch import Hot, Launch
 from paceline.torch.sparse.losses import loss_for_kernels, slope_and_loss
 from paceline.torch.sparse.rows import GpuRows, RowShape, Runs, listed_nonzeros, num_chunks, rows_of_run
-from paceline.torch.sparse.table import GpuTable
+from paceline.torch.sparse.table import GpuTable, NumberedTable
 from paceline.torch.sparse.triton_ import tl, triton
 from paceline.torch.sparse.updates import add_updates, value_of, with_decay
 
@@ -35,8 +35,8 @@ class LinearLoops:
             launch.runs_per_program, num_warps=8,
         )  # fmt: skip
 
-    def measure(self, table: GpuTable, rows: GpuRows, shape: RowShape, runs: Runs, launch: Launch, out: Any,
-                scores_only: bool) -> None:  # fmt: skip
+    def measure(self, table: GpuTable | NumberedTable, rows: GpuRows, shape: RowShape, runs: Runs, launch: Launch,
+                out: Any, scores_only: bool) -> None:  # fmt: skip
         (group,), (rule,) = table.groups, launch.rules
         measure_linear[(launch.num_programs,)](
             table.numbers, rows, runs, table.layout.bias_key, table.layout.features, rule, self._loss, launch.losses,

@@ -13,7 +13,7 @@ from paceline.errors import ConfigError
 from paceline.torch.model import torch
 from paceline.torch.sparse.launch import Hot, Launch
 from paceline.torch.sparse.rows import GpuRows, RowShape, Runs, listed_nonzeros, num_chunks, rows_of_run
-from paceline.torch.sparse.table import GpuTable
+from paceline.torch.sparse.table import GpuTable, NumberedTable
 from paceline.torch.sparse.triton_ import find_device, tl, triton
 from paceline.torch.sparse.updates import add_updates, value_of, with_decay
 
@@ -44,8 +44,8 @@ class MultinomialLoops:
             shape.words, shape.listed, shape.chunks, launch.runs_per_program,
         )  # fmt: skip
 
-    def measure(self, table: GpuTable, rows: GpuRows, shape: RowShape, runs: Runs, launch: Launch, out: Any,
-                scores_only: bool) -> None:  # fmt: skip
+    def measure(self, table: GpuTable | NumberedTable, rows: GpuRows, shape: RowShape, runs: Runs, launch: Launch,
+                out: Any, scores_only: bool) -> None:  # fmt: skip
         (group,), (rule,) = table.groups, launch.rules
         measure_classes[(launch.num_programs,)](
             table.numbers, rows, runs, table.layout.bias_key, table.layout.features, rule, self._weights,

@@ -140,9 +140,11 @@ def key_type_on_gpu(features: int) -> Any:
     return np.int32 if features < 1 << 31 else np.int64
 
 
-def shape_of(blocks: Sequence[Packed], columns: HotColumns, features: int) -> RowShape:
-    """The shape of all these blocks, so that kernels compiled for one of them serve the others."""
-    longest = max((int(block.lengths.max(initial=0)) for block in blocks), default=0)
+def shape_of(blocks: Sequence[Packed], columns: HotColumns, features: int, longest: int = 0) -> RowShape:
+    """The shape of all these blocks, so that kernels compiled for one of them serve the others. If others will
+    follow, their lists have at most `longest` nonzeros.
+    """
+    longest = max(longest, *(int(block.lengths.max(initial=0)) for block in blocks), 0)
     # Powers of two, because kernels are compiled for every shape.
     room = triton.next_power_of_2(max(longest, LEAST_LISTED_AT_ONCE))
     listed = min(MOST_LISTED_AT_ONCE, room)

@@ -12,7 +12,7 @@ from typing import Any
 from paceline.data.rows import RUN_ROWS
 from paceline.torch.model import torch
 from paceline.torch.sparse.rows import GpuRows, RowShape, Runs, num_chunks, rows_of_run
-from paceline.torch.sparse.table import GpuTable
+from paceline.torch.sparse.table import GpuTable, NumberedTable
 from paceline.torch.sparse.triton_ import tl, triton
 
 NONZEROS_AT_ONCE = 64
@@ -20,8 +20,8 @@ ROWS = tl.constexpr(RUN_ROWS)
 
 
 def sums_by_key(
-    table: GpuTable, rows: GpuRows, shape: RowShape, runs: Runs, num_runs: int, moves: Any, second: bool,
-    launched: Callable[[], None] = lambda: None,
+    table: GpuTable | NumberedTable, rows: GpuRows, shape: RowShape, runs: Runs, num_runs: int, moves: Any,
+    second: bool, launched: Callable[[], None] = lambda: None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """The distinct keys of a batch, the bias among them, and the sums of their gradients [keys, dim], flat.
 

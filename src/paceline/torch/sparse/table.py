@@ -12,6 +12,7 @@ from paceline.kernels.tables import read_all
 from paceline.parameters.keyed import KeyedStore
 from paceline.parameters.layout import Group, TableLayout
 from paceline.parameters.optimizers import gpu_update_of, rule_at
+from paceline.parameters.scratch import MOST_KEYS
 from paceline.parameters.store import Floats
 from paceline.torch.model import torch
 from paceline.torch.sparse.triton_ import interpreted, tl, triton
@@ -117,6 +118,32 @@ class GpuTable:
         states = self.states
         change(states)
         self.load(0, states)
+
+
+class NumberedKeys(NamedTuple):
+    """The numbers of a batch's keys, which stand for keys: the bias has the first, and none is unknown.
+
+    Kernels are compiled for these, so they are the same for all batches.
+    """
+
+    bias_key: int = 0
+    features: int = MOST_KEYS
+
+
+class NumberedTable(NamedTuple):
+    """The values of a batch's keys by number [numbers, dim], flat: a table to read, for kernels that train nothing."""
+
+    numbers: Any
+    width: int
+    groups: tuple[GroupOnGpu, ...]
+    layout: NumberedKeys = NumberedKeys()
+
+
+def plain_groups(layout: TableLayout) -> tuple[GroupOnGpu, ...]:
+    """The groups of a table for values alone, without an optimizer's memory."""
+    firsts = np.cumsum([0, *(group.dim for group in layout.groups)])
+    pairs = zip(layout.groups, firsts, strict=False)
+    return tuple(GroupOnGpu("sgd", int(first), group.dim, False, False) for group, first in pairs)
 
 
 def _on_gpu(group: Group, first: int) -> GroupOnGpu:

@@ -60,7 +60,7 @@ class ClusterBackend:
         self._pace = Pace.of(config.pace)
         self._num_rows = dataset.split("train").rows
         rows_per_update = self._pace.rows_per_update(config.workers, config.batch_size)
-        self.model = entry.build(_as_here(config), dataset, rows_per_update)
+        self.model = entry.build(config if entry.keyed else _as_here(config), dataset, rows_per_update)
         self._dealt = DealtParameters(self.model, dataset, config.shards)
         check_updates(config, dataset, self.model.layout)
         # Whether shards answer a lost worker's successor again what it had asked.
@@ -377,7 +377,7 @@ class ClusterBackend:
 
 
 def _as_here(config: RunConfig) -> RunConfig:
-    """The settings with which the coordinator tests a model: its workers may have a GPU that it does not have."""
+    """The settings with which the coordinator tests a module: its workers may have a GPU that it does not have."""
     if config.device == "cpu":
         return config
     from paceline.torch.model import has_gpu

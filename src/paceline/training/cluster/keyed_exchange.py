@@ -32,8 +32,10 @@ class KeyedExchange:
         table, config = setup.model.layout.table, setup.config
         assert table is not None
         scratch, rest = Scratch(table), (setup.spec.rank, config.shards, config.wire.key_deltas)
+        is_compiled = config.device == "cpu" and setup.model.make_kernel is not None
+        compute = None if is_compiled else setup.compute
         self.batches: Sequence[NumberedBatch] = [
-            NumberedBatch(reader, setup.model, setup.compute, scratch, *rest) for reader in setup.readers
+            NumberedBatch(reader, setup.model, compute, scratch, *rest) for reader in setup.readers
         ]
         self.links = Links(setup.spec, setup.queue.recalled)
         self._setup = setup

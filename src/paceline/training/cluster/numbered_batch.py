@@ -25,9 +25,12 @@ Floats = NDArray[np.float32]
 
 
 class NumberedBatch:
-    """One batch, read and numbered: its distinct keys in the order in which they go to the shards."""
+    """One batch, read and numbered: its distinct keys in the order in which they go to the shards.
 
-    def __init__(self, reader: Reader[Any], model: Model, compute: Compute, scratch: Scratch, rank: int,
+    Without `compute`, the model's compiled loop computes the gradient.
+    """
+
+    def __init__(self, reader: Reader[Any], model: Model, compute: Compute | None, scratch: Scratch, rank: int,
                  num_shards: int, ascending: bool) -> None:  # fmt: skip
         layout, table = model.layout, model.layout.table
         assert table is not None
@@ -38,8 +41,12 @@ class NumberedBatch:
         self.ends = np.zeros(num_shards + 1, np.int64)
         self._reader = reader
         self._compute = compute
-        self._kernel = None if model.make_kernel is None else model.make_kernel()
-        self._compiled: Any = None if self._kernel is None else gradient_of(self._kernel)
+        self._kernel: Any = None
+        self._compiled: Any = None
+        if compute is None:
+            assert model.make_kernel is not None
+            self._kernel = model.make_kernel()
+            self._compiled = gradient_of(self._kernel)
         self._scratch = scratch
         self._local = np.zeros(0, np.uint32)
         self._rank = rank
@@ -131,7 +138,7 @@ class NumberedBatch:
     def gradient(self) -> float:
         """Add the gradients up from the values that were put, for `pick`; the sum of the losses."""
         rows, size = self.rows, self.count * self._dim
-        if self._kernel is not None:
+        if self._compute is None:
             # Without a `Step`, which would take a tenth of the time of a small batch.
             losses: float = self._compiled(
                 self._kernel, rows.offsets, self._local, rows.values, rows.labels, rows.weights, rows.fields,

@@ -35,6 +35,7 @@ from paceline.training.pace import Pace
 from paceline.wire.server import Server
 
 if TYPE_CHECKING:
+    from paceline.models.model import Compute, Model
     from paceline.parameters.dense import DenseStore
 
 TICK_SECONDS = 0.5
@@ -42,6 +43,7 @@ SPIN_SECONDS = 0.0003
 NICENESS = 5
 # What workers exchange, imported only where it is used: the others may lack a library, and take time to load.
 KEYED = "paceline.training.cluster.keyed_exchange:KeyedExchange"
+GPU_COMPUTE = "paceline.torch.sparse.compute:GpuCompute"
 EXCHANGES = {
     "shard": "paceline.training.cluster.piece_exchange:PieceExchange",
     "allreduce": "paceline.training.cluster.allreduce_exchange:AllreduceExchange",
@@ -151,7 +153,8 @@ def _run_worker(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str
     order = make_order(config, dataset)
     readers: list[Any] = [Reader(dataset, order) for _ in range(pace.in_flight(keyed) + 1)]
     queue, meter = BatchQueue(lifeline), WorkerMeter(spec.rank)
-    setup = Setup(spec, config, model, model.compute(), readers, split.rows, queue, lifeline, meter, host)
+    compute = _make_compute(config, model, dataset)
+    setup = Setup(spec, config, model, compute, readers, split.rows, queue, lifeline, meter, host)
     exchange = import_from(KEYED if keyed else EXCHANGES[config.exchange])(setup)
     worker = Worker(setup, exchange)
     lifeline.status = worker.status
@@ -160,3 +163,11 @@ def _run_worker(spec: RoleSpec, config: RunConfig, lifeline: Lifeline, host: str
     lifeline.records = lambda: [*chunks.take(), *node.take(), *wire.take(exchange.links.sockets)]
     lifeline.say(Ready(data=dataset.fingerprint))
     worker.run()
+
+
+def _make_compute(config: RunConfig, model: Model, dataset: Any) -> Compute:
+    """What computes a worker's gradients. PyTorch modules on a GPU are there by themselves."""
+    if model.layout.table is None or config.device == "cpu":
+        return model.compute()
+    compute: Compute = import_from(GPU_COMPUTE)(model, dataset.longest_row)
+    return compute
