@@ -36,8 +36,8 @@ format: setup  ## Format the code and fix what ruff can fix
 
 test-gpu: setup  ## Run the tests that need an NVIDIA GPU, and run kernels there instead of in Triton's interpreter
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest tests/torch tests/conformance/test_sparse_on_gpu.py \
-		tests/conformance/test_scoring_on_gpu.py tests/training/test_scorers.py tests/conformance/test_stores.py \
-		tests/conformance/test_dense.py tests/training/cluster/test_allreduce_exchange.py
+		tests/conformance/test_gpus_over_ray.py tests/conformance/test_scoring_on_gpu.py tests/training/test_scorers.py \
+		tests/conformance/test_stores.py tests/conformance/test_dense.py tests/training/cluster/test_allreduce_exchange.py
 
 fuzz: setup  ## Damage inputs and frames at random for MINUTES=60, with bounds-checked loops (FUZZ_SEED=N repeats)
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.fuzz_cache FUZZ_MINUTES=$(or $(MINUTES),60) \

@@ -34,6 +34,10 @@ def many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"model": "alexnet-small"}, "sync", 1, 100),
         ({"model": "alexnet-small", "device": "cuda"}, "sync", 1, 100),
         ({"model": "alexnet-small", "engine": "ray", "exchange": "allreduce"}, "sync", 15, 32),
+        ({"device": "cuda"}, "async", 1, 65_536),
+        ({"device": "cuda", "engine": "ray"}, "async", 1, 10_000),
+        ({"device": "cuda", "engine": "ray", "workers": 4, "pace": 3}, 3, 4, 10_000),
+        ({"device": "cuda", "engine": "ray", "model": "alexnet-small"}, "sync", 1, 32),
     ],
 )
 def test_what_is_not_given_is_chosen(flags: dict[str, Any], pace: str | int, workers: int, batch_size: int) -> None:
@@ -58,6 +62,12 @@ def test_what_is_not_given_is_chosen(flags: dict[str, Any], pace: str | int, wor
         (6_500, {"pace": "sync", "batch_size": 70}, 70),
         (6_500, {"pace": "sync", "train_rows": 2_500}, 5),
         (6_500, {"model": "softmax"}, 100),
+        (6_500, {"device": "cuda", "pace": "async"}, 65_536),
+        (6_500, {"device": "cuda", "engine": "ray"}, 13),
+        # As many as on the CPU, and more with 500 updates per epoch.
+        (10**6, {"device": "cuda", "engine": "ray", "workers": 4}, 1000),
+        (10**7, {"device": "cuda", "engine": "ray", "workers": 4}, 5000),
+        (10**8, {"device": "cuda", "engine": "ray", "workers": 4}, 10_000),
     ],
 )
 def test_small_data_has_small_batches(tmp_path: Path, rows: int, flags: dict[str, Any], batch_size: int) -> None:

@@ -120,7 +120,7 @@ def test_a_run_records_where_the_time_of_the_gpu_goes(data: Path, tmp_path: Path
         ({"settings": ["resident=1.5"]}, r"`resident` is 1.5; it must be from 0 to 1"),
         ({"workers": 2}, r"`workers` is 2, but one worker trains sparse rows on a GPU"),
         ({"model": "ffm"}, r"`device` is `cuda`; the model `ffm` takes `?cpu"),
-        ({"engine": "ray"}, r"`device` is `cuda`, but over ray sparse rows are trained on the CPU"),
+        ({"engine": "ray", "model": "ffm"}, r"`device` is `cuda`; the model `ffm` takes `?cpu"),
     ],
 )
 def test_what_a_gpu_cannot_do_is_refused(data: Path, tmp_path: Path, settings: dict[str, Any], words: str) -> None:

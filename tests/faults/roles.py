@@ -153,6 +153,12 @@ def blind_worker(content: bytes, node: str, host: str) -> None:
     roles.run_role(content, node, host)
 
 
+def without_an_interpreter(content: bytes, node: str, host: str) -> None:
+    """Workers look for a GPU, as they do outside of tests."""
+    os.environ["TRITON_INTERPRET"] = "0"
+    roles.run_role(content, node, host)
+
+
 def bug_in_a_worker(content: bytes, node: str, host: str) -> None:
     """Worker 0 has a bug."""
 

@@ -78,6 +78,13 @@ def test_it_takes_little_time_however_large_the_batches() -> None:
     assert time.monotonic() - began < 5
 
 
+def test_slow_steps_of_one_row_are_not_measured_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(best_compute, "ONE_ROW_SECONDS", PER_ROW)
+    batch, compute = make()
+    assert one_row(batch) >= PER_ROW
+    assert 1 <= len(compute.sizes) <= 2
+
+
 def test_a_step_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(best_compute, "ONE_ROW_TIMES", 5)
     batch, compute = make()
