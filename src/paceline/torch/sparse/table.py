@@ -127,7 +127,7 @@ class NumberedKeys(NamedTuple):
     """
 
     bias_key: int = 0
-    features: int = MOST_KEYS
+    features: int = MOST_KEYS + 1
 
 
 class NumberedTable(NamedTuple):
