@@ -1,7 +1,7 @@
 """Sparse models over Ray with `device="cuda"`: in Triton's interpreter where there is no GPU.
 
-Then the cluster of the tests says that it has three GPUs. Where there are GPUs, Ray finds out how many, and with
-fewer than workers, these share them.
+Then the cluster of the tests says that it has three GPUs. Where there are GPUs, Ray finds out how many: with one, two
+workers share it.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ def test_sync_is_what_the_cpu_does_and_the_same_seed_gives_the_same_bits(train: 
     assert one.result["model_sha256"] == two.result["model_sha256"]
 
 
-def test_every_row_counts_once_where_four_workers_share_three_gpus(train: Any, one_key_per_row: Path) -> None:
+def test_every_row_counts_once_at_async(train: Any, one_key_per_row: Path) -> None:
     rate = 2.0**-40
-    run = train("run", data=one_key_per_row, pace="async", workers=4, shards=2, batch_size=16, train_rows=160, epochs=2,
-                optimizer="sgd", learning_rate=rate)  # fmt: skip
+    run = train("run", data=one_key_per_row, pace="async", workers=2, shards=2, batch_size=16, train_rows=160,
+                epochs=1, optimizer="sgd", learning_rate=rate)  # fmt: skip
     # Row i has key i alone, and weights are too small to matter.
     visits = np.abs(paceline.load(run.path).weights) / (rate / 2) * 16
-    assert visits == pytest.approx([2.0] * 160 + [0.0] * 837, abs=1e-6)
+    assert visits == pytest.approx([1.0] * 160 + [0.0] * 837, abs=1e-6)
 
 
 @needs_no_gpu

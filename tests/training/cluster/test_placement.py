@@ -22,8 +22,9 @@ def config_of(**flags: Any) -> Any:
     return read_config(None, {"data": "data", "engine": "ray", **flags}, ())
 
 
-def test_shards_come_first_and_need_no_gpu() -> None:
-    requests = requests_of(config_of(model="alexnet-small", workers=2, shards=3, device="cuda"))
+@pytest.mark.parametrize("model", ["alexnet-small", "linear", "fm"])
+def test_shards_come_first_and_need_no_gpu(model: str) -> None:
+    requests = requests_of(config_of(model=model, workers=2, shards=3, device="cuda"))
     assert [request.gpu for request in requests] == [False, False, False, True, True]
     assert all(request.may_share_gpu for request in requests)
 
