@@ -20,7 +20,8 @@ demo: setup  ## Generate click data, train on it in sync and in async, compare t
 
 ##@ Check
 test: setup lint  ## Run everything that CI runs: lint, types, import directions, tests, doctests
-	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal
+	# More processes than the two cores of CI: many tests wait for processes of Ray, or for time to pass.
+	$(BIN)/python -m pytest --numprocesses=3 --dist=worksteal
 
 lint: setup  ## Check style, types, import directions, workflows and CITATION.cff
 	$(BIN)/ruff check .
