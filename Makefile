@@ -19,8 +19,8 @@ demo: setup  ## Generate click data, train on it in sync and in async, compare t
 	$(BIN)/paceline demo
 
 ##@ Check
+# More processes than the two cores of CI: many tests wait for processes of Ray, or for time to pass.
 test: setup lint  ## Run everything that CI runs: lint, types, import directions, tests, doctests
-	# More processes than the two cores of CI: many tests wait for processes of Ray, or for time to pass.
 	$(BIN)/python -m pytest --numprocesses=3 --dist=worksteal
 
 lint: setup  ## Check style, types, import directions, workflows and CITATION.cff
