@@ -24,7 +24,7 @@ from paceline.engines import ENGINES
 from paceline.errors import BAD_TEXT, ConfigError, as_value, one_of
 from paceline.models.loss_entries import LOSSES
 from paceline.models.registry import ALIASES, IMAGES, Entry, check_code, find
-from paceline.parameters.optimizers import OPTIMIZERS, formula_of, gpu_update_of, own_settings
+from paceline.parameters.optimizers import OPTIMIZERS, formula_of, gpu_update_of, own_settings, updates_of
 from paceline.settings import (
     FactorsConfig,
     ImageConfig,
@@ -446,6 +446,11 @@ def _check_table_on_gpu(config: RunConfig) -> None:
     if config.pace not in ("sync", "async"):
         raise ConfigError(
             f"`pace` is {config.pace}; sparse rows on a GPU take sync or async", "--pace async, or --engine ray"
+        )
+    if config.optimizer.l1 and config.pace == "async" and updates_of(config.optimizer).weight is None:
+        raise ConfigError(
+            f"`l1` is {config.optimizer.l1}, but {config.optimizer.name} cannot apply it at pace async on a GPU",
+            "--optimizer ftrl, or --pace sync",
         )
 
 

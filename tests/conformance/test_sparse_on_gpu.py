@@ -45,10 +45,10 @@ class Interrupt:
             signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "ftrl"])
-def test_sync_is_what_the_cpu_does_to_the_last_digits(data: Path, tmp_path: Path, optimizer: str) -> None:
+@pytest.mark.parametrize(("optimizer", "l1"), [("sgd", 0.0), ("adagrad", 0.01), ("ftrl", 0.01)])
+def test_sync_is_what_the_cpu_does_to_the_last_digits(data: Path, tmp_path: Path, optimizer: str, l1: float) -> None:
     settings: dict[str, Any] = {"pace": "sync", "batch_size": 60, "epochs": 1, "learning_rate": 0.1}
-    settings["optimizer"] = optimizer
+    settings |= {"optimizer": optimizer, "l1": l1}
     runs = [train(data, tmp_path / device, device, **settings) for device in ("cpu", "cuda")]
     expected, found = (run.result["test"]["loss"] for run in runs)
     assert found == pytest.approx(expected, rel=1e-5)
@@ -119,6 +119,10 @@ def test_a_run_records_where_the_time_of_the_gpu_goes(data: Path, tmp_path: Path
         ({"pace": 4}, r"`pace` is 4; sparse rows on a GPU take sync or async"),
         ({"settings": ["resident=1.5"]}, r"`resident` is 1.5; it must be from 0 to 1"),
         ({"workers": 2}, r"`workers` is 2, but one worker trains sparse rows on a GPU"),
+        (
+            {"pace": "async", "optimizer": "adagrad", "l1": 0.01},
+            r"`l1` is 0.01, but adagrad cannot apply it at pace async",
+        ),
         ({"model": "ffm"}, r"`device` is `cuda`; the model `ffm` takes `?cpu"),
         ({"engine": "ray", "model": "ffm"}, r"`device` is `cuda`; the model `ffm` takes `?cpu"),
     ],

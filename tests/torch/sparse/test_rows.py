@@ -68,7 +68,7 @@ def test_blocks_follow_each_other() -> None:
     packed = [pack(rows, COLUMNS, FEATURES) for rows in (ROWS, ROWS.slice(1, 3))]
     shape = shape_of(packed, COLUMNS, FEATURES)
     assert shape == RowShape(
-        weighted=False, ones=False, numbers=1, words=1, listed=16, chunks=1, length_bytes=1, key_bits=4
+        weighted=False, ones=False, numbers=1, words=1, listed=16, one_chunk=True, length_bytes=1, key_bits=4
     )
     found = to_gpu([tensors_of(block, shape, pinned=False) for block in packed], shape, torch.device("cpu"))
     assert found.starts.tolist() == [0, 1, 3, 3, 5, 7]

@@ -22,15 +22,15 @@ def test_rows_and_the_numbers_of_their_distinct_keys() -> None:
     rows = packed()
     # Two keys of four bytes, a length of four and a label of one byte; and eight bytes for where the keys begin.
     assert num_bytes(rows) == 4 * (2 * 4 + 4 + 1)
-    assert bytes_per_row(rows, 4, width=2) == 13 + 8 + 2 * 32 * 3 / 4
+    assert bytes_per_row(rows, 4, [2]) == [13 + 8 + 2 * 32 * 3 / 4]
     # A launch of one row looks both of its keys up.
-    assert bytes_per_row(rows, 1, width=2) == 13 + 8 + 2 * 32 * 2
-    assert bytes_per_row(rows, 1_000_000, width=18) == 13 + 8 + 2 * 32 * 3 * 3 / 4
+    assert bytes_per_row(rows, 1, [2]) == [13 + 8 + 2 * 32 * 2]
+    assert bytes_per_row(rows, 1_000_000, [18]) == [13 + 8 + 2 * 32 * 3 * 3 / 4]
 
 
 def test_hot_columns_are_not_looked_up() -> None:
     columns = HotColumns(np.zeros(0, np.int64), np.array([0]))
-    assert bytes_per_row(packed(columns), 4, width=2) == 4 + 4 + 4 + 1 + 8 + 2 * 32 * 2 / 4
+    assert bytes_per_row(packed(columns), 4, [2]) == [4 + 4 + 4 + 1 + 8 + 2 * 32 * 2 / 4]
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 11, 16, 18, 33])

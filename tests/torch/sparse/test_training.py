@@ -10,6 +10,7 @@ import pytest
 from paceline.data.labels import Labels
 from paceline.data.rows import EpochOrder
 from paceline.data.sparse.batch import Batch
+from paceline.errors import ConfigError
 from paceline.kernels.gate import UNBOUNDED
 from paceline.kernels.private import NoCopies
 from paceline.kernels.row_loop import train_rows
@@ -18,7 +19,7 @@ from paceline.models.factorization import build_on
 from paceline.models.linear import OnLabels, build_for
 from paceline.parameters.keyed import KeyedStore
 from paceline.settings import FactorsConfig, LossConfig, OptimizerConfig, RunConfig
-from paceline.torch.sparse.training import SparseTraining, _Step
+from paceline.torch.sparse.training import SparseTraining, check_main_memory
 
 FEATURES, HOT, ROWS = 40, 12, 20
 
@@ -45,7 +46,7 @@ def some_rows(kind: str = "two-classes", weighted: bool = False, longest: int = 
 
 class _Split:
     def __init__(self, rows: int) -> None:
-        self.rows, self.blocks = rows, [self]
+        self.rows, self.blocks, self.nonzeros = rows, [self], 9 * rows
 
 
 class Data:
@@ -71,10 +72,12 @@ def config_of(settings: OptimizerConfig, loss: LossConfig | None = None, **facto
 
 OPTIMIZERS = {
     "sgd": OptimizerConfig(name="sgd", learning_rate=0.1),
-    "sgd, l1, l2": OptimizerConfig(name="sgd", learning_rate=0.1, l1=0.01, l2=0.02),
+    "sgd, l2": OptimizerConfig(name="sgd", learning_rate=0.1, l2=0.02),
     "adagrad": OptimizerConfig(name="adagrad", learning_rate=0.2),
-    "adagrad, l1, l2": OptimizerConfig(name="adagrad", learning_rate=0.2, l1=0.01, l2=0.02),
+    "adagrad, l2": OptimizerConfig(name="adagrad", learning_rate=0.2, l2=0.02),
     "ftrl": OptimizerConfig(name="ftrl", learning_rate=0.2, l1=0.01, l2=0.02),
+    # Nothing keeps its first divisors away from 0.
+    "ftrl without β": OptimizerConfig(name="ftrl", learning_rate=0.2, own={"beta": 0.0}),
 }
 LOSSES = [
     LossConfig(name="logistic"), LossConfig(name="squared"), LossConfig(name="hinge"), LossConfig(name="squared-hinge"),
@@ -118,8 +121,8 @@ MODELS = [
                      else "two-classes", id=f"linear, {loss.name}")
         for loss in LOSSES[1:]
     ),
-    *(pytest.param(classes(name), "classes", id=f"softmax, {name}") for name in ("adagrad, l1, l2", "ftrl")),
-    *(pytest.param(fm(name), "two-classes", id=f"fm, {name}") for name in ("adagrad, l1, l2", "ftrl")),
+    *(pytest.param(classes(name), "classes", id=f"softmax, {name}") for name in ("adagrad, l2", "ftrl")),
+    *(pytest.param(fm(name), "two-classes", id=f"fm, {name}") for name in ("adagrad, l2", "ftrl")),
     pytest.param(fm("adagrad", row_wise=True, l2=0.02), "two-classes", id="fm, row-wise, l2"),
     pytest.param(fm("sgd", optimizer="sgd", l2=0.02), "two-classes", id="fm, factors by sgd"),
 ]  # fmt: skip
@@ -148,7 +151,7 @@ def test_rows_of_very_different_lengths(monkeypatch: pytest.MonkeyPatch, model: 
     monkeypatch.setattr("paceline.torch.sparse.rows.MOST_LISTED_AT_ONCE", 16)
     expected, expected_loss = on_cpu(model, rows, np.arange(ROWS, dtype=np.int32))
     training, loss = row_by_row(model, rows, with_columns=False)
-    assert training._rows.shape.chunks == 4
+    assert not training._rows.shape.one_chunk
     assert loss == pytest.approx(expected_loss, rel=1e-4)
     np.testing.assert_allclose(training.table.states, expected.states, rtol=2e-3, atol=2e-5)
     training.table.begin()
@@ -157,7 +160,7 @@ def test_rows_of_very_different_lengths(monkeypatch: pytest.MonkeyPatch, model: 
 
 
 @pytest.mark.parametrize("with_columns", [False, True])
-@pytest.mark.parametrize("model", [linear("adagrad, l1, l2"), fm("ftrl"), classes("sgd, l1, l2")])
+@pytest.mark.parametrize("model", [linear("adagrad, l2"), fm("ftrl"), classes("sgd, l2")])
 def test_warming_up_changes_nothing(model: Any, with_columns: bool) -> None:
     kind = "classes" if model.layout.table.dim == 5 else "two-classes"
     training, _ = row_by_row(model, some_rows(kind).slice(0, 3), with_columns)
@@ -193,11 +196,51 @@ def test_many_rows_at_once_do_not_overshoot(monkeypatch: pytest.MonkeyPatch) -> 
     training = SparseTraining(model, Data(rows))
     training.load_rows(EpochOrder([960], shuffle=False), with_columns=True)
     # One program has all rows, and starts from the same weights for them all.
-    monkeypatch.setattr(SparseTraining, "_step", lambda self, plan, *piece: _Step(plan, piece[0], 960, 32))
-    monkeypatch.setattr("paceline.torch.sparse.linear.LinearLoops.programs_per_processor", 30)
+    monkeypatch.setattr("paceline.torch.sparse.training.RUNS_PER_PROGRAM", 32)
     monkeypatch.setattr(SparseTraining, "_pieces", lambda self, *piece: [piece[:2]])
     losses = [float(training.train(0, 960, 960)) / 960 for _ in range(6)]
     best = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
     assert losses[0] == pytest.approx(np.log(2), rel=1e-5)
     assert losses[-1] == pytest.approx(best, abs=0.02)
     assert max(losses) <= losses[0] + 1e-6
+
+
+@pytest.mark.parametrize("weight", [0.01, 100.0])
+def test_rows_that_count_more_or_less_are_damped_more_or_less(monkeypatch: pytest.MonkeyPatch, weight: float) -> None:
+    rows = Batch.from_lists([1] * 960, [[0, 1]] * 960, [[1.0, 1.0]] * 960)
+    rows.labels[::4] = 0
+    rows = rows._replace(weights=np.full(960, weight, np.float32))
+    model = build_for(config_of(OptimizerConfig(name="sgd", learning_rate=0.5 / weight)), FEATURES)
+    training = SparseTraining(model, Data(rows))
+    training.load_rows(EpochOrder([960], shuffle=False), with_columns=True)
+    monkeypatch.setattr("paceline.torch.sparse.training.RUNS_PER_PROGRAM", 32)
+    monkeypatch.setattr(SparseTraining, "_pieces", lambda self, *piece: [piece[:2]])
+    losses = [float(training.train(0, 960, 960)) / 960 / weight for _ in range(6)]
+    best = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
+    assert losses[-1] == pytest.approx(best, abs=0.02)
+    assert max(losses) <= losses[0] + 1e-6
+
+
+def test_any_number_of_keys_may_have_bits() -> None:
+    """80 of them take three words, but kernels read powers of two."""
+    rng = np.random.default_rng(1)
+    keys = [sorted(rng.choice(80, 20, replace=False).tolist()) for _ in range(ROWS)]
+    rows = Batch.from_lists([0, 1] * (ROWS // 2), keys, [[1.0] * 20] * ROWS)
+    data = Data(rows)
+    data.hot_keys = range(80)
+    model = build_for(config_of(OPTIMIZERS["adagrad"]), 80)
+    training = SparseTraining(model, data)
+    training.load_rows(EpochOrder([ROWS], shuffle=False), with_columns=True)
+    assert training._rows.shape.words == 4
+    training.warm_up()
+    loss = sum(float(training.train(i, i + 1, 1)) for i in range(ROWS))
+    expected, expected_loss = on_cpu(model, rows, np.arange(ROWS, dtype=np.int32))
+    assert loss == pytest.approx(expected_loss, rel=1e-4)
+    np.testing.assert_allclose(training.table.states, expected.states, rtol=2e-3, atol=2e-5)
+
+
+def test_rows_beyond_this_machines_memory_are_refused() -> None:
+    check_main_memory(1_000_000, 39_000_000)
+    with pytest.raises(ConfigError, match=r"rows need about 361200\.0 GB of this machine's memory") as error:
+        check_main_memory(4_200_000_000_000, 39 * 4_200_000_000_000)
+    assert error.value.hint

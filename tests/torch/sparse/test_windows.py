@@ -111,3 +111,23 @@ def test_what_was_copied_ahead_is_not_copied_again() -> None:
     windows = [found[0] for found in copied if len(found) == 1]
     assert windows == sorted({*windows})
     assert len(windows) == len(SIZES) + 1
+
+
+def test_a_batch_across_windows_copies_no_more_than_it_needs() -> None:
+    copied, order = [0], EpochOrder([20] * 50, seed=5)
+    packed = [pack(Batch.from_lists([0] * 20, [[1]] * 20, [[1.0]] * 20), NO_COLUMNS, 9) for _ in range(50)]
+    shape = shape_of(packed, NO_COLUMNS, 9)
+    rows = StreamedRows([tensors_of(block, shape, pinned=False) for block in packed], shape, order, CPU, 200)
+    copy = rows._copy
+
+    def count(*found: int) -> Any:
+        window = copy(*found)
+        copied[0] += window.window.stop - window.window.start
+        return window
+
+    rows._copy = count  # type: ignore[method-assign, assignment]
+    for start in range(0, 1000, 25):
+        rows.whole(start, start + 25)
+        rows.look_ahead(start)
+    # Four batches cross the end of a window, and need two blocks each; 200 rows are those of the next epoch.
+    assert copied[0] <= 1000 + 200 + 8 * 20

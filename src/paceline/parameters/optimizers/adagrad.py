@@ -76,7 +76,7 @@ FORMULA = Formula(
         RowWiseAdaGrad: Updates(1, update_row_wise, step_size=step_size, shared=True, on_gpu_by_key="row-wise"),
     },
     {
-        "epsilon": Setting(1e-6, "Added to the root of the summed squares (ε)."),
+        "epsilon": Setting(1e-6, "Added to the root of the summed squares (ε).", least=1e-30),
         "row_wise": Setting(0.0, "Whether the columns of a key share one sum of squares.", of_model=True),
     },
 )

@@ -50,7 +50,7 @@ FORMULA = Formula(
     rule_at,
     {Adam: Updates(2, update, on_gpu="paceline.torch.optimizers:adam")},
     {
-        "epsilon": Setting(1e-6, "Added to the root of the mean square (ε)."),
+        "epsilon": Setting(1e-6, "Added to the root of the mean square (ε).", least=1e-30),
         "beta1": Setting(0.9, "How much of the mean gradient each update keeps (β₁).", below=1.0),
         "beta2": Setting(0.999, "How much of the mean square each update keeps (β₂).", below=1.0),
     },

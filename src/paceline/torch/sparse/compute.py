@@ -18,7 +18,7 @@ from paceline.torch.sparse.launch import Launch, Loops
 from paceline.torch.sparse.rows import NO_COLUMNS, all_runs, pack, shape_of, tensors_of, to_gpu
 from paceline.torch.sparse.segments import sums_by_key
 from paceline.torch.sparse.table import NumberedTable, plain_groups
-from paceline.torch.sparse.triton_ import find_device
+from paceline.torch.sparse.triton_ import find_device, using
 from paceline.torch.sparse.updates import RuleNumbers
 
 # Values alone: nothing is updated here.
@@ -48,6 +48,10 @@ class GpuCompute:
         if not count:
             step.sums[:] = 0
             return 0.0
+        with using(self.device):
+            return self._gradient(step, rows, count)
+
+    def _gradient(self, step: Step, rows: Any, count: int) -> float:
         table = NumberedTable(self._to_gpu(step.weights), self._dim, self._groups)
         numbered = rows._replace(keys=step.local[: rows.num_nonzeros])
         packed = pack(numbered, NO_COLUMNS, table.layout.features)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.torch.sparse.launch import Hot, Launch
+from paceline.errors import ConfigError
+from paceline.torch.sparse.launch import Hot, Launch, room_for_columns
 from paceline.torch.sparse.losses import loss_for_kernels, slope_and_loss
 from paceline.torch.sparse.rows import GpuRows, RowShape, Runs, listed_nonzeros, num_chunks, rows_of_run
 from paceline.torch.sparse.table import GpuTable, NumberedTable
@@ -15,27 +16,31 @@ from paceline.torch.sparse.triton_ import tl, triton
 from paceline.torch.sparse.updates import add_updates, grown, step_of, value_of, with_decay
 
 ROW_WISE = tl.constexpr("row-wise")
+MOST_FACTORS = 128
 
 
 class FactorizationLoops:
     """The kernels of a factorization machine."""
 
-    programs_per_processor = 5
     second = True
 
     def __init__(self, model: Any) -> None:
         self._name, self._loss = loss_for_kernels(model.make_kernel().loss)
         self.columns = model.layout.table.dim
-        # As many as fit into registers.
-        self.most_bits = max(0, min(64, 512 // triton.next_power_of_2(self.columns - 1) // 32 * 32))
+        factors = self.columns - 1
+        if factors > MOST_FACTORS:
+            message = f"`device` is `cuda`, but `dim` is {factors}; a GPU takes up to {MOST_FACTORS}"
+            raise ConfigError(message, f"--dim {MOST_FACTORS}, or --device cpu")
+        self.most_bits, self.most_numbers = room_for_columns(factors)
 
-    def train(self, table: GpuTable, rows: GpuRows, shape: RowShape, runs: Runs, hot: Hot, launch: Launch) -> None:
+    def train(self, table: GpuTable, rows: GpuRows, shape: RowShape, runs: Runs, hot: Hot, launch: Launch) -> Any:
         (weight, factors), rules = table.groups, launch.rules
-        train_factors[(launch.num_programs,)](
+        return train_factors[(launch.num_programs,)](
             table.numbers, rows, runs, hot, *rules, self._loss, launch.losses, launch.in_flight, self._name,
-            shape.weighted, shape.ones, weight.kind, weight.has_l1, weight.has_l2, factors.kind, factors.has_l2,
+            shape.weighted, shape.ones, weight.kind, weight.has_l2, factors.kind, factors.has_l2,
             table.width, factors.first, factors.dim, triton.next_power_of_2(factors.dim), shape.numbers,
-            triton.next_power_of_2(shape.numbers + 1), shape.words, shape.listed, shape.chunks, launch.runs_per_program,
+            triton.next_power_of_2(shape.numbers + 1), shape.words, shape.listed, shape.one_chunk,
+            launch.runs_per_program,
         )  # fmt: skip
 
     def measure(self, table: GpuTable | NumberedTable, rows: GpuRows, shape: RowShape, runs: Runs, launch: Launch,
@@ -44,7 +49,7 @@ class FactorizationLoops:
         measure_factors[(launch.num_programs,)](
             table.numbers, rows, runs, table.layout.bias_key, table.layout.features, rules[0], self._loss,
             launch.losses, out, scores_only, self._name, shape.weighted, shape.ones, weight.kind, table.width,
-            factors.first, factors.dim, triton.next_power_of_2(factors.dim), shape.listed, shape.chunks,
+            factors.first, factors.dim, triton.next_power_of_2(factors.dim), shape.listed, shape.one_chunk,
         )  # fmt: skip
 
 
@@ -60,17 +65,15 @@ def add_factor_updates(KIND: tl.constexpr, HAS_L2: tl.constexpr, numbers, at, me
         moved = -(step * share)[:, None] * total
         tl.atomic_add(numbers + at, moved, mask, sem="relaxed")
     else:
-        add_updates(KIND, False, numbers, at, FACTORS, value, total, squares, count[:, None], rule, 0.0, l2,
-                    bent[:, None], in_flight, mask)  # fmt: skip
+        add_updates(KIND, numbers, at, FACTORS, value, total, squares, rule, l2, bent[:, None], in_flight, mask)
 
 
 @triton.jit
 def train_factors(numbers, rows, runs, hot, rule, factor_rule, loss, losses, in_flight, LOSS: tl.constexpr,
-                  WEIGHTED: tl.constexpr, ONES: tl.constexpr, KIND: tl.constexpr, HAS_L1: tl.constexpr,
-                  HAS_L2: tl.constexpr, FACTOR_KIND: tl.constexpr, FACTOR_L2: tl.constexpr, WIDTH: tl.constexpr,
-                  FIRST: tl.constexpr, FACTORS: tl.constexpr, PADDED: tl.constexpr, NUMBERS: tl.constexpr,
-                  COLUMNS: tl.constexpr, WORDS: tl.constexpr, LISTED: tl.constexpr, CHUNKS: tl.constexpr,
-                  RUNS: tl.constexpr):  # fmt: skip
+                  WEIGHTED: tl.constexpr, ONES: tl.constexpr, KIND: tl.constexpr, HAS_L2: tl.constexpr,
+                  FACTOR_KIND: tl.constexpr, FACTOR_L2: tl.constexpr, WIDTH: tl.constexpr, FIRST: tl.constexpr,
+                  FACTORS: tl.constexpr, PADDED: tl.constexpr, NUMBERS: tl.constexpr, COLUMNS: tl.constexpr,
+                  WORDS: tl.constexpr, LISTED: tl.constexpr, ONE_CHUNK: tl.constexpr, RUNS: tl.constexpr):  # fmt: skip
     """An update by each row of some runs. Those of columns are added up first; the bias is the last column."""
     c, k, f = tl.arange(0, COLUMNS), tl.arange(0, LISTED), tl.arange(0, PADDED)
     is_factor = f[None, :] < FACTORS
@@ -80,7 +83,7 @@ def train_factors(numbers, rows, runs, hot, rule, factor_rule, loss, losses, in_
     column_weight = value_of(KIND, numbers, column_at, 1, rule, l1, l2, has_column)
     column_mask = has_factors[:, None] & is_factor
     column_factors_at = column_at[:, None] + FIRST + f[None, :]
-    column_factors = tl.load(numbers + column_factors_at, column_mask, other=0.0)
+    column_factors = tl.load(numbers + column_factors_at, column_mask, other=0.0, cache_modifier=".cg")
     column_total = tl.zeros((COLUMNS,), tl.float32)
     column_squares = tl.zeros((COLUMNS,), tl.float32)
     column_count = tl.zeros((COLUMNS,), tl.float32)
@@ -93,7 +96,7 @@ def train_factors(numbers, rows, runs, hot, rule, factor_rule, loss, losses, in_
         bit_weight = value_of(KIND, numbers, bit_at, 1, rule, rule.l1, rule.l2, has_bit)
         bit_mask = has_bit[:, None] & is_factor
         bit_factors_at = bit_at[:, None] + FIRST + f[None, :]
-        bit_factors = tl.load(numbers + bit_factors_at, bit_mask, other=0.0)
+        bit_factors = tl.load(numbers + bit_factors_at, bit_mask, other=0.0, cache_modifier=".cg")
         bit_total = tl.zeros((32 * WORDS,), tl.float32)
         bit_squares = tl.zeros((32 * WORDS,), tl.float32)
         bit_count = tl.zeros((32 * WORDS,), tl.float32)
@@ -118,11 +121,13 @@ def train_factors(numbers, rows, runs, hot, rule, factor_rule, loss, losses, in_
                 score += tl.sum(bits * bit_weight)
             first = tl.load(rows.starts + at)
             length = tl.load(rows.lengths + at)
-            for chunk in range(num_chunks(length, LISTED, CHUNKS)):
+            for chunk in range(num_chunks(length, LISTED, ONE_CHUNK)):
                 key, value, listed = listed_nonzeros(rows, first, length, chunk * LISTED + k, ONES)
                 weight = value_of(KIND, numbers, key * WIDTH, 1, rule, rule.l1, rule.l2, listed)
                 mask = listed[:, None] & is_factor
-                factors = tl.load(numbers + key[:, None] * WIDTH + FIRST + f[None, :], mask, other=0.0)
+                factors = tl.load(
+                    numbers + key[:, None] * WIDTH + FIRST + f[None, :], mask, other=0.0, cache_modifier=".cg"
+                )
                 listed_terms = value[:, None] * factors
                 both += tl.sum(listed_terms, 0)
                 alone += tl.sum(listed_terms * listed_terms)
@@ -149,34 +154,35 @@ def train_factors(numbers, rows, runs, hot, rule, factor_rule, loss, losses, in_
                 gradients = gradient[:, None] * (both[None, :] - bit_factors)
                 bit_totals += gradients
                 bit_all_squares += gradients * gradients
-            for chunk in range(num_chunks(length, LISTED, CHUNKS)):
+            for chunk in range(num_chunks(length, LISTED, ONE_CHUNK)):
                 # If there is one chunk, the compiler sees that these were read already.
                 key, value, listed = listed_nonzeros(rows, first, length, chunk * LISTED + k, ONES)
                 weight = value_of(KIND, numbers, key * WIDTH, 1, rule, rule.l1, rule.l2, listed)
                 mask = listed[:, None] & is_factor
-                factors = tl.load(numbers + key[:, None] * WIDTH + FIRST + f[None, :], mask, other=0.0)
+                factors = tl.load(
+                    numbers + key[:, None] * WIDTH + FIRST + f[None, :], mask, other=0.0, cache_modifier=".cg"
+                )
                 bent = tl.load(hot.bent + key, listed & (key < hot.num_bent), other=0.0)
                 one = tl.zeros((LISTED,), tl.float32) + 1.0
                 total, squares = with_decay(KIND, HAS_L2, weight, slope * value, slope * value * slope * value, 1.0,
                                             rule.l2)  # fmt: skip
-                add_updates(KIND, HAS_L1, numbers, key * WIDTH, 1, weight, total, squares, 1.0, rule, rule.l1, rule.l2,
-                            bent, in_flight, listed)  # fmt: skip
+                add_updates(
+                    KIND, numbers, key * WIDTH, 1, weight, total, squares, rule, rule.l2, bent, in_flight, listed
+                )
                 total = (slope * value)[:, None] * (both[None, :] - value[:, None] * factors)
                 add_factor_updates(FACTOR_KIND, FACTOR_L2, numbers, key[:, None] * WIDTH + FIRST + f[None, :],
                                    key * WIDTH + FIRST + FACTORS, factors, total, total * total, one, factor_rule,
                                    factor_rule.l2, bent, in_flight, mask, listed, FACTORS)  # fmt: skip
     bent = tl.load(hot.number_bent + c, has_column, other=0.0)
     total, squares = with_decay(KIND, HAS_L2, column_weight, column_total, column_squares, column_count, l2)
-    add_updates(KIND, HAS_L1, numbers, column_at, 1, column_weight, total, squares, column_count, rule, l1, l2, bent,
-                in_flight, has_column)  # fmt: skip
+    add_updates(KIND, numbers, column_at, 1, column_weight, total, squares, rule, l2, bent, in_flight, has_column)
     add_factor_updates(FACTOR_KIND, FACTOR_L2, numbers, column_factors_at, column_at + FIRST + FACTORS, column_factors,
                        column_totals, column_all_squares, column_count, factor_rule, factor_rule.l2, bent, in_flight,
                        column_mask, has_factors, FACTORS)  # fmt: skip
     if WORDS > 0:
         bent = tl.load(hot.bit_bent + b, has_bit, other=0.0)
         total, squares = with_decay(KIND, HAS_L2, bit_weight, bit_total, bit_squares, bit_count, rule.l2)
-        add_updates(KIND, HAS_L1, numbers, bit_at, 1, bit_weight, total, squares, bit_count, rule, rule.l1, rule.l2,
-                    bent, in_flight, has_bit)  # fmt: skip
+        add_updates(KIND, numbers, bit_at, 1, bit_weight, total, squares, rule, rule.l2, bent, in_flight, has_bit)
         add_factor_updates(FACTOR_KIND, FACTOR_L2, numbers, bit_factors_at, bit_at + FIRST + FACTORS, bit_factors,
                            bit_totals, bit_all_squares, bit_count, factor_rule, factor_rule.l2, bent, in_flight,
                            bit_mask, has_bit, FACTORS)  # fmt: skip
@@ -187,7 +193,7 @@ def train_factors(numbers, rows, runs, hot, rule, factor_rule, loss, losses, in_
 def measure_factors(numbers, rows, runs, bias, features, rule, loss, losses, out, SCORES: tl.constexpr,
                     LOSS: tl.constexpr, WEIGHTED: tl.constexpr, ONES: tl.constexpr, KIND: tl.constexpr,
                     WIDTH: tl.constexpr, FIRST: tl.constexpr, FACTORS: tl.constexpr, PADDED: tl.constexpr,
-                    LISTED: tl.constexpr, CHUNKS: tl.constexpr):  # fmt: skip
+                    LISTED: tl.constexpr, ONE_CHUNK: tl.constexpr):  # fmt: skip
     """The scores of rows without columns into `out`, or else, per row, its slope and its slope times the sums of
     factors. Keys from `features` on are unknown, and count nothing.
     """
@@ -203,13 +209,15 @@ def measure_factors(numbers, rows, runs, bias, features, rule, loss, losses, out
         score = bias_weight
         both = tl.zeros((PADDED,), tl.float32)
         alone = 0.0
-        for chunk in range(num_chunks(length, LISTED, CHUNKS)):
+        for chunk in range(num_chunks(length, LISTED, ONE_CHUNK)):
             key, value, listed = listed_nonzeros(rows, first, length, chunk * LISTED + k, ONES)
             listed = listed & (key < features)
             value = tl.where(listed, value, 0.0)
             weight = value_of(KIND, numbers, key * WIDTH, 1, rule, rule.l1, rule.l2, listed)
             mask = listed[:, None] & (f[None, :] < FACTORS)
-            terms = value[:, None] * tl.load(numbers + key[:, None] * WIDTH + FIRST + f[None, :], mask, other=0.0)
+            terms = value[:, None] * tl.load(
+                numbers + key[:, None] * WIDTH + FIRST + f[None, :], mask, other=0.0, cache_modifier=".cg"
+            )
             both += tl.sum(terms, 0)
             alone += tl.sum(terms * terms)
             score += tl.sum(tl.where(listed, weight * value, 0.0))

@@ -7,7 +7,7 @@ from typing import Any
 from paceline.data.rows import RUN_ROWS
 from paceline.torch.sparse.launch import Hot, Launch
 from paceline.torch.sparse.losses import loss_for_kernels, slope_and_loss
-from paceline.torch.sparse.rows import GpuRows, RowShape, Runs, listed_nonzeros, num_chunks, rows_of_run
+from paceline.torch.sparse.rows import MOST_NUMBERS, GpuRows, RowShape, Runs, listed_nonzeros, num_chunks, rows_of_run
 from paceline.torch.sparse.table import GpuTable, NumberedTable
 from paceline.torch.sparse.triton_ import tl, triton
 from paceline.torch.sparse.updates import add_updates, value_of, with_decay
@@ -18,20 +18,19 @@ ROWS = tl.constexpr(RUN_ROWS)
 class LinearLoops:
     """The kernels of a linear model of one score."""
 
-    most_bits = 128
+    most_bits, most_numbers = 128, MOST_NUMBERS
     columns = 1
-    programs_per_processor = 2
     second = False
 
     def __init__(self, model: Any) -> None:
         self._name, self._loss = loss_for_kernels(model.make_kernel().loss)
 
-    def train(self, table: GpuTable, rows: GpuRows, shape: RowShape, runs: Runs, hot: Hot, launch: Launch) -> None:
+    def train(self, table: GpuTable, rows: GpuRows, shape: RowShape, runs: Runs, hot: Hot, launch: Launch) -> Any:
         (group,), (rule,) = table.groups, launch.rules
-        train_linear[(launch.num_programs,)](
+        return train_linear[(launch.num_programs,)](
             table.numbers, rows, runs, hot, rule, self._loss, launch.losses, launch.in_flight,
-            self._name, shape.weighted, shape.ones, group.kind, group.has_l1, group.has_l2, table.width,
-            shape.numbers, triton.next_power_of_2(shape.numbers + 1), shape.words, shape.listed, shape.chunks,
+            self._name, shape.weighted, shape.ones, group.kind, group.has_l2, table.width,
+            shape.numbers, triton.next_power_of_2(shape.numbers + 1), shape.words, shape.listed, shape.one_chunk,
             launch.runs_per_program, num_warps=8,
         )  # fmt: skip
 
@@ -41,15 +40,15 @@ class LinearLoops:
         measure_linear[(launch.num_programs,)](
             table.numbers, rows, runs, table.layout.bias_key, table.layout.features, rule, self._loss, launch.losses,
             out, scores_only, self._name, shape.weighted, shape.ones, group.kind, table.width, shape.listed,
-            shape.chunks,
+            shape.one_chunk,
         )  # fmt: skip
 
 
 @triton.jit
 def train_linear(numbers, rows, runs, hot, rule, loss, losses, in_flight, LOSS: tl.constexpr, WEIGHTED: tl.constexpr,
-                 ONES: tl.constexpr, KIND: tl.constexpr, HAS_L1: tl.constexpr, HAS_L2: tl.constexpr,
+                 ONES: tl.constexpr, KIND: tl.constexpr, HAS_L2: tl.constexpr,
                  WIDTH: tl.constexpr, NUMBERS: tl.constexpr, PADDED: tl.constexpr, WORDS: tl.constexpr,
-                 LISTED: tl.constexpr, CHUNKS: tl.constexpr, RUNS: tl.constexpr):  # fmt: skip
+                 LISTED: tl.constexpr, ONE_CHUNK: tl.constexpr, RUNS: tl.constexpr):  # fmt: skip
     """An update by each row of some runs. Those of columns are added up first; the bias is the last column."""
     row, c, k = tl.arange(0, ROWS), tl.arange(0, PADDED), tl.arange(0, LISTED)
     has_column = c <= NUMBERS
@@ -82,7 +81,7 @@ def train_linear(numbers, rows, runs, hot, rule, loss, losses, in_flight, LOSS: 
             score += tl.sum(bits * bit_weight[None, :], 1)
         first = tl.load(rows.starts + at, there, other=0)
         length = tl.load(rows.lengths + at, there, other=0)
-        chunks = num_chunks(tl.max(length, 0), LISTED, CHUNKS)
+        chunks = num_chunks(tl.max(length, 0), LISTED, ONE_CHUNK)
         for chunk in range(chunks):
             nonzero = chunk * LISTED + k[None, :]
             key, value, listed = listed_nonzeros(rows, first[:, None], length[:, None], nonzero, ONES)
@@ -110,24 +109,21 @@ def train_linear(numbers, rows, runs, hot, rule, loss, losses, in_flight, LOSS: 
             total = slope[:, None] * value
             total, squares = with_decay(KIND, HAS_L2, weight, total, total * total, 1.0, rule.l2)
             bent = tl.load(hot.bent + key, listed & (key < hot.num_bent), other=0.0)
-            add_updates(KIND, HAS_L1, numbers, key * WIDTH, 1, weight, total, squares, 1.0, rule, rule.l1, rule.l2,
-                        bent, in_flight, listed)  # fmt: skip
+            add_updates(KIND, numbers, key * WIDTH, 1, weight, total, squares, rule, rule.l2, bent, in_flight, listed)
     total, squares = with_decay(KIND, HAS_L2, column_weight, column_total, column_squares, column_count, l2)
     bent = tl.load(hot.number_bent + c, has_column, other=0.0)
-    add_updates(KIND, HAS_L1, numbers, column_at, 1, column_weight, total, squares, column_count, rule, l1, l2, bent,
-                in_flight, has_column)  # fmt: skip
+    add_updates(KIND, numbers, column_at, 1, column_weight, total, squares, rule, l2, bent, in_flight, has_column)
     if WORDS > 0:
         total, squares = with_decay(KIND, HAS_L2, bit_weight, bit_total, bit_squares, bit_count, rule.l2)
         bent = tl.load(hot.bit_bent + b, has_bit, other=0.0)
-        add_updates(KIND, HAS_L1, numbers, bit_at, 1, bit_weight, total, squares, bit_count, rule, rule.l1, rule.l2,
-                    bent, in_flight, has_bit)  # fmt: skip
+        add_updates(KIND, numbers, bit_at, 1, bit_weight, total, squares, rule, rule.l2, bent, in_flight, has_bit)
     tl.store(losses + tl.program_id(0), all_losses)
 
 
 @triton.jit
 def measure_linear(numbers, rows, runs, bias, features, rule, loss, losses, out, SCORES: tl.constexpr,
                    LOSS: tl.constexpr, WEIGHTED: tl.constexpr, ONES: tl.constexpr, KIND: tl.constexpr,
-                   WIDTH: tl.constexpr, LISTED: tl.constexpr, CHUNKS: tl.constexpr):  # fmt: skip
+                   WIDTH: tl.constexpr, LISTED: tl.constexpr, ONE_CHUNK: tl.constexpr):  # fmt: skip
     """The scores of rows without columns into `out`, or else the slopes of their losses. Keys from `features` on are
     unknown, and count nothing.
     """
@@ -138,7 +134,7 @@ def measure_linear(numbers, rows, runs, bias, features, rule, loss, losses, out,
     score = value_of(KIND, numbers, bias_at, 1, rule, 0.0, 0.0, there)
     first = tl.load(rows.starts + at, there, other=0)
     length = tl.load(rows.lengths + at, there, other=0)
-    for chunk in range(num_chunks(tl.max(length, 0), LISTED, CHUNKS)):
+    for chunk in range(num_chunks(tl.max(length, 0), LISTED, ONE_CHUNK)):
         nonzero = chunk * LISTED + k[None, :]
         key, value, listed = listed_nonzeros(rows, first[:, None], length[:, None], nonzero, ONES)
         listed = listed & (key < features)

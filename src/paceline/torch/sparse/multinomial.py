@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline.errors import ConfigError
 from paceline.torch.model import torch
-from paceline.torch.sparse.launch import Hot, Launch
+from paceline.torch.sparse.launch import Hot, Launch, room_for_columns
 from paceline.torch.sparse.rows import GpuRows, RowShape, Runs, listed_nonzeros, num_chunks, rows_of_run
 from paceline.torch.sparse.table import GpuTable, NumberedTable
 from paceline.torch.sparse.triton_ import find_device, tl, triton
@@ -23,7 +23,6 @@ MOST_CLASSES = 128
 class MultinomialLoops:
     """The kernels of a linear model with a score per class."""
 
-    programs_per_processor = 6
     second = False
 
     def __init__(self, model: Any) -> None:
@@ -31,17 +30,17 @@ class MultinomialLoops:
         if classes > MOST_CLASSES:
             message = f"`device` is `cuda`, but the data has {classes} classes; a GPU takes up to {MOST_CLASSES}"
             raise ConfigError(message, "--device cpu")
-        self.most_bits = max(0, min(64, 512 // triton.next_power_of_2(classes) // 32 * 32))
+        self.most_bits, self.most_numbers = room_for_columns(classes)
         weights = model.make_kernel().class_weights
         self._weights = torch.from_numpy(np.ones(classes, np.float32) if weights is None else weights).to(find_device())
 
-    def train(self, table: GpuTable, rows: GpuRows, shape: RowShape, runs: Runs, hot: Hot, launch: Launch) -> None:
+    def train(self, table: GpuTable, rows: GpuRows, shape: RowShape, runs: Runs, hot: Hot, launch: Launch) -> Any:
         (group,), (rule,) = table.groups, launch.rules
-        train_classes[(launch.num_programs,)](
+        return train_classes[(launch.num_programs,)](
             table.numbers, rows, runs, hot, rule, self._weights, launch.losses, launch.in_flight, shape.weighted,
-            shape.ones, group.kind, group.has_l1, group.has_l2, table.width, self.columns,
+            shape.ones, group.kind, group.has_l2, table.width, self.columns,
             triton.next_power_of_2(self.columns), shape.numbers, triton.next_power_of_2(shape.numbers + 1),
-            shape.words, shape.listed, shape.chunks, launch.runs_per_program,
+            shape.words, shape.listed, shape.one_chunk, launch.runs_per_program,
         )  # fmt: skip
 
     def measure(self, table: GpuTable | NumberedTable, rows: GpuRows, shape: RowShape, runs: Runs, launch: Launch,
@@ -50,7 +49,7 @@ class MultinomialLoops:
         measure_classes[(launch.num_programs,)](
             table.numbers, rows, runs, table.layout.bias_key, table.layout.features, rule, self._weights,
             launch.losses, out, scores_only, shape.weighted, shape.ones, group.kind, table.width, self.columns,
-            triton.next_power_of_2(self.columns), shape.listed, shape.chunks,
+            triton.next_power_of_2(self.columns), shape.listed, shape.one_chunk,
         )  # fmt: skip
 
 
@@ -68,9 +67,9 @@ def slopes_of_classes(scores, label, counts, c, CLASSES: tl.constexpr):
 
 @triton.jit
 def train_classes(numbers, rows, runs, hot, rule, class_weights, losses, in_flight, WEIGHTED: tl.constexpr,
-                  ONES: tl.constexpr, KIND: tl.constexpr, HAS_L1: tl.constexpr, HAS_L2: tl.constexpr,
+                  ONES: tl.constexpr, KIND: tl.constexpr, HAS_L2: tl.constexpr,
                   WIDTH: tl.constexpr, CLASSES: tl.constexpr, PADDED: tl.constexpr, NUMBERS: tl.constexpr,
-                  COLUMNS: tl.constexpr, WORDS: tl.constexpr, LISTED: tl.constexpr, CHUNKS: tl.constexpr,
+                  COLUMNS: tl.constexpr, WORDS: tl.constexpr, LISTED: tl.constexpr, ONE_CHUNK: tl.constexpr,
                   RUNS: tl.constexpr):  # fmt: skip
     """An update by each row of some runs. Those of columns are added up first; the bias is the last column."""
     h, k, c = tl.arange(0, COLUMNS), tl.arange(0, LISTED), tl.arange(0, PADDED)
@@ -106,7 +105,7 @@ def train_classes(numbers, rows, runs, hot, rule, class_weights, losses, in_flig
                 scores += tl.sum(bits[:, None] * bit_weight, 0)
             first = tl.load(rows.starts + at)
             length = tl.load(rows.lengths + at)
-            for chunk in range(num_chunks(length, LISTED, CHUNKS)):
+            for chunk in range(num_chunks(length, LISTED, ONE_CHUNK)):
                 key, value, listed = listed_nonzeros(rows, first, length, chunk * LISTED + k, ONES)
                 mask = listed[:, None] & is_class
                 weight = value_of(KIND, numbers, key[:, None] * WIDTH + c[None, :], CLASSES, rule, rule.l1, rule.l2,
@@ -127,7 +126,7 @@ def train_classes(numbers, rows, runs, hot, rule, class_weights, losses, in_flig
                 bit_total += gradients
                 bit_squares += gradients * gradients
                 bit_count += bits
-            for chunk in range(num_chunks(length, LISTED, CHUNKS)):
+            for chunk in range(num_chunks(length, LISTED, ONE_CHUNK)):
                 # If there is one chunk, the compiler sees that these were read already.
                 key, value, listed = listed_nonzeros(rows, first, length, chunk * LISTED + k, ONES)
                 mask = listed[:, None] & is_class
@@ -136,19 +135,33 @@ def train_classes(numbers, rows, runs, hot, rule, class_weights, losses, in_flig
                 total = value[:, None] * slopes[None, :]
                 total, squares = with_decay(KIND, HAS_L2, weight, total, total * total, 1.0, rule.l2)
                 bent = tl.load(hot.bent + key, listed & (key < hot.num_bent), other=0.0)[:, None]
-                add_updates(KIND, HAS_L1, numbers, key[:, None] * WIDTH + c[None, :], CLASSES, weight, total, squares,
-                            1.0, rule, rule.l1, rule.l2, bent, in_flight, mask)  # fmt: skip
+                add_updates(
+                    KIND,
+                    numbers,
+                    key[:, None] * WIDTH + c[None, :],
+                    CLASSES,
+                    weight,
+                    total,
+                    squares,
+                    rule,
+                    rule.l2,
+                    bent,
+                    in_flight,
+                    mask,
+                )
     count = column_count[:, None]
     bent = tl.load(hot.number_bent + h, has_column, other=0.0)[:, None]
     total, squares = with_decay(KIND, HAS_L2, column_weight, column_total, column_squares, count, l2)
-    add_updates(KIND, HAS_L1, numbers, column_at, CLASSES, column_weight, total, squares, count, rule, l1, l2, bent,
-                in_flight, column_mask)  # fmt: skip
+    add_updates(
+        KIND, numbers, column_at, CLASSES, column_weight, total, squares, rule, l2, bent, in_flight, column_mask
+    )
     if WORDS > 0:
         count = bit_count[:, None]
         bent = tl.load(hot.bit_bent + b, has_bit, other=0.0)[:, None]
         total, squares = with_decay(KIND, HAS_L2, bit_weight, bit_total, bit_squares, count, rule.l2)
-        add_updates(KIND, HAS_L1, numbers, bit_at, CLASSES, bit_weight, total, squares, count, rule, rule.l1, rule.l2,
-                    bent, in_flight, bit_mask)  # fmt: skip
+        add_updates(
+            KIND, numbers, bit_at, CLASSES, bit_weight, total, squares, rule, rule.l2, bent, in_flight, bit_mask
+        )
     tl.store(losses + tl.program_id(0), all_losses)
 
 
@@ -156,7 +169,7 @@ def train_classes(numbers, rows, runs, hot, rule, class_weights, losses, in_flig
 def measure_classes(numbers, rows, runs, bias, features, rule, class_weights, losses, out, SCORES: tl.constexpr,
                     WEIGHTED: tl.constexpr, ONES: tl.constexpr, KIND: tl.constexpr, WIDTH: tl.constexpr,
                     CLASSES: tl.constexpr, PADDED: tl.constexpr, LISTED: tl.constexpr,
-                    CHUNKS: tl.constexpr):  # fmt: skip
+                    ONE_CHUNK: tl.constexpr):  # fmt: skip
     """The scores of rows without columns [rows, classes] into `out`, or else the slopes of their losses by them. Keys
     from `features` on are unknown, and count nothing.
     """
@@ -170,7 +183,7 @@ def measure_classes(numbers, rows, runs, bias, features, rule, class_weights, lo
         first = tl.load(rows.starts + at)
         length = tl.load(rows.lengths + at)
         scores = bias_scores
-        for chunk in range(num_chunks(length, LISTED, CHUNKS)):
+        for chunk in range(num_chunks(length, LISTED, ONE_CHUNK)):
             key, value, listed = listed_nonzeros(rows, first, length, chunk * LISTED + k, ONES)
             listed = listed & (key < features)
             value = tl.where(listed, value, 0.0)

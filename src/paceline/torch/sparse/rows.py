@@ -22,6 +22,8 @@ LEAST_SHARE = 1 / 128
 # More columns with numbers than this would cost more memory than they save.
 MOST_NUMBERS = 48
 LEAST_LISTED_AT_ONCE, MOST_LISTED_AT_ONCE = 16, 64
+# Where a row's list begins, and how long it is.
+BYTES_PER_START, BYTES_PER_LENGTH = 8, 4
 # Packed keys need memory on the GPU besides what they become, so they are unpacked by that many blocks.
 UNPACKED_TOGETHER = 64
 
@@ -34,7 +36,9 @@ class HotColumns(NamedTuple):
 
     @property
     def words(self) -> int:
-        return -(-len(self.bits) // BITS)
+        """How many words a row's bits take: a power of two, because all are read at once."""
+        needed = -(-len(self.bits) // BITS)
+        return int(triton.next_power_of_2(needed)) if needed else 0
 
     @property
     def places(self) -> NDArray[np.int32]:
@@ -121,8 +125,8 @@ class GpuRows(NamedTuple):
 
 class RowShape(NamedTuple):
     """What the compiler knows of rows: whether they have weights, whether all listed values are 1, how many columns
-    there are, and how many nonzeros are read at once and how often, so that the longest list is read. On the bus, a
-    length takes `length_bytes`, and a key `key_bits`.
+    there are, how many nonzeros are read at once, and whether that is all of every list. On the bus, a length takes
+    `length_bytes`, and a key `key_bits`.
     """
 
     weighted: bool
@@ -130,7 +134,7 @@ class RowShape(NamedTuple):
     numbers: int
     words: int
     listed: int
-    chunks: int
+    one_chunk: bool
     length_bytes: int
     key_bits: int
 
@@ -150,7 +154,7 @@ def shape_of(blocks: Sequence[Packed], columns: HotColumns, features: int, longe
     listed = min(MOST_LISTED_AT_ONCE, room)
     return RowShape(
         any(block.weights is not None for block in blocks), all(block.values is None for block in blocks),
-        len(columns.numbers), columns.words, listed, room // listed, 1 if longest < 1 << 8 else 4,
+        len(columns.numbers), columns.words, listed, room == listed, 1 if longest < 1 << 8 else 4,
         features.bit_length(),
     )  # fmt: skip
 
@@ -189,17 +193,25 @@ def to_gpu(blocks: Sequence[PackedTensors], shape: RowShape, device: Any) -> Gpu
         return out
 
     labels, weights, numbers, bits, lengths, _, values, num_keys = zip(*blocks, strict=True)
+    copies = [joined(tensors) for tensors in (labels, weights, numbers, bits, lengths, values)]
+    # After the copies, for which the bus does not wait for kernels then.
     keys, at = torch.empty(sum(num_keys), dtype=torch.int32 if shape.key_bits < 32 else torch.int64, device=device), 0
     for first in range(0, len(blocks), UNPACKED_TOGETHER):
         some = blocks[first : first + UNPACKED_TOGETHER]
         words, counts = [block.words for block in some], [block.num_keys for block in some]
         unpack(joined(words), [*map(len, words)], counts, shape.key_bits, keys[at : at + sum(counts)])
         at += sum(counts)
-    all_lengths = joined(lengths).to(torch.int32)
+    all_labels, all_weights, all_numbers, all_bits, short_lengths, all_values = copies
+    all_lengths = short_lengths.to(torch.int32)
     starts = torch.cumsum(all_lengths, 0, dtype=torch.int64) - all_lengths
-    return GpuRows(
-        joined(labels), joined(weights), joined(numbers), joined(bits), starts, all_lengths, keys, joined(values)
-    )
+    return GpuRows(all_labels, all_weights, all_numbers, all_bits, starts, all_lengths, keys, all_values)
+
+
+def bytes_on_gpu(block: Packed, shape: RowShape) -> int:
+    """What a block of this shape takes there."""
+    per_row = block.labels.itemsize + BYTES_PER_START + BYTES_PER_LENGTH + 4 * (shape.numbers + shape.words)
+    per_key = block.keys.itemsize + 4 * (not shape.ones)
+    return len(block.labels) * (per_row + 4 * shape.weighted) + len(block.keys) * per_key
 
 
 def _or_ones(given: NDArray[np.float32] | None, count: int) -> NDArray[np.float32]:
@@ -275,9 +287,9 @@ def listed_nonzeros(rows, first, length, k, ONES: tl.constexpr):
 
 
 @triton.jit
-def num_chunks(longest, LISTED: tl.constexpr, CHUNKS: tl.constexpr):
+def num_chunks(longest, LISTED: tl.constexpr, ONE_CHUNK: tl.constexpr):
     """In how many chunks rows are read that list at most `longest` nonzeros. Loops over one chunk are not loops."""
-    if CHUNKS == 1:
+    if ONE_CHUNK:
         return 1
     else:
         return tl.cdiv(longest, LISTED)

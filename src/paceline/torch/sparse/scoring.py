@@ -15,6 +15,7 @@ from paceline.models.model import Floats, Model, TableView
 from paceline.torch.model import torch
 from paceline.torch.sparse.launch import Launch, Loops
 from paceline.torch.sparse.rows import (
+    MOST_LISTED_AT_ONCE,
     NO_COLUMNS,
     PackedTensors,
     RowShape,
@@ -25,9 +26,11 @@ from paceline.torch.sparse.rows import (
     to_gpu,
 )
 from paceline.torch.sparse.table import GpuTable
-from paceline.torch.sparse.triton_ import find_device
+from paceline.torch.sparse.triton_ import find_device, using
 
 NO_LABELS: NDArray[np.uint8] = np.zeros(0, np.uint8)
+# Threads pack rows at the same time, but neither Triton's launcher nor its interpreter is made for several.
+LAUNCHING = threading.Lock()
 
 
 class SparseScorer:
@@ -36,8 +39,6 @@ class SparseScorer:
     def __init__(self, loops: Loops, table: GpuTable) -> None:
         self._loops, self._table = loops, table
         self._per_row = () if table.dim == 1 or loops.second else (loops.columns,)
-        # Threads pack rows at the same time, but neither Triton's launcher nor its interpreter is made for several.
-        self._launching = threading.Lock()
 
     def scores(self, rows: Batch, trained: int = 0) -> Floats:
         """The scores of rows, [rows] or [rows, classes], by the rules that are in force after `trained` rows."""
@@ -46,12 +47,14 @@ class SparseScorer:
         features = self._table.layout.features
         # Scores depend on neither labels nor weights, and kernels would be compiled again for each of their types.
         packed = pack(rows, NO_COLUMNS, features)._replace(labels=NO_LABELS, weights=None)
-        shape = shape_of([packed], NO_COLUMNS, features)
+        # As if some rows filled a chunk: other blocks, with other longest rows, then have the same kernel.
+        shape = shape_of([packed], NO_COLUMNS, features, MOST_LISTED_AT_ONCE)
         tensors = tensors_of(packed, shape, pinned=False)
-        with self._launching:
-            out = self._launch(tensors, shape, rows.num_rows, trained)
-        # This waits for the GPU, while other threads may launch.
-        scores: Floats = out.cpu().numpy()
+        with using(self._table.device):
+            with LAUNCHING:
+                out = self._launch(tensors, shape, rows.num_rows, trained)
+            # This waits for the GPU, while other threads may launch.
+            scores: Floats = out.cpu().numpy()
         return scores
 
     def _launch(self, tensors: PackedTensors, shape: RowShape, num_rows: int, trained: int) -> Any:

@@ -15,7 +15,8 @@ from paceline.torch.sparse.rows import GpuRows, RowShape, Runs, num_chunks, rows
 from paceline.torch.sparse.table import GpuTable, NumberedTable
 from paceline.torch.sparse.triton_ import tl, triton
 
-NONZEROS_AT_ONCE = 64
+# How many nonzeros of a key are added up at once: fewer if each moves several numbers.
+NONZEROS_AT_ONCE, FEWEST_AT_ONCE = 512, 64
 ROWS = tl.constexpr(RUN_ROWS)
 
 
@@ -38,7 +39,7 @@ def sums_by_key(
     keys = torch.empty(total + count, dtype=torch.int64, device=moves.device)
     owners = torch.empty(total + count, dtype=torch.int32, device=moves.device)
     values = torch.empty(total + count, device=moves.device)
-    list_nonzeros[(num_runs,)](rows, runs, ends, keys, owners, values, shape.ones, shape.listed, shape.chunks)
+    list_nonzeros[(num_runs,)](rows, runs, ends, keys, owners, values, shape.ones, shape.listed, shape.one_chunk)
     # Every row has the bias with the value 1.
     keys[total:], values[total:] = table.layout.bias_key, 1.0
     owners[total:] = torch.arange(count, dtype=torch.int32, device=moves.device)
@@ -48,10 +49,11 @@ def sums_by_key(
     distinct, sizes = torch.unique_consecutive(ordered, return_counts=True)
     ends = torch.cumsum(sizes, 0)
     sums = torch.empty((len(distinct), columns), device=moves.device)
+    padded = triton.next_power_of_2(columns)
     add_up[(len(distinct),)](
         ends, sizes, order, owners, values, moves, sums, distinct, table.numbers, table.width,
-        table.groups[-1].first, table.layout.bias_key, second, columns, triton.next_power_of_2(columns),
-        NONZEROS_AT_ONCE,
+        table.groups[-1].first, table.layout.bias_key, second, columns, padded,
+        max(FEWEST_AT_ONCE, NONZEROS_AT_ONCE // padded),
     )  # fmt: skip
     return distinct, sums.view(-1)
 
@@ -67,7 +69,7 @@ def note_lengths(rows, runs, lengths):
 
 @triton.jit
 def list_nonzeros(rows, runs, ends, keys, owners, values, ONES: tl.constexpr, LISTED: tl.constexpr,
-                  CHUNKS: tl.constexpr):  # fmt: skip
+                  ONE_CHUNK: tl.constexpr):  # fmt: skip
     """The nonzeros of the rows of a launch, one row after the other, with the place of the row."""
     row, k = tl.arange(0, ROWS), tl.arange(0, LISTED)
     start, size, place = rows_of_run(runs, tl.program_id(0))
@@ -76,7 +78,7 @@ def list_nonzeros(rows, runs, ends, keys, owners, values, ONES: tl.constexpr, LI
     length = tl.load(rows.lengths + at, there, other=0)
     to = tl.load(ends + place + row, there, other=0) - length
     owner = tl.zeros((ROWS, LISTED), tl.int32) + (place + row)[:, None].to(tl.int32)
-    for chunk in range(num_chunks(tl.max(length, 0), LISTED, CHUNKS)):
+    for chunk in range(num_chunks(tl.max(length, 0), LISTED, ONE_CHUNK)):
         number = chunk * LISTED + k[None, :]
         listed = number < length[:, None]
         tl.store(keys + to[:, None] + number, tl.load(rows.keys + first[:, None] + number, listed).to(tl.int64), listed)

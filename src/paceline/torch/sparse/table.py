@@ -15,8 +15,8 @@ from paceline.parameters.optimizers import gpu_update_of, rule_at
 from paceline.parameters.scratch import MOST_KEYS
 from paceline.parameters.store import Floats
 from paceline.torch.model import torch
-from paceline.torch.sparse.triton_ import interpreted, tl, triton
-from paceline.torch.sparse.updates import RuleNumbers, moves, rule_numbers, step_of, value_of, with_decay
+from paceline.torch.sparse.triton_ import free_memory, interpreted, tl, triton
+from paceline.torch.sparse.updates import RuleNumbers, moves, rule_numbers, shrunk, step_of, value_of, with_decay
 
 KEYS_PER_PROGRAM = 64
 SMALLER_TABLE = "--device cpu, data with fewer features (--hash-bits), or --optimizer sgd, which needs the least"
@@ -25,7 +25,7 @@ ROW_WISE = tl.constexpr("row-wise")
 
 class GroupOnGpu(NamedTuple):
     """Columns of a table, as kernels know them: the update (`updates.py`), where they begin in a row of numbers, how
-    many there are, and how far their memory is from them. Row-wise, there is one number of memory behind all columns.
+    many there are, and whether they have an L1 or L2 penalty. Their memory is behind them; row-wise, it is one number.
     """
 
     kind: str
@@ -65,17 +65,29 @@ class GpuTable:
         return tuple(rule_numbers(rule_at(group.optimizer, trained)) for group in self.layout.groups)
 
     def gather(self, keys: Any, out: Any) -> None:
-        found = self.read(0, self.size, 0).reshape(self.size, self.dim)[np.asarray(keys)]
-        torch.as_tensor(out).copy_(torch.from_numpy(found.reshape(-1)))
+        keys = _tensor(keys).to(self.device).long()
+        states = self.numbers.view(self.size, self.width)[keys].cpu().numpy().reshape(-1)
+        is_bias = (keys == self.layout.bias_key).cpu().numpy() & self.layout.bias
+        found = np.empty(len(keys) * self.dim, np.float32)
+        read_all(*self.layout.rules_at(0), states, int(is_bias.argmax()) if is_bias.any() else -1, found)
+        torch.as_tensor(out).copy_(torch.from_numpy(found))
+
+    def warm_up(self) -> None:
+        """Compile or load the kernel of updates; changes nothing."""
+        none = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self._launch(none, 0, torch.zeros(self.dim, device=self.device), 1, 0)
 
     def apply(self, keys: Any, sums: Any, rows: int, trained: int) -> None:
         if not rows or not len(keys):
             return
         keys, sums = (_tensor(given).to(self.device) for given in (keys, sums))
-        grid, column = (triton.cdiv(len(keys), KEYS_PER_PROGRAM),), 0
+        self._launch(keys, len(keys), sums, rows, trained)
+
+    def _launch(self, keys: Any, num_keys: int, sums: Any, rows: int, trained: int) -> None:
+        grid, column = (max(1, triton.cdiv(num_keys, KEYS_PER_PROGRAM)),), 0
         for group, rule in zip(self.groups, self.rules_at(trained), strict=True):
             update_group[grid](
-                self.numbers, self.width, group.first, keys, len(keys), self.layout.bias_key, sums, self.dim, column,
+                self.numbers, self.width, group.first, keys, num_keys, self.layout.bias_key, sums, self.dim, column,
                 1 / rows, rule, group.kind, group.has_l1, group.has_l2, group.dim,
                 triton.next_power_of_2(group.dim), KEYS_PER_PROGRAM,
             )  # fmt: skip
@@ -161,7 +173,7 @@ def check_gpu_memory(needed: int, what: str, device: Any, hint: str = SMALLER_TA
     """Refuse what does not fit into the GPU's memory."""
     if device.type != "cuda":
         return
-    free, total = torch.cuda.mem_get_info(device)
+    free, total = free_memory(device), torch.cuda.mem_get_info(device)[1]
     if needed > free:
         raise ConfigError(
             f"{what} need {needed / 1e9:.1f} GB on the GPU, of whose {total / 1e9:.1f} GB {free / 1e9:.1f} are free",
@@ -169,7 +181,7 @@ def check_gpu_memory(needed: int, what: str, device: Any, hint: str = SMALLER_TA
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_keys"])
 def update_group(numbers, width, first, keys, num_keys, bias, sums, dim, column, per_row, rule, KIND: tl.constexpr,
                  HAS_L1: tl.constexpr, HAS_L2: tl.constexpr, COLUMNS: tl.constexpr, PADDED: tl.constexpr,
                  KEYS: tl.constexpr):  # fmt: skip
@@ -196,6 +208,8 @@ def update_group(numbers, width, first, keys, num_keys, bias, sums, dim, column,
         before = tl.load(numbers + at + COLUMNS, mask, other=0.0)
         tl.store(numbers + at + COLUMNS, before + squares, mask)
     step, share = step_of(KIND, before, squares, rule, l2, 0.0, 1.0)
-    moved = moves(KIND, HAS_L1, value, total, before, squares, step, share, 1, rule, l1)
+    moved = moves(KIND, value, total, before, squares, step, share, rule)
+    if HAS_L1 and KIND != "ftrl":
+        moved = shrunk(value + moved, step * l1) - value
     state = tl.load(numbers + at, mask, other=0.0)
     tl.store(numbers + at, state + moved, mask)

@@ -13,7 +13,7 @@ divides both 4 × width and SECTOR. What is sorted in sync is not counted: that 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -21,24 +21,23 @@ import numpy as np
 from paceline.parameters.layout import Group, TableLayout
 from paceline.parameters.optimizers import formula_of
 from paceline.settings import OptimizerConfig
-from paceline.torch.sparse.rows import Packed
+from paceline.torch.sparse.rows import BYTES_PER_START, Packed
 
 SECTOR = 32
 BYTES_PER_FLOAT = 4
-# Where a row's keys begin.
-BYTES_PER_START = 8
 # The flags that let a group of columns remember nothing.
 OPTIMIZER_FLAGS = {"weight": "--optimizer sgd", "factors": "--set factors.optimizer=sgd"}
 
 
-def bytes_per_row(rows: Packed, per_launch: int, width: int) -> float:
-    """The estimate for rows like these, of which a launch has at most so many, and `width` numbers per key."""
+def bytes_per_row(rows: Packed, per_launch: int, widths: Sequence[int]) -> list[float]:
+    """The estimates for rows like these, of which a launch has at most so many, and these numbers per key."""
     count = len(rows.labels)
     if not count:
-        return 0.0
+        return [0.0 for _ in widths]
     lengths = rows.lengths[:per_launch]
-    keys = len(np.unique(rows.keys[: int(lengths.sum(dtype=np.int64))]))
-    return num_bytes(rows) / count + BYTES_PER_START + 2 * SECTOR * sectors(width) * keys / len(lengths)
+    keys = len(np.unique(rows.keys[: int(lengths.sum(dtype=np.int64))])) / len(lengths)
+    own = num_bytes(rows) / count + BYTES_PER_START
+    return [own + 2 * SECTOR * sectors(width) * keys for width in widths]
 
 
 def sectors(width: int) -> float:

@@ -7,24 +7,29 @@ on the same kind of GPU.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import psutil
+
 from paceline.data.rows import RUN_ROWS, EpochOrder
 from paceline.data.sparse.batch import Batch
+from paceline.errors import ConfigError
 from paceline.imports import import_from
 from paceline.machine import num_cores
 from paceline.telemetry.facts import GpuFacts
 from paceline.torch.gpu_ceiling import ceiling_of
 from paceline.torch.model import torch
 from paceline.torch.sparse.clock import make_clock
-from paceline.torch.sparse.launch import Launch, Loops, make_hot
+from paceline.torch.sparse.launch import Launch, Loops, make_hot, programs_at_a_time
 from paceline.torch.sparse.rows import (
     MOST_HOT,
     NO_COLUMNS,
-    Packed,
+    PackedTensors,
     Planned,
     RowShape,
+    bytes_on_gpu,
     choose_columns,
     pack,
     plans_on_gpu,
@@ -35,44 +40,45 @@ from paceline.torch.sparse.scoring import SparseScorer
 from paceline.torch.sparse.segments import sums_by_key
 from paceline.torch.sparse.table import GpuTable
 from paceline.torch.sparse.traffic import bytes_per_row, narrower_tables
-from paceline.torch.sparse.triton_ import find_device
-from paceline.torch.sparse.windows import ResidentRows, StreamedRows, Window, Windows
+from paceline.torch.sparse.triton_ import find_device, free_memory, using
+from paceline.torch.sparse.windows import WINDOW_ROWS, ResidentRows, StreamedRows, Window, Windows
 
 # The first launches of a run are small: a launch trains on at most this share of the rows before it, so that the
 # steps of AdaGrad and FTRL have become small enough before many threads take them at the same time. And small data
 # learns little if all of it is computed at the same time, so an epoch has at least this many launches.
 SHARE_OF_ROWS_BEFORE = 8
 FEWEST_LAUNCHES = 32
-# Programs that have several runs add up more before they touch memory, but the processors should have something to do
-# that many times over.
-MOST_RUNS_PER_PROGRAM, WAVES = 4, 2
-# Of the GPU's free memory, rows may take this share; the rest is for what a step needs.
-SHARE_FOR_ROWS = 0.8
-# What is noted of a row besides: where its list begins.
-STARTS_BYTES = 8
-# The curvature of a loss that does not say its own: that of the softmax loss by one score.
-CURVATURE = 0.25
+# Each program has one run of rows. With more, it would touch memory less often, but more rows would start from the
+# same weights.
+RUNS_PER_PROGRAM = 1
+# Of the GPU's free memory, rows may take this share; the rest is for what a step needs. If they are streamed, a window
+# takes at most this share.
+SHARE_FOR_ROWS, SHARE_FOR_WINDOW = 0.8, 0.05
+# What packed rows take here, more or less: labels, lengths and columns, and half of the nonzeros listed.
+BYTES_PER_ROW, BYTES_PER_NONZERO = 8, 2
+# The curvature of a loss that does not say its own: that of the softmax loss, all of whose scores move with a row.
+CURVATURE = 0.5
 
 
 class _Loaded(NamedTuple):
-    """Training rows on the GPU, and what the kernels need to know about them."""
+    """Training rows on the GPU, and what the kernels need to know about them. At pace async, hot keys are columns."""
 
     rows: Windows
     shape: RowShape
     hot: Any
+    with_columns: bool
 
 
 class _Step(NamedTuple):
-    """A launch on `num_rows` rows from position `start` on, with this many runs per program."""
+    """A launch on `num_rows` rows from position `start` on."""
 
     plan: Planned
     start: int
     num_rows: int
-    per_program: int
 
     @property
     def num_programs(self) -> int:
-        return -(-self.plan.num_runs // self.per_program)
+        return -(-self.plan.num_runs // RUNS_PER_PROGRAM)
 
     @property
     def num_losses(self) -> int:
@@ -91,9 +97,8 @@ class SparseTraining:
         self._model, self._dataset = model, dataset
         self._loops: Loops = import_from(model.loops_on_gpu)(model)
         self._features = model.layout.table.features
-        self._processors = 1
-        if self.device.type == "cuda":
-            self._processors = torch.cuda.get_device_properties(self.device).multi_processor_count
+        # How many programs the GPU works on at the same time: known once the kernel is compiled.
+        self._programs = 1
         hot_keys = dataset.manifest.hot_keys
         self.table = GpuTable(model.layout.table, self.device, hot_keys)
         self.scorer = SparseScorer(self._loops, self.table)
@@ -106,49 +111,66 @@ class SparseTraining:
 
     def load_rows(self, order: EpochOrder, with_columns: bool) -> None:
         """Bring all training rows to the GPU. Without columns for hot keys, they can be added up in a fixed order."""
-        first = self._block(0)
-        columns = choose_columns(first, self._num_hot, self._loops.most_bits) if with_columns else NO_COLUMNS
-        with ThreadPoolExecutor(num_cores(), thread_name_prefix="paceline-pack") as threads:
-            count = len(self._dataset.split("train").blocks)
-            packed = list(threads.map(lambda index: pack(self._block(index), columns, self._features), range(count)))
-            shape, streamed = shape_of(packed, columns, self._features), not self._fits(packed)
-            pinned = streamed and self.device.type == "cuda"
-            blocks = list(threads.map(lambda block: tensors_of(block, shape, pinned), packed))
-        rows: Windows = (
-            StreamedRows(blocks, shape, order, self.device, clock=self.clock) if streamed
-            else ResidentRows(blocks, shape, order, self.device)
-        )  # fmt: skip
-        self._some_rows, self._streamed = packed[0], streamed
+        split, first = self._dataset.split("train"), self._block(0)
+        check_main_memory(split.rows, split.nonzeros)
+        columns = NO_COLUMNS
         if with_columns:
-            self._most_rows //= FEWEST_LAUNCHES
+            columns = choose_columns(first, self._num_hot, self._loops.most_bits, self._loops.most_numbers)
+        with using(self.device), ThreadPoolExecutor(num_cores(), thread_name_prefix="paceline-pack") as threads:
+            count = len(split.blocks)
+            packed = list(threads.map(lambda index: pack(self._block(index), columns, self._features), range(count)))
+            shape, self._some_rows = shape_of(packed, columns, self._features), packed[0]
+            needed = sum(bytes_on_gpu(block, shape) for block in packed)
+            self._streamed = not self._fits(needed)
+            pinned = self._streamed and self.device.type == "cuda"
+
+            def convert(index: int) -> PackedTensors:
+                # The rows need not be in memory twice.
+                block, packed[index] = packed[index], self._some_rows
+                with using(self.device):
+                    return tensors_of(block, shape, pinned)
+
+            blocks = list(threads.map(convert, range(count)))
+            window_rows = self._window_rows(needed / max(1, split.rows))
+            rows: Windows = (
+                StreamedRows(blocks, shape, order, self.device, window_rows, self.clock) if self._streamed
+                else ResidentRows(blocks, shape, order, self.device)
+            )  # fmt: skip
+        self._most_rows = split.rows // FEWEST_LAUNCHES if with_columns else split.rows
         layout, curvature = self.table.layout, self._model.curvature
-        hot = make_hot(first, columns, layout.bias_key, CURVATURE if curvature is None else curvature, self._num_hot,
-                       self.device)  # fmt: skip
-        self._loaded = _Loaded(rows, shape, hot)
+        curvature = CURVATURE if curvature is None else curvature
+        weights = self._model.label_units.class_weights
+        hot = make_hot(first, columns, layout.bias_key, curvature, weights, self._num_hot, self.device)
+        self._loaded = _Loaded(rows, shape, hot, with_columns)
 
     def warm_up(self) -> None:
-        """Compile or load the kernels; changes nothing, because the launches have no rows."""
-        windows, shape, hot = self._rows
-        window, rules = windows.window(0, 1), self.table.rules_at(0)
-        runs = window.runs(plans_on_gpu([Planned(0, 0, 0, 0, 0)], self.device)[0])
-        losses = torch.zeros(4, device=self.device)
-        for per_program in (1, MOST_RUNS_PER_PROGRAM):
-            launch = Launch(rules, 1.0, per_program, 1, losses)
-            self._loops.train(self.table, window.rows, shape, runs, hot, launch)
-        launch = Launch(rules, 0.0, 1, 1, losses)
-        moves = torch.empty((1, self._loops.columns), device=self.device)
-        self._loops.measure(self.table, window.rows, shape, runs, launch, moves, False)
+        """Compile or load the kernels that training launches; changes nothing."""
+        rows, shape, hot, with_columns = self._rows
+        with using(self.device):
+            if not with_columns:
+                self._gradient(0, min(RUN_ROWS, self._dataset.split("train").rows), lambda: None)
+                self.table.warm_up()
+                return
+            window = rows.window(0, 1)
+            # It has no rows.
+            runs = window.runs(plans_on_gpu([Planned(0, 0, 0, 0, 0)], self.device)[0])
+            losses = torch.zeros(4, device=self.device)
+            launch = Launch(self.table.rules_at(0), 1.0, RUNS_PER_PROGRAM, 1, losses)
+            kernel = self._loops.train(self.table, window.rows, shape, runs, hot, launch)
+            if self.device.type == "cuda":
+                self._programs = programs_at_a_time(kernel, torch.cuda.get_device_properties(self.device))
 
     def facts(self, batch_size: int) -> GpuFacts:
         """What the diagnosis of a run needs to know, once the rows are there; measures the GPU if nobody has."""
         rows, layout = self._some_rows, self.table.layout
         per_launch = max(1, min(batch_size, self._most_rows))
         by_flags = narrower_tables(layout)
+        bytes_now, *fewer_bytes = bytes_per_row(rows, per_launch, [layout.width, *by_flags.values()])
         return GpuFacts(
             ceiling=ceiling_of(self.device),
             streamed=self._streamed,
-            bytes_per_row=bytes_per_row(rows, per_launch, layout.width),
-            fewer_bytes={flags: bytes_per_row(rows, per_launch, width) for flags, width in by_flags.items()},
+            bytes_per_row=bytes_now,
+            fewer_bytes=dict(zip(by_flags, fewer_bytes, strict=True)),
             most_rows=self._most_rows,
         )
 
@@ -156,27 +178,28 @@ class SparseTraining:
         """An update by each of the rows at positions `start` up to `stop`, of one epoch, in launches of at most
         `batch_size` rows; the sum of their losses.
         """
-        losses = torch.zeros((), dtype=torch.float64, device=self.device)
-        while start < stop:
-            window = self._rows.rows.window(start, stop)
-            until = min(stop, window.stop)
-            losses += self._train_in(window, start, until, batch_size)
-            # Here, because the GPU has something to do meanwhile.
-            self._rows.rows.look_ahead(start)
-            start = until
-        return losses
+        with using(self.device):
+            losses = torch.zeros((), dtype=torch.float64, device=self.device)
+            while start < stop:
+                window = self._rows.rows.window(start, stop)
+                until = min(stop, window.stop)
+                losses += self._train_in(window, start, until, batch_size)
+                # Here, because the GPU has something to do meanwhile.
+                self._rows.rows.look_ahead(start)
+                start = until
+            return losses
 
     def _train_in(self, window: Window, start: int, stop: int, batch_size: int) -> Any:
-        _, shape, hot = self._rows
-        steps = [self._step(window.plan(*piece), *piece) for piece in self._pieces(start, stop, batch_size)]
+        _, shape, hot, _ = self._rows
+        steps = [_Step(window.plan(a, b), a, b - a) for a, b in self._pieces(start, stop, batch_size)]
         plans = plans_on_gpu([step.plan for step in steps], self.device)
         losses, at = torch.zeros(sum(step.num_losses for step in steps), device=self.device), 0
-        at_once = self._processors * self._loops.programs_per_processor * RUN_ROWS
+        at_once = self._programs * RUNS_PER_PROGRAM * RUN_ROWS
         self.clock.begin()
         for step, plan in zip(steps, plans, strict=True):
-            in_flight = float(min(step.num_rows, at_once * step.per_program))
+            in_flight = float(min(step.num_rows, at_once))
             launch = Launch(
-                self.table.rules_at(step.start), in_flight, step.per_program, step.num_programs, losses[at:]
+                self.table.rules_at(step.start), in_flight, RUNS_PER_PROGRAM, step.num_programs, losses[at:]
             )
             self._loops.train(self.table, window.rows, shape, window.runs(plan), hot, launch)
             self.clock.launched(step.num_rows)
@@ -186,25 +209,33 @@ class SparseTraining:
 
     def update(self, start: int, stop: int) -> Any:
         """One update by the mean gradient of the rows at positions `start` up to `stop`; the sum of their losses."""
-        rows, shape, _ = self._rows
+        with using(self.device):
+            self.clock.begin()
+            keys, sums, losses = self._gradient(start, stop, self.clock.launched)
+            self.clock.launched()
+            self.table.apply(keys, sums, stop - start, start)
+            self.clock.launched(stop - start)
+            self.clock.end()
+            self._rows.rows.look_ahead(start)
+            return losses
+
+    def _gradient(self, start: int, stop: int, launched: Callable[[], None]) -> tuple[Any, Any, Any]:
+        """The distinct keys of some rows, the sums of their gradients, and the sum of the losses. `launched` is called
+        after each part.
+        """
+        rows, shape, _, _ = self._rows
         window = rows.whole(start, stop)
         plan = window.plan(start, stop)
         found = window.runs(plans_on_gpu([plan], self.device)[0])
         losses = torch.zeros(plan.num_runs, device=self.device)
         launch = Launch(self.table.rules_at(start), 0.0, 1, plan.num_runs, losses)
         moves = torch.empty((stop - start, self._loops.columns), device=self.device)
-        self.clock.begin()
         self._loops.measure(self.table, window.rows, shape, found, launch, moves, False)
-        self.clock.launched()
+        launched()
         keys, sums = sums_by_key(
-            self.table, window.rows, shape, found, plan.num_runs, moves, self._loops.second, self.clock.launched
+            self.table, window.rows, shape, found, plan.num_runs, moves, self._loops.second, launched
         )
-        self.clock.launched()
-        self.table.apply(keys, sums, stop - start, start)
-        self.clock.launched(stop - start)
-        self.clock.end()
-        rows.look_ahead(start)
-        return losses.sum(dtype=torch.float64)
+        return keys, sums, losses.sum(dtype=torch.float64)
 
     @property
     def _rows(self) -> _Loaded:
@@ -225,18 +256,25 @@ class SparseTraining:
             start += most
         return pieces
 
-    def _step(self, plan: Planned, start: int, stop: int) -> _Step:
-        """Programs have more runs where there is work enough for all processors. The compiler knows how many, so there
-        are only two numbers of them.
-        """
-        at_once = self._processors * self._loops.programs_per_processor
-        many = plan.num_runs >= WAVES * MOST_RUNS_PER_PROGRAM * at_once
-        return _Step(plan, start, stop - start, MOST_RUNS_PER_PROGRAM if many else 1)
-
-    def _fits(self, blocks: list[Packed]) -> bool:
+    def _fits(self, needed: int) -> bool:
         """Whether rows stay on the GPU: beside the table, with room for what a step needs."""
-        needed = sum(array.nbytes for block in blocks for array in block if array is not None)
-        needed += STARTS_BYTES * sum(len(block.labels) for block in blocks)
         if self.device.type != "cuda":
             return self._share > 0
-        return bool(needed <= self._share * SHARE_FOR_ROWS * torch.cuda.mem_get_info(self.device)[0])
+        return needed <= self._share * SHARE_FOR_ROWS * free_memory(self.device)
+
+    def _window_rows(self, bytes_per_row: float) -> int:
+        """How many rows a window has, if they are streamed."""
+        if self.device.type != "cuda":
+            return WINDOW_ROWS
+        return min(WINDOW_ROWS, 1 + int(SHARE_FOR_WINDOW * free_memory(self.device) / max(1.0, bytes_per_row)))
+
+
+def check_main_memory(rows: int, nonzeros: int) -> None:
+    """Refuse rows that do not fit into this machine's memory, from where they go to the GPU."""
+    needed, free = BYTES_PER_ROW * rows + BYTES_PER_NONZERO * nonzeros, psutil.virtual_memory().available
+    if needed > free:
+        raise ConfigError(
+            f"packed for a GPU, {rows:,} rows need about {needed / 1e9:.1f} GB of this machine's memory, of which "
+            f"{free / 1e9:.1f} are free",
+            "--device cpu, which reads rows from disk",
+        )

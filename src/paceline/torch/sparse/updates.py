@@ -1,9 +1,10 @@
 """What do optimizers do to parameters on a GPU? The formulas of `parameters/optimizers`, for many threads at once.
 
 At pace async, threads add what they change with atomic operations. Sums of squares are read in the same operation in
-which they grow, so that keys which many threads update at the same time do not all take a first, large step.
+which they grow, so that keys which many threads update at the same time do not all take a first, large step. What other
+processors change is read from the cache that all of them share (".cg"): their own caches do not notice it.
 
-GpuRows that are computed at the same time start from the same weights, and all go the same way. As in the merges of
+Rows that are computed at the same time start from the same weights, and all go the same way. As in the merges of
 workers on a CPU (`kernels/private.py`), they should cover the whole way to the optimum together at most. With c = step
 size × `bent`, the curvature of the loss by the key's weight, one of them covers about c / (1 + c) of the way, so with R
 rows in flight a step is multiplied by (1 + c) / (R c), if that is less than 1.
@@ -32,13 +33,18 @@ def rule_numbers(rule: Any) -> RuleNumbers:
 
 
 @triton.jit
+def not_zero(divisor):
+    """Divisors of FTRL without β are 0 until the first gradient. What they divide or move by is 0, too."""
+    return tl.where(divisor > 0, divisor, 1.0)
+
+
+@triton.jit
 def value_of(KIND: tl.constexpr, numbers, at, stride, rule, l1, l2, mask):
     """The parameters whose states begin at `at`; their memory is `stride` further on."""
-    first = tl.load(numbers + at, mask, other=0.0)
+    first = tl.load(numbers + at, mask, other=0.0, cache_modifier=".cg")
     if KIND == "ftrl":
-        seen = tl.load(numbers + at + stride, mask, other=0.0)
-        weight = -shrunk(first, l1) / ((rule.extra + tl.sqrt(seen)) / rule.rate + l2)
-        return weight
+        seen = tl.load(numbers + at + stride, mask, other=0.0, cache_modifier=".cg")
+        return -shrunk(first, l1) / not_zero((rule.extra + tl.sqrt(seen)) / rule.rate + l2)
     else:
         return first
 
@@ -66,7 +72,7 @@ def step_of(KIND: tl.constexpr, before, squares, rule, l2, bent, in_flight):
     if KIND == "sgd":
         step = tl.zeros_like(squares) + rule.rate
     elif KIND == "ftrl":
-        step = 1 / ((rule.extra + tl.sqrt(before)) / rule.rate + l2)
+        step = 1 / not_zero((rule.extra + tl.sqrt(before)) / rule.rate + l2)
     else:
         step = rule.rate / (tl.sqrt(before + squares) + rule.extra)
     covered = step * bent
@@ -74,24 +80,24 @@ def step_of(KIND: tl.constexpr, before, squares, rule, l2, bent, in_flight):
 
 
 @triton.jit
-def moves(KIND: tl.constexpr, HAS_L1: tl.constexpr, value, total, before, squares, step, share, count, rule, l1):
-    """By how much the first numbers of states move, given the sums of `count` gradients."""
+def moves(KIND: tl.constexpr, value, total, before, squares, step, share, rule):
+    """By how much the first numbers of states move, given the sums of gradients and of their squares."""
     if KIND == "ftrl":
         return share * total - (tl.sqrt(before + squares) - tl.sqrt(before)) / rule.rate * value
     else:
-        moved = -step * share * total
-        if HAS_L1:
-            moved = shrunk(value + moved, step * count * l1) - value
-        return moved
+        return -step * share * total
 
 
 @triton.jit
-def add_updates(KIND: tl.constexpr, HAS_L1: tl.constexpr, numbers, at, stride, value, total, squares, count, rule, l1,
-                l2, bent, in_flight, mask):  # fmt: skip
-    """Update parameters by the sums of `count` gradients and of their squares; other threads may do the same."""
+def add_updates(KIND: tl.constexpr, numbers, at, stride, value, total, squares, rule, l2, bent, in_flight, mask):
+    """Update parameters by the sums of gradients and of their squares; other threads may do the same.
+
+    L1 is not for optimizers that apply it step by step: threads that start from the same weights would shrink them
+    together far beyond 0.
+    """
     before = grown(KIND, numbers, at + stride, squares, mask)
     step, share = step_of(KIND, before, squares, rule, l2, bent, in_flight)
-    moved = moves(KIND, HAS_L1, value, total, before, squares, step, share, count, rule, l1)
+    moved = moves(KIND, value, total, before, squares, step, share, rule)
     tl.atomic_add(numbers + at, moved, mask, sem="relaxed")
 
 
@@ -100,6 +106,7 @@ def with_decay(KIND: tl.constexpr, HAS_L2: tl.constexpr, value, total, squares, 
     """Sums of `count` gradients and of their squares with the gradient of L2 in each; FTRL has it in its weights."""
     if HAS_L2 and KIND != "ftrl":
         pull = l2 * value
-        return total + count * pull, squares + 2 * pull * total + count * pull * pull
+        # Rounding may make what should be nearly 0 negative.
+        return total + count * pull, tl.maximum(squares + 2 * pull * total + count * pull * pull, 0.0)
     else:
         return total, squares

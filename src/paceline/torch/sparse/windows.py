@@ -6,7 +6,8 @@ copied: from memory that is pinned, on a stream of its own, so that the bus and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.rows import RUN_ROWS, EpochOrder
+from paceline.data.rows import RUN_ROWS, BlockRuns, EpochOrder
 from paceline.torch.model import torch
 from paceline.torch.sparse.bits import copied
 from paceline.torch.sparse.clock import Clock, make_clock
@@ -77,10 +78,16 @@ class ResidentRows:
         rows, sizes = to_gpu(blocks, shape, device), np.array([len(block.labels) for block in blocks])
         first = dict(enumerate((np.cumsum(sizes) - sizes).tolist()))
         self._num_rows = order.num_rows
+
+        def window_of(epoch: int) -> Window:
+            at, found = epoch * order.num_rows, []
+            while at < (epoch + 1) * order.num_rows:
+                found.append(order.runs_at(at))
+                at = found[-1].stop
+            return _window(rows, found, epoch * order.num_rows, first, device)
+
         # A cache of a method would keep this object until the next garbage collection.
-        self._epoch = lru_cache(2)(
-            lambda epoch: _window(rows, order, epoch * order.num_rows, (epoch + 1) * order.num_rows, first, device)
-        )
+        self._epoch = lru_cache(2)(window_of)
 
     def window(self, start: int, stop: int) -> Window:
         window: Window = self._epoch(start // self._num_rows)
@@ -105,9 +112,11 @@ class StreamedRows:
         self._device = device
         self._window_rows = window_rows
         self._clock = clock or make_clock(device)
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         # The window that is trained on, and the one after it.
         self._ready: dict[int, _Copied] = {}
+        # When the launches on the last windows are done.
+        self._trained: deque[Any] = deque()
 
     def window(self, start: int, stop: int) -> Window:
         ready = self._find(start)
@@ -122,7 +131,20 @@ class StreamedRows:
     def look_ahead(self, start: int) -> None:
         ready = self._find(start)
         if ready is not None and ready.window.stop not in self._ready:
+            self._wait_for_room()
             self._ready[ready.window.stop] = self._copy(ready.window.stop)
+
+    def _wait_for_room(self) -> None:
+        """Wait until the GPU has trained on the window before last. Otherwise this machine would copy more and more
+        windows ahead, whose memory is in use until they were trained on.
+        """
+        if self._stream is None:
+            return
+        trained = torch.cuda.Event()
+        trained.record(torch.cuda.current_stream(self._device))
+        self._trained.append(trained)
+        if len(self._trained) > 1:
+            self._trained.popleft().synchronize()
 
     def _find(self, start: int) -> _Copied | None:
         """The window that has a position, if its copy has begun."""
@@ -143,17 +165,21 @@ class StreamedRows:
         return found.stop - len(self._blocks[found.block].labels)
 
     def _copy(self, start: int, least_rows: int = 0) -> _Copied:
-        """Begin to copy the window whose first block begins at `start`, which ends with the epoch at the latest."""
-        wanted, end = max(least_rows, self._window_rows), (start // self._order.num_rows + 1) * self._order.num_rows
-        blocks, at, first = [], start, {}
+        """Begin to copy the window whose first block begins at `start`, which ends with the epoch at the latest. With
+        `least_rows`, it has no more blocks than these rows need.
+        """
+        wanted, end = least_rows or self._window_rows, (start // self._order.num_rows + 1) * self._order.num_rows
+        found, at = [], start
         while at < end and (at == start or at - start < wanted):
-            block, stop, _ = self._order.runs_at(at)
-            blocks.append(self._blocks[block])
-            first[block], at = at - start, stop
+            found.append(self._order.runs_at(at))
+            at = found[-1].stop
+        blocks = [self._blocks[runs.block] for runs in found]
+        sizes = [len(block.labels) for block in blocks]
+        first = {runs.block: sum(sizes[:i]) for i, runs in enumerate(found)}
         with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
             with self._clock.copying(sum(block.num_bytes for block in blocks)) as timed:
                 rows = to_gpu(blocks, self._shape, self._device)
-            window, done = _window(rows, self._order, start, at, first, self._device), None
+            window, done = _window(rows, found, start, first, self._device), None
             if self._stream is not None:
                 done = torch.cuda.Event()
                 done.record(self._stream)
@@ -170,11 +196,12 @@ class StreamedRows:
             tensor.record_stream(current)
 
 
-def _window(rows: GpuRows, order: EpochOrder, start: int, stop: int, first: dict[int, int], device: Any) -> Window:
-    """The window of blocks that begin at these rows (`first`, by block) and have the positions `start` up to `stop`."""
+def _window(
+    rows: GpuRows, found: Sequence[BlockRuns], start: int, first: Mapping[int, int], device: Any
+) -> Window:  # fmt: skip
+    """The window of blocks that begin at these rows (`first`, by block), in this order, from position `start` on."""
     starts, sizes, at = [], [], start
-    while at < stop:
-        block, end, runs = order.runs_at(at)
+    for block, end, runs in found:
         of_block = runs * RUN_ROWS
         starts.append(first[block] + of_block)
         sizes.append(np.minimum(end - at - of_block, RUN_ROWS))
@@ -182,4 +209,4 @@ def _window(rows: GpuRows, order: EpochOrder, start: int, stop: int, first: dict
     all_starts, all_sizes = np.concatenate(starts), np.concatenate(sizes).astype(np.int32)
     ends = np.cumsum(all_sizes, dtype=np.int64)
     tensors = [copied(torch.from_numpy(array), device) for array in (all_starts, all_sizes, ends - all_sizes)]
-    return Window(rows, start, stop, ends, all_sizes, (tensors[0], tensors[1], tensors[2]))
+    return Window(rows, start, at, ends, all_sizes, (tensors[0], tensors[1], tensors[2]))
