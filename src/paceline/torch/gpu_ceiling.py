@@ -16,7 +16,7 @@ MILLI = 1e-3
 class Sizes(NamedTuple):
     """How much is copied, at a time and how often. The best time counts."""
 
-    in_memory: int = 256 << 20
+    in_memory: int = 1 << 30  # much more than its cache
     over_the_bus: int = 32 << 20
     times: int = 5
 

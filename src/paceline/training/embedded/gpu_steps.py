@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.data.rows import Clocks, Piece
 
-# One piece of work takes the GPU some milliseconds. After each, its losses are read, for which everything waits.
+# One piece of work takes the GPU some milliseconds. This machine prepares the next one meanwhile.
 ROWS_PER_PIECE = 1 << 22
 
 
