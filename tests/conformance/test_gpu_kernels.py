@@ -25,8 +25,8 @@ TYPES = {
     "rows": GpuRows("*u8", "*fp32", "*fp32", "*i32", "*i64", "*i32", "*i32", "*fp32"),
     "runs": Runs("*i64", "*i32", "*i64", "*i64"),
     "hot": Hot("*i64", "*fp32", "*i64", "*fp32", "i32", "*fp32", "i32"),
-    "rule": RULE, "factor_rule": RULE, "loss": LossNumbers("fp32", "fp32", "fp32"), "in_flight": "fp32",
-    "per_row": "fp32", "owners": "*i32",
+    "rule": RULE, "factor_rule": RULE, "loss": LossNumbers("fp32", "fp32", "fp32"), "owners": "*i32",
+    **dict.fromkeys(("in_flight", "listed_in_flight", "per_row"), "fp32"),
     **dict.fromkeys(("ends", "sizes", "order", "keys", "lengths", "words", "blocks"), "*i64"),
     **dict.fromkeys(("numbers", "losses", "class_weights", "out", "sums", "values", "moves"), "*fp32"),
 }

@@ -221,6 +221,19 @@ def test_rows_that_count_more_or_less_are_damped_more_or_less(monkeypatch: pytes
     assert max(losses) <= losses[0] + 1e-6
 
 
+@pytest.mark.parametrize(("model", "kind"), [(fm("adagrad, l2"), "two-classes"), (classes("adagrad, l2"), "classes")])
+def test_a_program_updates_listed_keys_row_by_row(monkeypatch: pytest.MonkeyPatch, model: Any, kind: str) -> None:
+    """So they are not damped as if its rows were computed at the same time. Only the bias is."""
+    rows = some_rows(kind)
+    training = SparseTraining(model, Data(rows))
+    training.load_rows(EpochOrder([ROWS], shuffle=False), with_columns=False)
+    monkeypatch.setattr(SparseTraining, "_pieces", lambda self, *piece: [piece[:2]])
+    training.train(0, ROWS, ROWS)
+    expected, _ = on_cpu(model, rows, np.arange(ROWS, dtype=np.int32))
+    found, wanted = training.table.states[:FEATURES, 0], expected.states[:FEATURES, 0]
+    assert np.linalg.norm(found - wanted) < 0.25 * np.linalg.norm(wanted)
+
+
 def test_any_number_of_keys_may_have_bits() -> None:
     """80 of them take three words, but kernels read powers of two."""
     rng = np.random.default_rng(1)

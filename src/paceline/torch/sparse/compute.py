@@ -59,7 +59,7 @@ class GpuCompute:
         found = to_gpu([tensors_of(packed, shape, pinned=False)], shape, self.device)
         runs, num_runs = self._runs(count)
         losses = torch.zeros(num_runs, device=self.device)
-        launch = Launch((NO_RULE,) * len(self._groups), 0.0, 1, num_runs, losses)
+        launch = Launch((NO_RULE,) * len(self._groups), 0.0, 0.0, 1, num_runs, losses)
         moves = torch.empty((count, self._loops.columns), device=self.device)
         self._loops.measure(table, found, shape, runs, launch, moves, False)
         # All numbers occur, so that the sums are those of all of them, in order.

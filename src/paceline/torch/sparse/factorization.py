@@ -36,9 +36,9 @@ class FactorizationLoops:
     def train(self, table: GpuTable, rows: GpuRows, shape: RowShape, runs: Runs, hot: Hot, launch: Launch) -> Any:
         (weight, factors), rules = table.groups, launch.rules
         return train_factors[(launch.num_programs,)](
-            table.numbers, rows, runs, hot, *rules, self._loss, launch.losses, launch.in_flight, self._name,
-            shape.weighted, shape.ones, weight.kind, weight.has_l2, factors.kind, factors.has_l2,
-            table.width, factors.first, factors.dim, triton.next_power_of_2(factors.dim), shape.numbers,
+            table.numbers, rows, runs, hot, *rules, self._loss, launch.losses, launch.in_flight,
+            launch.programs_in_flight, self._name, shape.weighted, shape.ones, weight.kind, weight.has_l2, factors.kind,
+            factors.has_l2, table.width, factors.first, factors.dim, triton.next_power_of_2(factors.dim), shape.numbers,
             triton.next_power_of_2(shape.numbers + 1), shape.words, shape.listed, shape.one_chunk,
             launch.runs_per_program,
         )  # fmt: skip
@@ -69,12 +69,16 @@ def add_factor_updates(KIND: tl.constexpr, HAS_L2: tl.constexpr, numbers, at, me
 
 
 @triton.jit
-def train_factors(numbers, rows, runs, hot, rule, factor_rule, loss, losses, in_flight, LOSS: tl.constexpr,
-                  WEIGHTED: tl.constexpr, ONES: tl.constexpr, KIND: tl.constexpr, HAS_L2: tl.constexpr,
-                  FACTOR_KIND: tl.constexpr, FACTOR_L2: tl.constexpr, WIDTH: tl.constexpr, FIRST: tl.constexpr,
-                  FACTORS: tl.constexpr, PADDED: tl.constexpr, NUMBERS: tl.constexpr, COLUMNS: tl.constexpr,
-                  WORDS: tl.constexpr, LISTED: tl.constexpr, ONE_CHUNK: tl.constexpr, RUNS: tl.constexpr):  # fmt: skip
-    """An update by each row of some runs. Those of columns are added up first; the bias is the last column."""
+def train_factors(numbers, rows, runs, hot, rule, factor_rule, loss, losses, in_flight, listed_in_flight,
+                  LOSS: tl.constexpr, WEIGHTED: tl.constexpr, ONES: tl.constexpr, KIND: tl.constexpr,
+                  HAS_L2: tl.constexpr, FACTOR_KIND: tl.constexpr, FACTOR_L2: tl.constexpr, WIDTH: tl.constexpr,
+                  FIRST: tl.constexpr, FACTORS: tl.constexpr, PADDED: tl.constexpr, NUMBERS: tl.constexpr,
+                  COLUMNS: tl.constexpr, WORDS: tl.constexpr, LISTED: tl.constexpr, ONE_CHUNK: tl.constexpr,
+                  RUNS: tl.constexpr):  # fmt: skip
+    """An update by each row of some runs. Those of columns are added up first; the bias is the last column.
+
+    Listed keys are updated row by row, so that a program has one row of theirs in flight, but all of columns.
+    """
     c, k, f = tl.arange(0, COLUMNS), tl.arange(0, LISTED), tl.arange(0, PADDED)
     is_factor = f[None, :] < FACTORS
     has_column, has_factors = c <= NUMBERS, c < NUMBERS
@@ -167,12 +171,12 @@ def train_factors(numbers, rows, runs, hot, rule, factor_rule, loss, losses, in_
                 total, squares = with_decay(KIND, HAS_L2, weight, slope * value, slope * value * slope * value, 1.0,
                                             rule.l2)  # fmt: skip
                 add_updates(
-                    KIND, numbers, key * WIDTH, 1, weight, total, squares, rule, rule.l2, bent, in_flight, listed
+                    KIND, numbers, key * WIDTH, 1, weight, total, squares, rule, rule.l2, bent, listed_in_flight, listed
                 )
                 total = (slope * value)[:, None] * (both[None, :] - value[:, None] * factors)
                 add_factor_updates(FACTOR_KIND, FACTOR_L2, numbers, key[:, None] * WIDTH + FIRST + f[None, :],
                                    key * WIDTH + FIRST + FACTORS, factors, total, total * total, one, factor_rule,
-                                   factor_rule.l2, bent, in_flight, mask, listed, FACTORS)  # fmt: skip
+                                   factor_rule.l2, bent, listed_in_flight, mask, listed, FACTORS)  # fmt: skip
     bent = tl.load(hot.number_bent + c, has_column, other=0.0)
     total, squares = with_decay(KIND, HAS_L2, column_weight, column_total, column_squares, column_count, l2)
     add_updates(KIND, numbers, column_at, 1, column_weight, total, squares, rule, l2, bent, in_flight, has_column)

@@ -39,12 +39,14 @@ class Hot(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """How a kernel is launched: the rules of the table's groups, how many rows are trained on at the same time, how
-    many runs each program has, how many programs there are, and where each notes the sum of its losses.
+    """How a kernel is launched: the rules of the table's groups, how many rows are trained on at the same time, and by
+    how many programs, how many runs each program has, how many programs there are, and where each notes the sum of its
+    losses.
     """
 
     rules: tuple[RuleNumbers, ...]
     in_flight: float
+    programs_in_flight: float
     runs_per_program: int
     num_programs: int
     losses: Any

@@ -37,8 +37,8 @@ class MultinomialLoops:
     def train(self, table: GpuTable, rows: GpuRows, shape: RowShape, runs: Runs, hot: Hot, launch: Launch) -> Any:
         (group,), (rule,) = table.groups, launch.rules
         return train_classes[(launch.num_programs,)](
-            table.numbers, rows, runs, hot, rule, self._weights, launch.losses, launch.in_flight, shape.weighted,
-            shape.ones, group.kind, group.has_l2, table.width, self.columns,
+            table.numbers, rows, runs, hot, rule, self._weights, launch.losses, launch.in_flight,
+            launch.programs_in_flight, shape.weighted, shape.ones, group.kind, group.has_l2, table.width, self.columns,
             triton.next_power_of_2(self.columns), shape.numbers, triton.next_power_of_2(shape.numbers + 1),
             shape.words, shape.listed, shape.one_chunk, launch.runs_per_program,
         )  # fmt: skip
@@ -66,12 +66,15 @@ def slopes_of_classes(scores, label, counts, c, CLASSES: tl.constexpr):
 
 
 @triton.jit
-def train_classes(numbers, rows, runs, hot, rule, class_weights, losses, in_flight, WEIGHTED: tl.constexpr,
-                  ONES: tl.constexpr, KIND: tl.constexpr, HAS_L2: tl.constexpr,
+def train_classes(numbers, rows, runs, hot, rule, class_weights, losses, in_flight, listed_in_flight,
+                  WEIGHTED: tl.constexpr, ONES: tl.constexpr, KIND: tl.constexpr, HAS_L2: tl.constexpr,
                   WIDTH: tl.constexpr, CLASSES: tl.constexpr, PADDED: tl.constexpr, NUMBERS: tl.constexpr,
                   COLUMNS: tl.constexpr, WORDS: tl.constexpr, LISTED: tl.constexpr, ONE_CHUNK: tl.constexpr,
                   RUNS: tl.constexpr):  # fmt: skip
-    """An update by each row of some runs. Those of columns are added up first; the bias is the last column."""
+    """An update by each row of some runs. Those of columns are added up first; the bias is the last column.
+
+    Listed keys are updated row by row, so that a program has one row of theirs in flight, but all of columns.
+    """
     h, k, c = tl.arange(0, COLUMNS), tl.arange(0, LISTED), tl.arange(0, PADDED)
     is_class = c[None, :] < CLASSES
     has_column = h <= NUMBERS
@@ -135,20 +138,8 @@ def train_classes(numbers, rows, runs, hot, rule, class_weights, losses, in_flig
                 total = value[:, None] * slopes[None, :]
                 total, squares = with_decay(KIND, HAS_L2, weight, total, total * total, 1.0, rule.l2)
                 bent = tl.load(hot.bent + key, listed & (key < hot.num_bent), other=0.0)[:, None]
-                add_updates(
-                    KIND,
-                    numbers,
-                    key[:, None] * WIDTH + c[None, :],
-                    CLASSES,
-                    weight,
-                    total,
-                    squares,
-                    rule,
-                    rule.l2,
-                    bent,
-                    in_flight,
-                    mask,
-                )
+                add_updates(KIND, numbers, key[:, None] * WIDTH + c[None, :], CLASSES, weight, total, squares, rule,
+                            rule.l2, bent, listed_in_flight, mask)  # fmt: skip
     count = column_count[:, None]
     bent = tl.load(hot.number_bent + h, has_column, other=0.0)[:, None]
     total, squares = with_decay(KIND, HAS_L2, column_weight, column_total, column_squares, count, l2)

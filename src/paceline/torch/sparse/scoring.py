@@ -61,7 +61,7 @@ class SparseScorer:
         device = self._table.device
         out = torch.zeros((num_rows, *self._per_row), device=device)
         runs, num_runs = all_runs(num_rows, device)
-        launch = Launch(self._table.rules_at(trained), 0.0, 1, num_runs, out)
+        launch = Launch(self._table.rules_at(trained), 0.0, 0.0, 1, num_runs, out)
         self._loops.measure(self._table, to_gpu([tensors], shape, device), shape, runs, launch, out, True)
         return out
 

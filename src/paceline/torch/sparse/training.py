@@ -155,7 +155,7 @@ class SparseTraining:
             # It has no rows.
             runs = window.runs(plans_on_gpu([Planned(0, 0, 0, 0, 0)], self.device)[0])
             losses = torch.zeros(4, device=self.device)
-            launch = Launch(self.table.rules_at(0), 1.0, RUNS_PER_PROGRAM, 1, losses)
+            launch = Launch(self.table.rules_at(0), 1.0, 1.0, RUNS_PER_PROGRAM, 1, losses)
             kernel = self._loops.train(self.table, window.rows, shape, runs, hot, launch)
             if self.device.type == "cuda":
                 self._programs = programs_at_a_time(kernel, torch.cuda.get_device_properties(self.device))
@@ -194,13 +194,14 @@ class SparseTraining:
         steps = [_Step(window.plan(a, b), a, b - a) for a, b in self._pieces(start, stop, batch_size)]
         plans = plans_on_gpu([step.plan for step in steps], self.device)
         losses, at = torch.zeros(sum(step.num_losses for step in steps), device=self.device), 0
-        at_once = self._programs * RUNS_PER_PROGRAM * RUN_ROWS
         self.clock.begin()
         for step, plan in zip(steps, plans, strict=True):
-            in_flight = float(min(step.num_rows, at_once))
+            programs = min(step.num_programs, self._programs)
+            in_flight = min(step.num_rows, programs * RUNS_PER_PROGRAM * RUN_ROWS)
             launch = Launch(
-                self.table.rules_at(step.start), in_flight, RUNS_PER_PROGRAM, step.num_programs, losses[at:]
-            )
+                self.table.rules_at(step.start), float(in_flight), float(programs), RUNS_PER_PROGRAM,
+                step.num_programs, losses[at:],
+            )  # fmt: skip
             self._loops.train(self.table, window.rows, shape, window.runs(plan), hot, launch)
             self.clock.launched(step.num_rows)
             at += step.num_losses
@@ -228,7 +229,7 @@ class SparseTraining:
         plan = window.plan(start, stop)
         found = window.runs(plans_on_gpu([plan], self.device)[0])
         losses = torch.zeros(plan.num_runs, device=self.device)
-        launch = Launch(self.table.rules_at(start), 0.0, 1, plan.num_runs, losses)
+        launch = Launch(self.table.rules_at(start), 0.0, 0.0, 1, plan.num_runs, losses)
         moves = torch.empty((stop - start, self._loops.columns), device=self.device)
         self._loops.measure(self.table, window.rows, shape, found, launch, moves, False)
         launched()
