@@ -149,6 +149,7 @@ def test_wrong_flags(flags: dict[str, Any], message: str, hint: str) -> None:
         ("wire.tls=maybe", "`wire.tls` is `maybe`; it must be true or false"),
         ("wire.tls=true", "`wire.tls` is for processes of a cluster, but the engine is `local`"),
         ("data.folder=x", "`data.folder` is set, but `data` is not a section"),
+        ("chosen=workers", "`chosen` cannot be set"),
         ("optimizer.epsilon=0", "`optimizer.epsilon` is 0; it must be at least 1e-30"),
         ("optimizer.epsilon=1e39", r"`optimizer.epsilon` is 1e\+39; it must be at most 3.40282e\+38"),
         ("precision=float8", "`precision` is `float8`; it must be one of float32, bfloat16"),

@@ -13,7 +13,7 @@ import pytest
 import paceline
 from paceline.config import read_config
 from paceline.data.datasets import open_dataset
-from paceline.errors import ConfigError, DataError, UsageError
+from paceline.errors import ConfigError, DataError, PacelineError, UsageError
 from paceline.given_data import dataset_for, without_rows
 
 X = np.eye(6)
@@ -61,9 +61,17 @@ def test_a_file_of_raw_rows_is_not_a_dataset(tmp_path: Path) -> None:
         paceline.train(data=tmp_path / "rows.csv", label="y", run=tmp_path / "run")
 
 
-def test_messages_do_not_name_the_temporary_dataset() -> None:
+def test_messages_do_not_name_the_temporary_dataset(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no training row of the data has the class `1`"):
         paceline.train(data=(X, np.zeros(6)), progress=False)
+    run = paceline.train(data=(X, [0, 1] * 3), run=tmp_path / "run", progress=False)
+    with pytest.raises(PacelineError) as error:
+        paceline.evaluate(run, (X, ["no", "yes"] * 3))
+    assert "the class `no` is not one of the 2" in error.value.message
+    with pytest.raises(PacelineError) as error:
+        paceline.evaluate(run, (X, np.arange(6.0) / 2), labels="numbers")
+    assert "paceline-" not in error.value.message
+    assert "the data" in error.value.message
 
 
 def test_a_column_may_be_called_by_a_number(tmp_path: Path) -> None:
@@ -85,6 +93,10 @@ def test_the_same_bins_may_be_an_array_when_training_goes_on(tmp_path: Path) -> 
     bins: dict[str, Any] = {"age": np.array([3, 6]), "code": np.int64(3)}
     first = paceline.train(data=frame, label="y", bins=bins, run=tmp_path / "first", progress=False)
     again = paceline.train(data=frame, start_from=first, bins=bins, run=tmp_path / "again", progress=False)
+    assert again.result["rows_before"] == first.result["rows"]
+    told: dict[str, Any] = {"bins": "age=3", "progress": False}
+    first = paceline.train(data=frame, label="y", run=tmp_path / "one", **told)
+    again = paceline.train(data=frame, start_from=first, run=tmp_path / "two", **told)
     assert again.result["rows_before"] == first.result["rows"]
 
 

@@ -137,6 +137,18 @@ def test_a_column_may_have_no_cell_at_all(
     assert paceline.train(data=later, start_from=run, run=tmp_path / "run", progress=False).result["rows_before"] > 0
 
 
+def test_categories_may_have_no_cell_at_all(trained: tuple[paceline.Run, pd.DataFrame]) -> None:
+    run, rows = trained
+    model = paceline.load(run.path)
+    expected = model.predict_proba(rows[:2].assign(town=None))
+    blank = rows[:2].assign(town=pd.Categorical([None, None]))
+    np.testing.assert_array_equal(model.predict_proba(blank), expected)
+    table = pa.Table.from_pandas(rows[:2], preserve_index=False)
+    nothing = pa.DictionaryArray.from_arrays(pa.array([None, None], pa.int8()), pa.nulls(0))
+    table = table.set_column(table.column_names.index("town"), "town", nothing)
+    np.testing.assert_array_equal(model.predict_proba(table), expected)
+
+
 def test_lists_may_all_be_empty(trained: tuple[paceline.Run, pd.DataFrame], tmp_path: Path) -> None:
     run, rows = trained
     empty = rows[:2].assign(tags=[[], []])

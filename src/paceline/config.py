@@ -120,8 +120,10 @@ def config_of(tree: dict[str, Any], flags: Mapping[str, Any], settings: Iterable
 
     Settings that are still missing then, and depend on others, get their defaults (`defaults.py`).
     """
-    overrule(tree, flags, settings, varied or {})
     tree.pop("chosen", None)  # the config.toml of a run gives all settings
+    overrule(tree, flags, settings, varied or {})
+    if "chosen" in tree:
+        raise ConfigError("`chosen` cannot be set: it lists the settings that nobody gave", "leave it out")
     before: RunConfig | None = None
     if isinstance(run := tree.get("start_from"), str) and run:
         before = _settings_before(Path(run), tree)

@@ -36,7 +36,9 @@ def without_rows(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
     """Split the arguments of a call: what is said about rows in memory, and the rest. None means not given."""
     rows = {name: value for name, value in flags.items() if name in NAMES and value is not None}
     # pandas calls columns 0, 1, … if nobody names them; Arrow calls them by the text.
-    rows |= {name: str(rows[name]) for name in ("label", "weight") if isinstance(rows.get(name), Integral)}
+    for name in ("label", "weight"):
+        if isinstance(given := rows.get(name), Integral):
+            rows[name] = str(given)
     return rows, {name: value for name, value in flags.items() if name not in NAMES}
 
 
@@ -63,13 +65,19 @@ def dataset_for(config: RunConfig, data: Any, options: Mapping[str, Any], *, pro
             _write_more(config, data, out, options, fits, progress=progress)
         else:
             write_rows(data, out, {"seed": config.seed, **options}, fits, progress=progress)
-        try:
+        with _called_the_data(out):
             yield out
-        except PacelineError as error:
-            # Nobody knows the folder of the temporary dataset.
-            error.message = error.message.replace(f"`{out}`", "the data")
-            error.args = (error.message,)
-            raise
+
+
+@contextmanager
+def _called_the_data(out: str) -> Iterator[None]:
+    """Errors about a temporary dataset do not name its folder, which nobody knows."""
+    try:
+        yield
+    except PacelineError as error:
+        error.message = error.message.replace(f"`{out}`", "the data")
+        error.args = (error.message,)
+        raise
 
 
 def _write_more(
@@ -77,7 +85,7 @@ def _write_more(
 ) -> None:
     """Write rows in memory for a model that exists: read as those that it was trained on, unless `options` differ."""
     recorded = config.start.source
-    told = plain({name: value for name, value in options.items() if name not in OF_MEMORY})
+    told = plain(with_columns({name: value for name, value in options.items() if name not in OF_MEMORY}))
     prepare_config(["memory"], out, told)  # raises if something is wrong with them
     edges = recorded.get("bins", {})
     if "bins" in told:
@@ -90,7 +98,7 @@ def _write_more(
     memory = Memory(data, fits=fits, **{**given, **{name: options[name] for name in OF_MEMORY if name in options}})
     usual = {"format": "auto", "weight": "", "index_base": "auto", "scale": "none", "seed": config.seed}
     with _row_meter(progress) as show:
-        prepare_memory(memory, config_of(recorded, ["memory"], out=out, **{**usual, **with_columns(told)}), show)
+        prepare_memory(memory, config_of(recorded, ["memory"], out=out, **{**usual, **told}), show)
 
 
 def _label_of(recorded: Mapping[str, Any], data: Any) -> str | None:
@@ -125,7 +133,8 @@ def dataset_like(
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         out = str(Path(folder) / "memory")
         prepare_memory(memory, config_of(recorded, ["memory"], out=out, format="auto", weight="", index_base="auto"))
-        yield out
+        with _called_the_data(out):
+            yield out
 
 
 def refuse_options(options: Mapping[str, Any], data: Any) -> None:

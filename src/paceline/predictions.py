@@ -51,7 +51,7 @@ def _classes_known(model: TrainedModel, labels: Labels) -> list[str]:
     """The names of the classes that a model knows, if these or those of the data are other than their numbers."""
     if model.class_names or not labels.are_named:
         return model.class_names
-    return [str(number) for number in range(model.model.output.num_classes or 2)]
+    return model.info.class_names or [str(number) for number in range(model.model.output.num_classes or 2)]
 
 
 def write_predictions(

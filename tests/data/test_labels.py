@@ -327,6 +327,11 @@ def test_labels_of_other_classes_cannot_be_numbered() -> None:
         Labels("classes", ("a", "c")).numbered_as(["a", "b"])
 
 
+def test_two_classes_may_be_any_of_many() -> None:
+    names = [f"c{i}" for i in range(300)]
+    assert Labels("two-classes", ("c298", "c299")).numbered_as(names).tolist() == [298, 299]
+
+
 @pytest.mark.parametrize(("kind", "names"), [("two-classes", ("a",)), ("numbers", ("a",)), ("classes", ())])
 def test_labels_have_as_many_names_as_classes(kind: LabelKind, names: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=f"`{kind}` with {len(names)} names"):

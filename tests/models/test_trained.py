@@ -17,6 +17,8 @@ import scipy.sparse
 from safetensors.numpy import load_file, save_file
 
 import paceline
+from paceline.data.images.blocks import Images
+from paceline.data.images.dataset import image_writer
 from paceline.data.limits import LabelKind
 from paceline.data.sparse.dataset import SparseDataset, sparse_writer
 from paceline.errors import ConfigError, DataError, UsageError
@@ -344,6 +346,19 @@ def test_classes_with_names_are_not_those_of_a_model_that_knows_numbers(tmp_path
         named = write_labels(tmp_path / f"{kind}-named", ["yes", "no", "maybe"][: len(labels)], kind)
         with pytest.raises(DataError, match=r"the class `.*` is not one of the . that the model knows"):
             evaluate_model(run.path, named, None)
+
+
+def test_classes_of_images_may_have_names(tmp_path: Path) -> None:
+    for folder, names in (("pictures", ["cat", "dog", "owl"]), ("others", ["dog", "owl"])):
+        pixels = np.arange(12, dtype=np.uint8).reshape(6, 2) * 20
+        labels = np.arange(6, dtype=np.uint16) % len(names)
+        with image_writer(tmp_path / folder, shape=(2, 1, 1), class_names=names, source={}) as writer:
+            writer.add("train", Images(pixels, labels))
+            writer.finish()
+    run = paceline.train(data=tmp_path / "pictures", model="softmax", run=tmp_path / "run", progress=False)
+    rows, quality = evaluate_model(run.path, tmp_path / "pictures", "train")
+    assert (rows, quality["accuracy"]) == (6, pytest.approx(1 - quality["error"]))
+    assert evaluate_model(run.path, tmp_path / "others", "train")[0] == 6
 
 
 def test_data_with_two_of_several_classes_is_evaluated(tmp_path: Path) -> None:

@@ -29,6 +29,13 @@ def test_rows_in_memory_are_given_in_python(tmp_path: Path) -> None:
     )
 
 
+def test_keywords_are_python_whatever_the_flags(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", data="/tmp/paceline-abc/memory", telemetry=False)
+    told = repeat(run, "--from runs/a --workers 08 --seed ² --batch-size 100")
+    ast.parse(told.replace("…", "..."))
+    assert told.endswith("start_from='runs/a', workers='08', seed='²', batch_size=100)")
+
+
 def test_a_matrix_job_is_repeated_with_its_settings(tmp_path: Path) -> None:
     run = RunFolder.make(str(tmp_path / "trace"), "trace", b'job = "trace"\nsize = 10\nblocks = 2\nseed = 1\n')
     assert repeat(run) == "paceline trace --size 10 --blocks 2 --seed 1"

@@ -18,8 +18,15 @@ Z = X @ [1.0, 2, 3]
 
 @pytest.mark.parametrize("kind", [PacelineClassifier, PacelineRegressor, FMRegressor])
 def test_a_column_far_from_zero_is_named(kind: Any) -> None:
-    with pytest.warns(UserWarning, match="columns 1 of X differ from their mean too little for float32"):
+    with pytest.warns(UserWarning, match="numbers in column 1 of X differ from their mean too little for float32"):
         kind(random_state=0).fit(FAR, Z > 0)
+
+
+def test_columns_near_one_are_named_too(tmp_path: Any) -> None:
+    """Their values need no scale, and so none is listed."""
+    near = X * [1, 1e-9, 1e-9] + np.array([0, 5, 1])
+    with pytest.warns(UserWarning, match="numbers in columns 1, 2 of X differ from their mean too little"):
+        PacelineClassifier(random_state=0).fit(near, Z > 0)
 
 
 def test_targets_far_from_zero() -> None:

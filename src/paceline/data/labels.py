@@ -118,7 +118,7 @@ class Labels(msgspec.Struct, frozen=True):
                 f"the class `{printable(unknown[0])}` is not one of the {len(names)} that the model knows",
                 "train on rows of all classes",
             )
-        return np.array([numbers[name] for name in self.names], self.dtype)
+        return np.array([numbers[name] for name in self.names], np.int64)
 
 
 class ClassNumbers:

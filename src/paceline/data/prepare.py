@@ -140,7 +140,8 @@ def _fill(writer: DatasetWriter[R, Any], config: PrepareConfig, opened: RawData[
             rows += num_rows
         if files and not rows:
             names = ", ".join(f"`{source.name}`" for source in files[:5])
-            hint = "check the files, and --format" if files[0].path else "streams and iterators can be read once"
+            in_memory = "give at least one row; streams and iterators can be read once"
+            hint = "check the files, and --format" if files[0].path else in_memory
             raise DataError(f"no rows in {names}", hint)
 
 

@@ -68,7 +68,7 @@ def _of_labels(dataset: SparseDataset, labels: dict[str, LabelStatistics]) -> It
     unseen = [name for name, rows in zip(names, train.rows, strict=True) if not rows]
     if unseen:
         yield Concern(f"no training row has the label {unseen[0]}: no model can learn it", "give rows of all classes")
-    elif shares[most] >= ONE_SIDED:
+    if shares[most] >= ONE_SIDED and np.count_nonzero(train.rows) > 1:
         yield Concern(
             f"{shares[most]:.2%} of the training rows have the label {names[most]}",
             "the error says little: look at the AUC; with --class-weight balanced, all classes count the same",

@@ -11,7 +11,7 @@ from paceline.run_folder import TRAIN, RunFolder
 
 # How a folder that holds rows in memory while they are trained on is called.
 OF_MEMORY = "memory"
-FLAG = re.compile("--[a-z][a-z0-9-]*")
+FLAG, NUMBER = re.compile("--[a-z][a-z0-9-]*"), re.compile("0|[1-9][0-9]*")
 OF_TRACE = ("size", "blocks", "seed", "engine")
 
 
@@ -79,6 +79,17 @@ def _keywords(flags: str) -> list[Any]:
     words = _words(flags)
     pairs = [(name, value) for name, value in zip(words[::2], words[1::2], strict=False) if FLAG.fullmatch(name)]
     settings = [value for name, value in pairs if name == "--set"]
-    told = [f"{name[2:].replace('-', '_')}={value if value.isdigit() else repr(value)}" for name, value in pairs
+    told = [f"{_keyword(name)}={value if NUMBER.fullmatch(value) else repr(value)}" for name, value in pairs
             if name != "--set"]  # fmt: skip
     return [*told, *([f"settings={settings!r}"] if settings else [])]
+
+
+def _keyword(flag: str) -> str:
+    """The keyword for a flag.
+
+    >>> _keyword("--batch-size"), _keyword("--from")
+    ('batch_size', 'start_from')
+    """
+    name = flag[2:].replace("-", "_")
+    # `from` is a word of Python.
+    return "start_from" if name == "from" else name

@@ -27,14 +27,15 @@ def warn_of_lost_digits(rows: Sample, scaling: Scaling) -> None:
         )
     if scipy.sparse.issparse(rows.matrix):
         return
-    # Columns that differ enough have a centre, or values of about 1.
-    keys = [key for key, centre in zip(scaling.keys, scaling.centres, strict=True) if not centre]
-    found = [key for key in keys if _differ_little(rows.matrix[:, key], CONSTANT)]
+    # From others, a centre is subtracted.
+    centred = {key for key, centre in zip(scaling.keys, scaling.centres, strict=True) if centre}
+    found = [key for key in range(rows.matrix.shape[1])
+             if key not in centred and _differ_little(rows.matrix[:, key], CONSTANT)]  # fmt: skip
     if found:
         named = ", ".join(map(str, found[:COLUMNS_NAMED])) + (", …" if len(found) > COLUMNS_NAMED else "")
         warnings.warn(
-            f"columns {named} of X differ from their mean too little for float32, and nothing is learned from them; "
-            "put a StandardScaler in front",
+            f"numbers in column{'s' * (len(found) > 1)} {named} of X differ from their mean too little for float32, "
+            "and nothing is learned from them; put a StandardScaler in front",
             UserWarning,
             stacklevel=2,
         )

@@ -114,6 +114,7 @@ def test_a_masked_label_is_missing() -> None:
         (np.zeros((2, 3)), "of shape (2, 3)"),
         (pd.DataFrame(X, columns=["a", "b"]), "of shape (2, 2)"),
         ([0, object()], "cannot be read"),
+        ([0, 10**30], "cannot be read"),
         (np.array(["2026-11-18", "2026-11-19"], "M8[D]"), "labels are of the type date32[day]"),
         (pd.to_datetime(["2026-01-01", "2026-01-02"]), "labels are of the type timestamp"),
         (pa.array([[0], [1]]), "labels are of the type list"),

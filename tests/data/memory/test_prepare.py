@@ -106,6 +106,7 @@ def test_columns_of_a_matrix_have_no_names(tmp_path: Path) -> None:
         (Memory((X[:0], Y[:0])), DataError, "the matrix has 0 rows and 4 columns"),
         (Memory((X, Y), labels=cast("Any", "binary")), UsageError, "must be two-classes, classes or numbers"),
         (Memory(pd.DataFrame({"a": [1.0], "y": [1]})[:0], label="y"), DataError, "no rows in `the data`"),
+        (Memory((X, Y), labels=cast("Any", Y)), UsageError, "`labels` is a ndarray; it must be"),
         (Memory(X, label="y"), UsageError, "the columns of a matrix have no names"),
         (Memory((np.full((2, 2), np.nan), [0, 1])), DataError, "nan"),
         (Memory((X, Y), validation=(X[:, :2], Y)), UsageError, "a matrix has 2 columns, the first has 4"),

@@ -104,7 +104,7 @@ def _read(data: Any) -> Table:
             reader = pa.RecordBatchReader.from_stream(data)
             return Table(reader.schema, iter(reader))
         batch = pa.record_batch(data)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         said, hint = "; ".join(map(str, error.args)), "columns have distinct names, and cells of one type"
         if "Sparse pandas data" in said:
             hint = "give a matrix: (frame.sparse.to_coo(), y)"

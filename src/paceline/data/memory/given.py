@@ -148,7 +148,7 @@ def column_of(values: Any, num_rows: int, what: str) -> pa.Array:
         else:
             array = values if hasattr(values, "__arrow_c_array__") else np.asanyarray(values)
             found = pa.array(_plain(array), from_pandas=True) if isinstance(array, np.ndarray) else pa.array(array)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         shape = getattr(values, "shape", ())
         many = f" of shape {shape}" if len(shape) > 1 else f": {error}"
         raise UsageError(f"{what} cannot be read from a {type(values).__name__}{many}", "give one per row") from None

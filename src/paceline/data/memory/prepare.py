@@ -60,9 +60,10 @@ def prepare_memory(
 ) -> Prepared[SparseDataset]:
     """Make the dataset `config.out`, or raise and leave nothing there. Of `config`, `sources` mean nothing here."""
     check_settings(config)
-    if memory.labels not in (None, *LABEL_KINDS):
-        found = f"`labels` is {as_value(memory.labels)}; it must be {one_of(LABEL_KINDS)}"
-        raise ConfigError(found, "leave it out to let the labels tell")
+    if memory.labels is not None and not (isinstance(memory.labels, str) and memory.labels in LABEL_KINDS):
+        said = as_value(memory.labels) if isinstance(memory.labels, str) else f"a {type(memory.labels).__name__}"
+        found = f"`labels` is {said}; it must be {one_of(LABEL_KINDS)}"
+        raise ConfigError(found, "leave it out to let the labels tell; the labels themselves are `label`")
     refuse_existing(Path(config.out))
     splits: dict[Split, Any] = {"train": memory.train, "validation": memory.validation, "test": memory.test}
     given = {split: data for split, data in splits.items() if data is not None}

@@ -221,7 +221,7 @@ def require_roles(names: list[str], roles: Roles, source: Source) -> None:
             raise DataError(
                 f"`{source.name}` has no {role} column `{name}`; it has {listed}", f"`--{role} NAME` says which it is"
             )
-    if len(names) == len(roles.names):
+    if len(names) == len({roles.label, roles.weight} - {""}):
         besides = " and the weight" if roles.weight else ""
         raise DataError(f"`{source.name}` has no column besides the label{besides}", "check the separator, and --label")
 
@@ -263,8 +263,14 @@ def blank_columns(first: TableColumns, head: pa.RecordBatch) -> list[str]:
     pandas, and files that it writes, have no other type for a column whose cells are all missing.
     """
     others = {name for name, kind in first.kinds.items() if kind not in ("number", "category", "bins")}
-    floats = [field.name for field in head.schema if pa.types.is_floating(field.type) and field.name in others]
+    floats = [field.name for field in head.schema if _may_be_blank(field.type) and field.name in others]
     return [name for name in floats if head.column(name).null_count == head.num_rows]
+
+
+def _may_be_blank(kind: pa.DataType) -> bool:
+    """Whether a column of this type may be one that nobody gave a type, or pandas' categories of none."""
+    values = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_floating(values) or (pa.types.is_null(values) and values is not kind))
 
 
 def without_types(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
