@@ -40,7 +40,6 @@ from paceline.training.embedded.plain_steps import PlainClockSteps, PlainSteps, 
 from paceline.training.evaluate import evaluate
 from paceline.training.feeds import make_feed, make_order
 from paceline.training.pace import Gate, Pace
-from paceline.training.scorers import GpuScorer
 
 PRIVATE_HOT_KEYS = 16_384
 # Per worker: what it uses all the time should stay in the caches of its core.
@@ -176,6 +175,9 @@ class EmbeddedBackend:
     def evaluate(self, split: Split, rows: int, stop: Callable[[], bool]) -> Quality | None:
         table, dense = self._keyed, self._dense
         if self._gpu is not None:
+            # Not at the top: it loads what reads models, which other runs do without until their end.
+            from paceline.training.scorers import GpuScorer
+
             scorer = GpuScorer(self.model.output, self._gpu.scorer, rows)
             return evaluate(scorer, Parameters(), self._dataset, split, num_cores(), stop)
         view = None if table is None else TableView(table.rules_at(rows), table.table, table.layout)
