@@ -124,7 +124,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     The values below are what a missing setting means in the `config.toml` of any version. A new run gets another pace,
     number of workers, batch size, number of epochs and distance of evaluations if nobody gave them: those that
-    `defaults.py` chooses. `chosen` has the names of these settings; a run that starts from this one chooses them anew.
+    `defaults.py` chooses. `chosen` lists these settings; in a run that starts from this one, they get new defaults.
     """
 
     data: str = ""

@@ -268,7 +268,7 @@ def _aliases(module: Any, names: set[str]) -> dict[str, str]:
 
 
 def to_device(values: Floats, device: str) -> Any:
-    """Dense values as a module on this device takes them; `ConfigError` if there is no such device."""
+    """Dense values on this device, for a module there; `ConfigError` if the device does not exist."""
     return torch.from_numpy(values).to(_device(device))
 
 

@@ -155,8 +155,8 @@ class _Part(NamedTuple):
 class EventClock:
     """For a GPU, which begins with a part as soon as it was handed over, the one before is done and its rows are there.
 
-    Events are translated to this machine's time: one event, the anchor, was waited for, and the others are so many
-    seconds later.
+    Events are translated to this machine's time. It waited for one event, the anchor, and knows how much later each of
+    the others came.
     """
 
     def __init__(self, make_event: Callable[[], Any]) -> None:

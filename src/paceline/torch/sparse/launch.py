@@ -118,7 +118,7 @@ def make_hot(
 
 
 def mean_weight(rows: Batch, class_weights: Any) -> float:
-    """How much a row counts on average: the steps of many rows together are so many times as large."""
+    """How much a row counts on average. The steps of many rows together grow by this factor."""
     if not rows.num_rows:
         return 1.0
     weights = np.ones(rows.num_rows) if rows.weights is None else rows.weights.astype(np.float64)

@@ -67,7 +67,7 @@ class SparseScorer:
 
 
 def open_scorer(model: Model) -> Callable[[TableView], SparseScorer]:
-    """What brings the table of a trained model to the GPU and scores with it; raises if there is no GPU."""
+    """A function that copies the table of a trained model to the GPU, to score with it; raises without a GPU."""
     device, loops = find_device(), import_from(model.loops_on_gpu)(model)
 
     def load(view: TableView) -> SparseScorer:

@@ -1,7 +1,7 @@
 """How are the gradients of a batch added up so that the same seed gives the same bits? Key by key, in a fixed order.
 
 The nonzeros of a batch are sorted by key. A program adds up those of one key, in the order in which the rows come, and
-nothing depends on which threads are faster. There are no atomic operations.
+the result does not depend on which threads are faster. Nothing is atomic.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ OPTIMIZER_FLAGS = {"weight": "--optimizer sgd", "factors": "--set factors.optimi
 
 
 def bytes_per_row(rows: Packed, per_launch: int, widths: Sequence[int]) -> list[float]:
-    """The estimates for rows like these, of which a launch has at most so many, and these numbers per key."""
+    """The estimates for rows like these, `per_launch` of them in a launch, for each number of floats per key."""
     count = len(rows.labels)
     if not count:
         return [0.0 for _ in widths]

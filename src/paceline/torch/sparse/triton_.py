@@ -49,7 +49,7 @@ def interpreted() -> bool:
 
 
 def find_device() -> Any:
-    """Where the kernels run; `ConfigError` if there is no GPU."""
+    """The device that the kernels run on; `ConfigError` if PyTorch finds no GPU."""
     if interpreted():
         return torch.device("cpu")
     if not has_gpu():
